@@ -39,11 +39,11 @@ mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree};
-use a2g_executor::catalog::{componentize, sealed};
+use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
+use a2g_executor::catalog::{componentize, create_sealed};
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
-use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
 use a2g_executor::outcome::End;
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
@@ -166,7 +166,7 @@ pub(crate) fn tool_path(target: &Path, name: &str) -> PathBuf {
 
 async fn compare(what: &str, wasm: &[u8], contract: Contract, arguments: &str, folder: Option<&Path>) {
     let sandbox = Sandbox::new(16, false, Arc::new(SystemClock)).unwrap();
-    let compiled = sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
+    let compiled = create_sealed(&ModuleCompiler::new(false).unwrap().compile(wasm).unwrap()).unwrap();
     let code = Code { module: &compiled, component: is_component(wasm), componentised: None, contract };
     let artifact = sandbox.load(code).unwrap();
     let plain = plain::Plain::new(wasm, contract);
@@ -226,9 +226,8 @@ fn permit(folder: Option<&Path>) -> Permit {
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
             .unwrap();
-    let grant = Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap();
-    let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
-    Permit::new(grant, roots)
+    let grant = Grant::of_operator(Claims::default(), &ceilings).unwrap();
+    Permit::open(grant, &mounts, &ceilings.areas).unwrap()
 }
 
 pub(crate) fn median(times: &mut [Duration]) -> Duration {

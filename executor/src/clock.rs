@@ -1,4 +1,4 @@
-//! The two clocks of the executor, and the only place that reads the real ones.
+//! The clocks of the executor, and the only place that reads the real ones.
 //!
 //! Expiry of a verdict is a matter of the wall clock; the run's own deadline is a matter of the
 //! monotonic one, so that a clock that jumps can neither stretch nor cut a run.
@@ -27,6 +27,14 @@ impl Clock for SystemClock {
     fn monotonic(&self) -> Instant {
         Instant::now()
     }
+}
+
+/// Now, on the clock of the runtime's timers: the monotonic clock, except in a test that pauses the runtime's time. A
+/// deadline that a timer waits for, and an age that is compared with one, are on this clock.
+#[allow(clippy::disallowed_methods, reason = "this is the one reader of the timers' clock")]
+#[must_use]
+pub fn timer_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
 }
 
 /// A wall clock that stands still until it is set; its monotonic side is the machine's.

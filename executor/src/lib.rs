@@ -2,8 +2,8 @@
 //! capabilities that its verdict grants, and is reported.
 //!
 //! ```text
-//! bytes ─ wire: decode ─▶ Call ─ govern: admit ─▶ Admitted ─ capability: meet ─▶ Grant
-//!    ─ run: slot, journal ─▶ Permit (not Clone, used up by the run)
+//! bytes ─ wire: decode ─▶ Call ─ govern: admit ─▶ Admitted ─ govern: grant ─▶ Grant
+//!    ─ capability: open ─▶ Permit (used up by the run) ─ run: journal, slot
 //!    ─ isolate ─▶ sandbox::execute ─▶ Outcome ─ journal ─▶ Receipt ─ wire: encode ─▶ bytes
 //!                                                             └─ deliver ─▶ a2g/report
 //! ```
@@ -13,6 +13,7 @@
 pub mod call;
 pub mod clock;
 pub mod durability;
+pub mod error_chain;
 pub mod fault;
 pub mod ident;
 pub mod json;
@@ -21,6 +22,7 @@ pub mod lines;
 pub mod memory;
 pub mod outcome;
 pub mod quantity;
+pub mod rate_limit;
 mod stored;
 pub mod strict_json;
 pub mod tool;

@@ -24,6 +24,9 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
+    /// The operator, in the place of a verdict: the limits of `a2g-executor run`, or of a program that uses this one
+    /// as a library.
+    Operator,
     /// A condition of the verdict.
     Condition,
     /// The standing policy of the agent (`g2a/policy`).

@@ -1,44 +1,33 @@
-//! A flood of what is worth a line does not become a flood of lines.
+//! The limit of lines of one kind in the log: those beyond it are counted, and the count is logged.
 
+use crate::rate_limit::{RateLimit, RateState};
+use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many lines one second has room for. The rest is counted, and the count is logged.
-const LINES_A_SECOND: u32 = 100;
+/// Together with [`LINE_INTERVAL`]: at most 100 lines in any second.
+const LINE_BURST: NonZeroU32 = NonZeroU32::new(50).unwrap();
+const LINE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What was logged of late.
+/// The limiter of one kind of line.
 #[derive(Debug, Default)]
-pub struct Lines(Mutex<Second>);
+pub struct Lines(Mutex<Counts>);
 
 #[derive(Debug, Default)]
-struct Second {
-    began: Option<Instant>,
-    lines: u32,
+struct Counts {
+    rate: RateState,
     left_out: u64,
 }
 
 impl Lines {
     /// Whether there is room for one more line: after how many were left out before it, or `None`.
     pub fn one_more(&self, now: Instant) -> Option<u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).next(now)
-    }
-}
-
-impl Second {
-    fn next(&mut self, now: Instant) -> Option<u64> {
-        let over =
-            self.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1));
-        if over {
-            let left_out = self.left_out;
-            *self = Self { began: Some(now), lines: 1, left_out: 0 };
-            return Some(left_out);
-        }
-        if self.lines >= LINES_A_SECOND {
-            self.left_out += 1;
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {
+            counts.left_out += 1;
             return None;
         }
-        self.lines += 1;
-        Some(0)
+        Some(std::mem::take(&mut counts.left_out))
     }
 }
 
@@ -51,14 +40,22 @@ mod tests {
     fn a_flood_is_counted_instead_of_written() {
         let lines = Lines::default();
         let now = SystemClock.monotonic();
-        for _ in 0..LINES_A_SECOND {
+        for _ in 0..LINE_BURST.get() {
             assert_eq!(lines.one_more(now), Some(0));
         }
         for _ in 0..5 {
             assert_eq!(lines.one_more(now), None);
         }
-        let later = now + Duration::from_secs(1);
+        let later = now + LINE_INTERVAL;
         assert_eq!(lines.one_more(later), Some(5));
-        assert_eq!(lines.one_more(later), Some(0));
+        assert_eq!(lines.one_more(later), None);
+        assert_eq!(lines.one_more(now + Duration::from_secs(9)), Some(1));
+    }
+
+    #[test]
+    fn no_second_has_more_than_a_hundred_lines() {
+        let (lines, start) = (Lines::default(), SystemClock.monotonic());
+        let written = (0..1000).filter(|&ms| lines.one_more(start + Duration::from_millis(ms)).is_some());
+        assert_eq!(written.count(), 99);
     }
 }

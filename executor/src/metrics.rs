@@ -1,7 +1,8 @@
-//! What is counted for those who operate the executor, and its text for Prometheus.
+//! The executor's metrics, and their text for Prometheus.
 //!
-//! Every label is a tool of the operator's catalogue or a word of a closed set, so that no caller can make
-//! another time series. Nothing here is global: an executor has one [`Metrics`], a journal its own part.
+//! Every label is a tool of the operator's catalogue or a word of a closed set, so that no caller can create another
+//! time series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no
+//! global registry, and writes the OpenMetrics text without protobuf.
 
 use crate::durability::Durability;
 use crate::fault::BlockedBy;
@@ -17,15 +18,15 @@ use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The media type of [`Metrics::text`].
+/// The media type of [`Metrics::encode`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// From a fast run of the sandbox to a long one, in seconds.
+/// Buckets from a fast run of the sandbox to a long one, in seconds.
 const SECONDS: [f64; 18] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0,
 ];
-/// From the smallest guest to the largest ceiling, in bytes.
+/// Buckets from the smallest guest to the largest ceiling, in bytes.
 const MEMORY: [f64; 8] = [
     65_536.0,
     1_048_576.0,
@@ -36,52 +37,52 @@ const MEMORY: [f64; 8] = [
     1_073_741_824.0,
     4_294_967_296.0,
 ];
-/// How much one transaction of the journal holds.
+/// Buckets for the entries of one transaction of the journal.
 const ENTRIES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Executed {
+struct ExecutionLabels {
     tool: String,
     status: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Of {
+struct ToolLabel {
     tool: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Because {
+struct RefusalLabel {
     blocked_by: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct TokenLabel {
     reason: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Delivered {
+struct DeliveryLabel {
     outcome: &'static str,
 }
 
-type Histograms = Family<Of, Histogram, fn() -> Histogram>;
+type Histograms = Family<ToolLabel, Histogram, fn() -> Histogram>;
 
-/// How long each part of one execution took. Together, and with the governor's time for a verdict, they are
-/// the time from when the call came in to when its receipt was on the disk.
+/// The duration of each part of one execution. Together with the governor's time for a verdict, they add up to the time
+/// from the arrival of the call until its receipt is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// From the claim to a slot.
     pub queue: Duration,
     /// The guest's wall time.
     pub run: Duration,
-    /// Everything else: checks, the journal, the way into and out of the sandbox.
+    /// Everything else: checks, the journal, entering and leaving the sandbox.
     pub overhead: Duration,
 }
 
-/// What stands somewhere at the moment of a scrape.
+/// The gauges at the moment of a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Levels {
+pub struct Gauges {
     /// Executions that run.
     pub running: usize,
     /// Executions that wait for a slot.
@@ -90,19 +91,19 @@ pub struct Levels {
     pub waiting: usize,
     /// Connections that are open.
     pub connections: usize,
-    /// Receipts in the journal's chain, those of earlier processes and pruned ones among them.
+    /// Receipts in the journal's chain, including those of earlier processes and pruned ones.
     pub receipts: u64,
     /// Bytes of the journal's files.
     pub journal_bytes: u64,
     /// Bytes of the heap that are in use.
     pub heap_bytes: u64,
-    /// Reports that the governor does not have.
+    /// Reports that the governor has not acknowledged.
     pub undelivered: usize,
-    /// For how long the oldest of them has waited.
+    /// Age of the oldest of them.
     pub oldest_undelivered: Duration,
 }
 
-/// The journal's part.
+/// The metrics that a journal counts.
 #[derive(Debug, Clone)]
 pub struct JournalMetrics {
     durability: Durability,
@@ -111,64 +112,64 @@ pub struct JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// Metrics without counts, of a journal whose commits wait as `durability` says.
+    /// Metrics at zero, for a journal with this durability.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
         Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }
     }
 
-    /// A transaction with so many entries is on the disk.
-    pub fn committed(&self, entries: usize, took: Duration) {
+    /// Counts a transaction with this many entries, once it is on the disk.
+    pub fn record_commit(&self, entries: usize, took: Duration) {
         self.commits.observe(took.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "there are 512 at most")]
         self.entries.observe(entries as f64);
     }
 }
 
-/// Requests and messages of callers who are not known.
+/// Requests and messages that failed authentication.
 #[derive(Debug, Clone, Default)]
 pub struct CallerMetrics {
     unknown: Counter,
-    tokens: Family<Reason, Counter>,
+    tokens: Family<TokenLabel, Counter>,
 }
 
 impl CallerMetrics {
-    /// Counts one.
-    pub fn unknown(&self) {
+    /// Counts an authentication failure.
+    pub fn count_unauthenticated(&self) {
         self.unknown.inc();
     }
 
-    /// Counts one more JSON Web Token that is not taken, by a word of a closed set.
-    pub fn refused_token(&self, reason: &'static str) {
-        self.tokens.get_or_create(&Reason { reason }).inc();
+    /// Counts a rejected JSON Web Token; `reason` is a word of a closed set.
+    pub fn count_rejected_token(&self, reason: &'static str) {
+        self.tokens.get_or_create(&TokenLabel { reason }).inc();
     }
 
     fn register(&self, registry: &mut Registry) {
-        let unknown = "Requests of callers who were not known";
+        let unknown = "Requests that failed authentication";
         registry.register("unknown_callers", unknown, self.unknown.clone());
-        let tokens = "JSON Web Tokens that were not taken, by reason";
+        let tokens = "JSON Web Tokens that were rejected, by reason";
         registry.register("refused_tokens", tokens, self.tokens.clone());
     }
 }
 
-/// What one executor counts.
+/// The metrics of one executor.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    executions: Family<Executed, Counter>,
-    refusals: Family<Because, Counter>,
+    executions: Family<ExecutionLabels, Counter>,
+    refusals: Family<RefusalLabel, Counter>,
     busy: Counter,
     governor: Histogram,
     queue: Histogram,
     run: Histograms,
     overhead: Histogram,
-    cpu: Family<Of, Counter<f64, AtomicU64>>,
+    cpu: Family<ToolLabel, Counter<f64, AtomicU64>>,
     memory: Histograms,
-    deliveries: Family<Delivered, Counter>,
+    deliveries: Family<DeliveryLabel, Counter>,
 }
 
 impl Metrics {
-    /// With nothing counted yet, beside what the journal counts.
+    /// Metrics at zero, together with those of the journal.
     #[must_use]
     pub fn new(journal: &JournalMetrics) -> Self {
         let mut counts = Self {
@@ -193,12 +194,12 @@ impl Metrics {
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("executor", "The version of the executor", version);
         let durability = Info::new(vec![("durability", journal.durability.as_str())]);
-        registry.register("journal", "Event that loses nothing that was answered", durability);
+        registry.register("journal", "The event that loses no answered call", durability);
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
-        let refusals = "Calls that were refused before anything ran, by reason";
+        let refusals = "Calls that were refused before a run, by reason";
         registry.register("refusals", refusals, self.refusals.clone());
         registry.register("busy", "Calls that found no room", self.busy.clone());
-        let deliveries = "Tries to deliver a report, by what came of them";
+        let deliveries = "Attempts to deliver a report, by outcome";
         registry.register("deliveries", deliveries, self.deliveries.clone());
         for (name, help, histogram) in [
             ("governor", "Time that the governor took for a verdict", &self.governor),
@@ -213,16 +214,16 @@ impl Metrics {
         let run = "Wall time of guests, by tool";
         registry.register_with_unit("run", run, Unit::Seconds, self.run.clone());
         registry.register_with_unit("cpu", "CPU time of guests, by tool", Unit::Seconds, self.cpu.clone());
-        let memory = "The most memory that a guest had at once, by tool";
+        let memory = "Peak memory of guests, by tool";
         registry.register_with_unit("peak_memory", memory, Unit::Bytes, self.memory.clone());
     }
 
-    /// An execution has ended, and its receipt is on the disk.
-    pub fn executed(&self, receipt: &Receipt, times: &Times) {
+    /// Counts an execution, once its receipt is on the disk.
+    pub fn record_execution(&self, receipt: &Receipt, times: &Times) {
         let Times { queue, run, overhead } = times;
-        let of = Of { tool: receipt.tool.to_string() };
+        let of = ToolLabel { tool: receipt.tool.to_string() };
         let status = receipt.outcome.end.status().as_str();
-        self.executions.get_or_create(&Executed { tool: of.tool.clone(), status }).inc();
+        self.executions.get_or_create(&ExecutionLabels { tool: of.tool.clone(), status }).inc();
         self.queue.observe(queue.as_secs_f64());
         self.overhead.observe(overhead.as_secs_f64());
         self.run.get_or_create(&of).observe(run.as_secs_f64());
@@ -232,43 +233,43 @@ impl Metrics {
         self.memory.get_or_create(&of).observe(used.peak_memory_bytes as f64);
     }
 
-    /// The governor gave a verdict, or none.
-    pub fn decided(&self, took: Duration) {
+    /// Counts the time of a request for a verdict, also of a failed one.
+    pub fn record_verdict_time(&self, took: Duration) {
         self.governor.observe(took.as_secs_f64());
     }
 
-    /// A call was refused.
-    pub fn refused(&self, blocked_by: BlockedBy) {
-        self.refusals.get_or_create(&Because { blocked_by: blocked_by.as_str() }).inc();
+    /// Counts a refused call.
+    pub fn count_refusal(&self, blocked_by: BlockedBy) {
+        self.refusals.get_or_create(&RefusalLabel { blocked_by: blocked_by.as_str() }).inc();
     }
 
-    /// A call found no room.
-    pub fn busy(&self) {
+    /// Counts a call that found no room.
+    pub fn count_busy(&self) {
         self.busy.inc();
     }
 
-    /// A report was sent to the governor, which took it or did not.
-    pub fn delivered(&self, taken: bool) {
+    /// Counts an attempt to deliver a report.
+    pub fn record_delivery(&self, taken: bool) {
         let outcome = if taken { "delivered" } else { "failed" };
-        self.deliveries.get_or_create(&Delivered { outcome }).inc();
+        self.deliveries.get_or_create(&DeliveryLabel { outcome }).inc();
     }
 
-    /// All of it as text in the OpenMetrics format, with what stands somewhere now.
+    /// All metrics as text in the OpenMetrics format, together with the gauges.
     ///
     /// # Errors
-    /// Never, as text can always be written.
-    pub fn text(&self, levels: &Levels, callers: &CallerMetrics) -> Result<String, std::fmt::Error> {
+    /// Never: writing to a string cannot fail.
+    pub fn encode(&self, gauges: &Gauges, callers: &CallerMetrics) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
-        let mut levels = levels.registry();
-        callers.register(&mut levels);
+        let mut gauges = gauges.registry();
+        callers.register(&mut gauges);
         encode_registry(&mut text, &self.registry)?;
-        encode_registry(&mut text, &levels)?;
+        encode_registry(&mut text, &gauges)?;
         encode_eof(&mut text)?;
         Ok(text)
     }
 }
 
-impl Levels {
+impl Gauges {
     fn registry(&self) -> Registry {
         let Self {
             running,
@@ -283,28 +284,32 @@ impl Levels {
         } = *self;
         let mut registry = Registry::with_prefix("a2g");
         for (name, help, level) in [
-            ("running", "Executions that run", running),
+            ("running", "Executions that are running", running),
             ("queued", "Executions that wait for a slot", queued),
             ("waiting_intents", "Escalated intents that wait for a directive", waiting),
             ("connections", "Connections that are open", connections),
-            ("undelivered_reports", "Reports that the governor does not have", undelivered),
+            ("undelivered_reports", "Reports that the governor has not acknowledged", undelivered),
         ] {
-            registry.register(name, help, level_of(level as u64));
+            registry.register(name, help, gauge(level as u64));
         }
         let bytes = "Size of the files of the journal";
-        registry.register_with_unit("journal", bytes, Unit::Bytes, level_of(journal_bytes));
-        let heap = "Memory of the heap that is in use, which `server.max_memory_mb` bounds";
-        registry.register_with_unit("heap", heap, Unit::Bytes, level_of(heap_bytes));
+        registry.register_with_unit("journal", bytes, Unit::Bytes, gauge(journal_bytes));
+        let heap = "Heap memory in use, which `server.max_memory_mb` bounds";
+        registry.register_with_unit("heap", heap, Unit::Bytes, gauge(heap_bytes));
         let receipts = ConstCounter::new(receipts);
-        registry.register("journal_receipts", "Receipts written, those of earlier processes too", receipts);
+        registry.register(
+            "journal_receipts",
+            "Receipts written, including those of earlier processes",
+            receipts,
+        );
         let oldest = ConstGauge::new(oldest_undelivered.as_secs_f64());
-        let help = "Age of the oldest report that the governor does not have; 0 when it has all";
+        let help = "Age of the oldest report that the governor has not acknowledged; 0 if there is none";
         registry.register_with_unit("oldest_undelivered_report", help, Unit::Seconds, oldest);
         registry
     }
 }
 
-fn level_of(level: u64) -> ConstGauge {
+fn gauge(level: u64) -> ConstGauge {
     ConstGauge::new(i64::try_from(level).unwrap_or(i64::MAX))
 }
 
@@ -320,15 +325,15 @@ mod tests {
     fn what_was_counted_stands_in_the_text() {
         let journal = JournalMetrics::new(Durability::PowerLoss);
         let metrics = Metrics::new(&journal);
-        journal.committed(3, Duration::from_micros(700));
-        metrics.refused(BlockedBy::VerdictDenied);
-        metrics.delivered(false);
-        metrics.busy();
+        journal.record_commit(3, Duration::from_micros(700));
+        metrics.count_refusal(BlockedBy::VerdictDenied);
+        metrics.record_delivery(false);
+        metrics.count_busy();
         let callers = CallerMetrics::default();
-        callers.unknown();
-        callers.refused_token("expired");
-        let levels = Levels { running: 2, waiting: 1, receipts: 7, ..Levels::default() };
-        let text = metrics.text(&levels, &callers).unwrap();
+        callers.count_unauthenticated();
+        callers.count_rejected_token("expired");
+        let gauges = Gauges { running: 2, waiting: 1, receipts: 7, ..Gauges::default() };
+        let text = metrics.encode(&gauges, &callers).unwrap();
         for line in [
             "a2g_refusals_total{blocked_by=\"verdict_denied\"} 1",
             "a2g_deliveries_total{outcome=\"failed\"} 1",

@@ -13,15 +13,15 @@ pub const BYTES_PER_MB: u64 = 1 << 20;
 /// A number outside the range of its quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be an integer from {least} to {most}")]
-pub struct OutOfRange {
+pub struct OutOfRangeError {
     /// The smallest value allowed, in the unit of the quantity.
     pub least: u64,
     /// The largest value allowed, in the unit of the quantity.
     pub most: u64,
 }
 
-fn in_range(value: u64, least: u64, most: u64) -> Result<u64, OutOfRange> {
-    if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRange { least, most }) }
+fn in_range(value: u64, least: u64, most: u64) -> Result<u64, OutOfRangeError> {
+    if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRangeError { least, most }) }
 }
 
 /// An amount of guest memory: whole MB, from 1 MB to 1 TiB.
@@ -38,8 +38,8 @@ impl MemoryLimit {
     /// A limit of `mb` MB.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MAX_MB`].
-    pub fn from_mb(mb: u64) -> Result<Self, OutOfRange> {
+    /// [`OutOfRangeError`] outside 1 to [`Self::MAX_MB`].
+    pub fn from_mb(mb: u64) -> Result<Self, OutOfRangeError> {
         in_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
     }
 
@@ -68,10 +68,10 @@ impl CpuPercent {
     /// A share of `percent`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MAX`].
-    pub fn new(percent: u64) -> Result<Self, OutOfRange> {
+    /// [`OutOfRangeError`] outside 1 to [`Self::MAX`].
+    pub fn new(percent: u64) -> Result<Self, OutOfRangeError> {
         let percent = in_range(percent, 1, Self::MAX)?;
-        u32::try_from(percent).map(Self).map_err(|_| OutOfRange { least: 1, most: Self::MAX })
+        u32::try_from(percent).map(Self).map_err(|_| OutOfRangeError { least: 1, most: Self::MAX })
     }
 
     /// The share in percent.
@@ -104,16 +104,16 @@ impl Timeout {
     /// A timeout of `seconds`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MAX_SECONDS`].
-    pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRange> {
+    /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`].
+    pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRangeError> {
         in_range(seconds, 1, Self::MAX_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
     }
 
     /// A timeout of `millis` milliseconds.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
-    pub fn from_millis(millis: u64) -> Result<Self, OutOfRange> {
+    /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
+    pub fn from_millis(millis: u64) -> Result<Self, OutOfRangeError> {
         in_range(millis, 1, Self::MAX_SECONDS * 1000).map(|millis| Self { millis })
     }
 
@@ -131,13 +131,13 @@ impl Timeout {
 }
 
 impl TryFrom<Seconds> for Timeout {
-    type Error = OutOfRange;
+    type Error = OutOfRangeError;
 
-    fn try_from(seconds: Seconds) -> Result<Self, OutOfRange> {
+    fn try_from(seconds: Seconds) -> Result<Self, OutOfRangeError> {
         match seconds {
             Seconds::Whole(seconds) => Self::from_seconds(seconds),
             Seconds::Parts(seconds) => {
-                let out_of_range = |_| OutOfRange { least: 1, most: Self::MAX_SECONDS };
+                let out_of_range = |_| OutOfRangeError { least: 1, most: Self::MAX_SECONDS };
                 let duration = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
                 let millis = duration.as_nanos().div_ceil(1_000_000);
                 Self::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -170,8 +170,8 @@ impl OutputLimit {
     /// A limit of `bytes`.
     ///
     /// # Errors
-    /// [`OutOfRange`] outside 1 to [`Self::MAX_BYTES`].
-    pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRange> {
+    /// [`OutOfRangeError`] outside 1 to [`Self::MAX_BYTES`].
+    pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRangeError> {
         in_range(bytes, 1, Self::MAX_BYTES).map(|bytes| Self { bytes })
     }
 
@@ -186,9 +186,9 @@ impl OutputLimit {
 macro_rules! as_number {
     ($quantity:ty, $make:path, $get:path) => {
         impl TryFrom<u64> for $quantity {
-            type Error = OutOfRange;
+            type Error = OutOfRangeError;
 
-            fn try_from(number: u64) -> Result<Self, OutOfRange> {
+            fn try_from(number: u64) -> Result<Self, OutOfRangeError> {
                 $make(number)
             }
         }

@@ -129,12 +129,12 @@ fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a 
 }
 
 /// What was refused, and at which byte.
-struct Refusal {
+struct SyntaxError {
     at: usize,
     what: Cow<'static, str>,
 }
 
-impl Refusal {
+impl SyntaxError {
     fn message(&self, text: &str) -> String {
         let before = text.get(..self.at).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -206,7 +206,7 @@ struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// One value, and nothing after it.
-    fn document(&mut self) -> Result<(), Refusal> {
+    fn document(&mut self) -> Result<(), SyntaxError> {
         loop {
             if self.value_or_opening()? {
                 continue;
@@ -219,7 +219,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads a whole scalar or empty container (`false`), or opens one and stands before its first
     /// value (`true`).
-    fn value_or_opening(&mut self) -> Result<bool, Refusal> {
+    fn value_or_opening(&mut self) -> Result<bool, SyntaxError> {
         self.skip_space();
         self.pay(VALUE_BYTES)?;
         match self.peek() {
@@ -243,27 +243,27 @@ impl<'a> Scanner<'a> {
     }
 
     /// Counts memory that the value would take as a tree.
-    fn pay(&mut self, bytes: usize) -> Result<(), Refusal> {
+    fn pay(&mut self, bytes: usize) -> Result<(), SyntaxError> {
         self.tree_bytes = self.tree_bytes.saturating_add(bytes);
         if self.tree_bytes > self.max_tree_bytes {
             let what = format!("more values than {} MB hold,", self.max_tree_bytes >> 20);
-            return Err(Refusal { at: self.at, what: what.into() });
+            return Err(SyntaxError { at: self.at, what: what.into() });
         }
         Ok(())
     }
 
     /// Counts one level of depth and steps over the bracket.
-    fn enter(&mut self) -> Result<(), Refusal> {
+    fn enter(&mut self) -> Result<(), SyntaxError> {
         if self.keys.open.len() >= self.max_depth {
             let what = format!("nested deeper than {} levels", self.max_depth);
-            return Err(Refusal { at: self.at, what: what.into() });
+            return Err(SyntaxError { at: self.at, what: what.into() });
         }
         self.at += 1;
         Ok(())
     }
 
     /// Just behind an opening bracket: an empty container ends here, an object has a key first.
-    fn first_member(&mut self, closing: u8) -> Result<bool, Refusal> {
+    fn first_member(&mut self, closing: u8) -> Result<bool, SyntaxError> {
         self.skip_space();
         if self.eat(closing) {
             self.keys.close();
@@ -278,7 +278,7 @@ impl<'a> Scanner<'a> {
 
     /// Behind a value: closes what ends here. `true` at the end of the body, `false` when another
     /// value has to follow.
-    fn after_value(&mut self) -> Result<bool, Refusal> {
+    fn after_value(&mut self) -> Result<bool, SyntaxError> {
         loop {
             self.skip_space();
             match (self.keys.open.last(), self.peek()) {
@@ -304,7 +304,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A key of the innermost object with the colon behind it.
-    fn key(&mut self) -> Result<(), Refusal> {
+    fn key(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         if self.peek() != Some(b'"') {
             return Err(self.expected("a key in double quotes"));
@@ -314,28 +314,31 @@ impl<'a> Scanner<'a> {
         let key: Cow<'a, str> = if escaped {
             // The same unescaping as the decoders', so that both see the same key.
             serde_json::from_str::<String>(quoted)
-                .map_err(|_| Refusal { at: start, what: "not JSON: a key that cannot be read".into() })?
+                .map_err(|_| SyntaxError { at: start, what: "not JSON: a key that cannot be read".into() })?
                 .into()
         } else {
             quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().into()
         };
         let shown = key.clone();
         if !self.keys.insert(key) {
-            return Err(Refusal { at: start, what: format!("duplicate key `{}`", excerpt(&shown)).into() });
+            return Err(SyntaxError {
+                at: start,
+                what: format!("duplicate key `{}`", excerpt(&shown)).into(),
+            });
         }
         self.skip_space();
         if self.eat(b':') { Ok(()) } else { Err(self.expected("`:`")) }
     }
 
     /// A string in double quotes; whether it holds an escape.
-    fn string(&mut self) -> Result<bool, Refusal> {
+    fn string(&mut self) -> Result<bool, SyntaxError> {
         let start = self.at;
         let escaped = self.string_to_its_end()?;
         self.pay(self.at - start)?;
         Ok(escaped)
     }
 
-    fn string_to_its_end(&mut self) -> Result<bool, Refusal> {
+    fn string_to_its_end(&mut self) -> Result<bool, SyntaxError> {
         self.at += 1;
         let mut escaped = false;
         loop {
@@ -357,7 +360,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn escape(&mut self) -> Result<(), Refusal> {
+    fn escape(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         self.at += 1;
         match self.peek() {
@@ -380,11 +383,11 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn lone_surrogate(at: usize) -> Refusal {
-        Refusal { at, what: "a lone surrogate, which is no character,".into() }
+    fn lone_surrogate(at: usize) -> SyntaxError {
+        SyntaxError { at, what: "a lone surrogate, which is no character,".into() }
     }
 
-    fn four_hex_digits(&mut self) -> Result<u32, Refusal> {
+    fn four_hex_digits(&mut self) -> Result<u32, SyntaxError> {
         let mut code = 0;
         for _ in 0..4 {
             let digit = self.peek().and_then(|b| char::from(b).to_digit(16));
@@ -395,17 +398,17 @@ impl<'a> Scanner<'a> {
     }
 
     /// A number by its grammar, and by its size where no decoder follows.
-    fn number(&mut self) -> Result<(), Refusal> {
+    fn number(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         self.digits_and_signs()?;
         let number = self.text.get(start..self.at).unwrap_or_default();
         if self.is_finite && !number.parse::<f64>().is_ok_and(f64::is_finite) {
-            return Err(Refusal { at: start, what: "a number beyond all doubles".into() });
+            return Err(SyntaxError { at: start, what: "a number beyond all doubles".into() });
         }
         Ok(())
     }
 
-    fn digits_and_signs(&mut self) -> Result<(), Refusal> {
+    fn digits_and_signs(&mut self) -> Result<(), SyntaxError> {
         self.eat(b'-');
         if !self.eat(b'0') {
             self.digits()?;
@@ -422,7 +425,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn digits(&mut self) -> Result<(), Refusal> {
+    fn digits(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         while self.peek().is_some_and(|b| b.is_ascii_digit()) {
             self.at += 1;
@@ -430,7 +433,7 @@ impl<'a> Scanner<'a> {
         if self.at > start { Ok(()) } else { Err(self.expected("a digit")) }
     }
 
-    fn literal(&mut self, word: &'static str) -> Result<bool, Refusal> {
+    fn literal(&mut self, word: &'static str) -> Result<bool, SyntaxError> {
         if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
             self.at += word.len();
             Ok(false)
@@ -455,8 +458,8 @@ impl<'a> Scanner<'a> {
         there
     }
 
-    fn expected(&self, what: &str) -> Refusal {
-        Refusal { at: self.at, what: format!("not JSON: expected {what}").into() }
+    fn expected(&self, what: &str) -> SyntaxError {
+        SyntaxError { at: self.at, what: format!("not JSON: expected {what}").into() }
     }
 }
 

@@ -14,14 +14,14 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
-use a2g_executor::catalog::sealed;
+use a2g_executor::capability::{Ceilings, Claims, HostClaims, Permit};
+use a2g_executor::catalog::create_sealed;
 use a2g_executor::clock::SystemClock;
 use a2g_executor::egress::Network;
 use a2g_executor::isolate::{
     ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support,
 };
-use a2g_executor::limit::{Access, Budgets, Layer, Limit, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, Limit, NetworkBudgets};
 use a2g_executor::outcome::{End, Outcome};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
@@ -75,7 +75,7 @@ fn in_child(body: impl FnOnce(&Arc<Confinement>)) -> i32 {
     ended(fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
         let confinement = Arc::new(Confinement::prepare().unwrap());
-        let applied = confinement.zygote(*CHANGES_USERS).unwrap();
+        let applied = confinement.confine_zygote(*CHANGES_USERS).unwrap();
         assert_eq!(applied.skipped, [""; 0]);
         exit(ended(fork(|| body(&confinement))));
     }))
@@ -121,7 +121,7 @@ fn output(bytes: u64) -> OutputLimit {
 
 /// Takes both steps of a child.
 fn apply(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
-    confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+    confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
     apply_alone(confinement, roots);
 }
 
@@ -364,7 +364,7 @@ fn a_waiting_child_has_few_files_and_small_ones() {
         return;
     }
     let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
-        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+        confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let open = (0..MAX_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
         assert!((open.len() as u64) < MAX_FILES, "{}", open.len());
         drop(open);
@@ -425,21 +425,21 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
     let code = alone(name, |confinement| {
         // The files that are read lie in /proc, which is a root here.
         let proc = File::open("/proc").unwrap();
-        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+        confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let own = Arc::clone(confinement);
         let (said, says) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
             let mut status = File::open("/proc/thread-self/status").unwrap();
-            own.bystander().unwrap();
+            own.confine_aux_thread().unwrap();
             let mut read = String::new();
             status.read_to_string(&mut read).unwrap();
             said.send(read).unwrap();
             let _never = wait.recv();
         });
-        let of_bystander = says.recv().unwrap();
-        assert!(of_bystander.contains("Uid:\t65534\t65534\t65534\t65534"), "{of_bystander}");
-        assert!(of_bystander.contains("CapPrm:\t0000000000000000"), "{of_bystander}");
+        let of_aux_thread = says.recv().unwrap();
+        assert!(of_aux_thread.contains("Uid:\t65534\t65534\t65534\t65534"), "{of_aux_thread}");
+        assert!(of_aux_thread.contains("CapPrm:\t0000000000000000"), "{of_aux_thread}");
         let root = [(proc.as_fd(), Access::ReadOnly)];
         confinement.apply(&root, memory(16), output(1 << 20), user).unwrap();
         assert_eq!(status_of_thread(&["Uid:", "Gid:", "CapEff:", "CapPrm:"]), expected);
@@ -486,7 +486,7 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
         return;
     }
     let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
-        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+        confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
         let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
@@ -498,20 +498,20 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
 }
 
 #[test]
-fn a_bystander_has_no_files_and_no_more_system_calls_than_the_guest() {
+fn an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest() {
     if !can_be_confined() {
         return;
     }
-    let name = "a_bystander_has_no_files_and_no_more_system_calls_than_the_guest";
+    let name = "an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest";
     let code = alone(name, |confinement| {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
         let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
-        confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+        confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (own, file) = (Arc::clone(confinement), granted.path().join("in"));
         let (said, says) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            own.bystander().unwrap();
+            own.confine_aux_thread().unwrap();
             ready.send(()).unwrap();
             let () = may_go.recv().unwrap();
             said.send(denied(File::open(file)) && denied(File::open("/etc/passwd"))).unwrap();
@@ -537,7 +537,7 @@ fn a_child_ends_with_the_process_that_forked_it() {
     let name = "a_child_ends_with_the_process_that_forked_it";
     if std::env::var(ALONE).is_ok() {
         std::process::exit(in_child(|confinement| {
-            confinement.waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
+            confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
             println!("waiting");
             std::thread::sleep(Duration::from_secs(10));
         }));
@@ -567,7 +567,7 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
     let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
         // The child of a child is not one of the process that prepared.
         let code = ended(fork(|| {
-            let refused = confinement.waiting(MAX_FILES, MAX_FILE_BYTES);
+            let refused = confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES);
             assert!(matches!(refused, Err(ConfineError::Orphaned)), "{refused:?}");
         }));
         assert_eq!(code, 0);
@@ -578,13 +578,13 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
 /// Compiles a guest, before a child is forked: the compiler has threads.
 fn compiled(wat: &str) -> File {
     let compiled = ModuleCompiler::new(false).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
-    sealed(&compiled).unwrap()
+    create_sealed(&compiled).unwrap()
 }
 
 /// Runs a guest in a confined child, with `folder` as its `/`.
 fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u64, timeout: u64) -> Outcome {
     let own = Arc::clone(confinement);
-    let first = move || own.bystander().map_err(std::io::Error::other);
+    let first = move || own.confine_aux_thread().map_err(std::io::Error::other);
     let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
     sandbox.start_ticker(first).unwrap();
     let artifact = sandbox
@@ -611,9 +611,8 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
             hard_links: false,
         },
     };
-    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).unwrap();
-    let roots = Roots::of_operator(&[(folder.to_owned(), "/".to_owned())]).unwrap();
-    let permit = Permit::new(grant, roots);
+    let folders = [(folder.to_owned(), "/".to_owned())];
+    let permit = Permit::of_operator(Claims::default(), &ceilings, &folders).unwrap();
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));

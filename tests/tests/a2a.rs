@@ -589,7 +589,7 @@ fn a_stream_ends_when_its_caller_is_no_longer_known() {
     let demoted = std::fs::read_to_string(list.path()).unwrap().replace("\"operator\"]", "\"approver\"]");
     std::fs::write(list.path(), demoted).unwrap();
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     assert_eq!(state(kept.rest().last().unwrap()), "completed");
     for over in [stream, watched] {
@@ -633,10 +633,7 @@ fn who_goes_away_or_reads_nothing_holds_nobody_up() {
     // The stream or its connection, whichever notices first.
     eventually("it is dropped", || {
         let said = executor.stderr();
-        ["a stream is dropped", "its answers are not taken"]
-            .iter()
-            .any(|why| said.contains(why))
-            .then_some(())
+        ["a stream is closed", "its answers are not read"].iter().any(|why| said.contains(why)).then_some(())
     });
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let talked = eventually("the run that nobody read is over", || {
@@ -1118,7 +1115,7 @@ fn webhooks_are_told_of_what_they_asked_for() {
     let url = format!("http://private.example:{}/", private.local_addr().unwrap().port());
     params["configuration"]["pushNotificationConfig"]["url"] = json!(url);
     client.result("message/send", params);
-    assert!(executor.line_with("a notice is dropped").contains("address"));
+    assert!(executor.line_with("a notification is dropped").contains("address"));
     private.set_nonblocking(true).unwrap();
     assert!(private.accept().is_err(), "it was connected to");
 }
@@ -1140,6 +1137,6 @@ fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
     params["configuration"] =
         json!({ "pushNotificationConfig": { "url": moved.url(), "enabledEvents": ["artifact"] } });
     Client::of(&executor).result("message/send", params);
-    assert!(executor.line_with("a notice is dropped").contains("302"));
+    assert!(executor.line_with("a notification is dropped").contains("302"));
     assert_eq!(moved.events(), Vec::<Value>::new());
 }

@@ -102,7 +102,7 @@ fn when_memory_is_used_up_large_calls_wait_and_cancels_do_not() {
             let told = rpc(&mut executor.client(), token, "a2g/execute", call);
             told["error"]["message"]
                 .as_str()
-                .filter(|text| text.contains("holds as much as it may"))
+                .filter(|text| text.contains("(`server.max_memory_mb`)"))
                 .map(drop)
         });
         assert!(over.is_some(), "ten callers have a quarter of the memory each");

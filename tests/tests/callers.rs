@@ -372,7 +372,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     assert!(figures().value("a2g_unknown_callers_total").abs() < f64::EPSILON);
     assert_eq!(ask(&mut client, Some("Bearer a2g_wrong"), "a2g/tools", &json!({})).status, 401);
     assert!((figures().value("a2g_unknown_callers_total") - 1.0).abs() < f64::EPSILON);
-    executor.line_with("nobody in the list of callers shows this");
+    executor.line_with("no caller in the list has this credential");
 }
 
 /// Of two who decide in the same moment one is told that it did, and that is what happens.
@@ -441,7 +441,7 @@ fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
     assert!(socket.receive().unwrap().contains("write_file"));
     list.remove("first");
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     socket.send(tools);
     assert_eq!(socket.receive(), None, "it is closed without an answer");
     kept.send(tools);
@@ -451,7 +451,7 @@ fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
     // A list that cannot be read is nobody's.
     set_mode(&list.path(), 0o666);
     executor.process().hang_up();
-    executor.line_with("no caller is known until the list can be read again");
+    executor.line_with("all callers are refused until the list can be read again");
     kept.send(tools);
     assert_eq!(kept.receive(), None);
     set_mode(&list.path(), 0o600);
@@ -468,14 +468,14 @@ fn a_port_that_others_reach_needs_a_list_of_callers() {
         let home = Home::new(Options::new().signed_only());
         ends(home.command().args(["--listen", "0.0.0.0:0"]).args(more), 2, words);
     };
-    refused(&[], "nobody is told apart: list the callers in `server.callers`");
+    refused(&[], "callers are not authenticated: list them in `server.callers`");
     refused(&["--insecure-accept-unsigned"], "loopback addresses and sockets only");
     let list = List::new();
     agent(&list, "planner", AGENT);
     // Inline tools, which the same tests are run with, are for callers of this machine unless somebody says so.
     let options = list.options().set("executor.containment", "best-effort");
     let open = Executor::start(options.signed_only().argument("--listen").argument("0.0.0.0:0"));
-    open.line_with("tokens go over the network as they are");
+    open.line_with("tokens are sent over the network unencrypted");
 }
 
 #[test]
@@ -651,12 +651,12 @@ fn tls_is_served_and_its_certificate_can_be_renewed() {
         std::fs::copy(other.path(file), authority.path(file)).unwrap();
     }
     executor.process().hang_up();
-    executor.line_with("the certificates were read again");
+    executor.line_with("certificates reloaded");
     assert!(other.ask(address, None, Some(&token)).is_ok());
     assert!(authority.ask(address, None, Some(&token)).is_err(), "the old one is shown no more");
     std::fs::write(authority.path("server.pem"), "nothing").unwrap();
     executor.process().hang_up();
-    executor.line_with("the old certificates stay");
+    executor.line_with("the certificates cannot be reloaded, and the old ones stay");
     assert!(other.ask(address, None, Some(&token)).is_ok());
 }
 
@@ -707,7 +707,7 @@ fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
         }
     };
     set_mode(&authority.path("server.key"), 0o644);
-    refused("others may read it");
+    refused("other users may read");
     std::fs::copy(authority.path("other.key"), authority.path("server.key")).unwrap();
     set_mode(&authority.path("server.key"), 0o600);
     refused("server.pem");

@@ -387,20 +387,29 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
     }
     let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
     place.run(&limited).ended(4).says("timeout of 1 s, set on the command line");
-    place.run(&[&limited[..], &["--json"]].concat()).ended(4).says("TIMEOUT");
+    let report = place.run(&[&limited[..], &["--json"]].concat()).ended(4).json();
+    assert_eq!(report["status"], "TIMEOUT");
+    assert!(report["error"].as_str().unwrap().ends_with("timeout of 1 s, set by the operator"), "{report}");
+    let limits = &report["usage"]["limits"];
+    for (limit, set_by) in
+        [("timeout_seconds", "operator"), ("network_allowed", "operator"), ("max_memory_mb", "executor")]
+    {
+        assert_eq!(limits[limit]["set_by"], set_by, "{limits}");
+    }
+    assert_eq!(limits["filesystem_scope"]["trees"][0]["set_by"], "operator", "{limits}");
 }
 
 #[test]
 fn a_refusal_says_what_to_change_on_the_command_line() {
     let place = Place::new();
-    place.run(&["run", "nothing"]).ended(3).says("`nothing`: `a2g-executor tool list` shows");
+    place.run(&["run", "nothing"]).ended(3).says("`nothing`: `a2g-executor tool list` lists");
     place.run(&["run", "read_file", "--arguments", r#"{"path":5}"#]).ended(3).says("(argument `path`)");
     let outside = ["run", "read_file", "--arguments", r#"{"path":"/workspace/a"}"#];
     place
         .run(&outside)
         .ended(1)
         .says("denied /workspace/a (outside_scope, once)")
-        .says("`--scope` lets a tool into a folder; the configuration allows `/workspace/**`");
+        .says("`--scope` grants access to files; the configuration allows `/workspace/**`");
 }
 
 #[test]
@@ -697,7 +706,7 @@ fn config_check_says_what_is_in_force() {
     let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
     for line in [
         "listen      127.0.0.1:7420",
-        "governor    inside this process",
+        "governor    built in",
         "policies    built in, for every other agent",
         "scope       /workspace/**",
         "budgets     1024 MB written, 10000 created, 1024 handles, 128 subscriptions, 16777216 random bytes",
@@ -731,7 +740,7 @@ fn config_check_finds_folders_that_are_missing() {
     place.run(&["config", "check"]).ended(0).says("inline      hash_file");
     place.put("executor.toml", written);
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
-    executor.line_with("`executor.inline_tools` names it, and the catalogue has no such tool");
+    executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");
     place.run(&["config", "check", "--tools", "missing"]).ended(2).says("`--tools` names `missing`");
     std::fs::remove_file(place.path("executor.toml")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`catalog.tools` names `./tools`");

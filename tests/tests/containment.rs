@@ -52,7 +52,8 @@ fn on_loopback_one_warning_names_what_is_absent() {
     let executor = Process::spawn("executor", &mut there(&home, &[]));
     executor.listens_on();
     let said = executor.stderr();
-    let warned = said.lines().filter(|line| line.contains("tools are contained without")).collect::<Vec<_>>();
+    let warned =
+        said.lines().filter(|line| line.contains("tools run without the protections")).collect::<Vec<_>>();
     assert!(warned.len() == 1 && warned[0].contains("network-namespace (not allowed: "), "{said}");
     let user = said.lines().filter(|line| line.contains("tools run as root")).collect::<Vec<_>>();
     assert!(user.len() == 1 && user[0].contains("CAP_SETUID"), "{said}");
@@ -63,12 +64,13 @@ fn where_others_can_call_nothing_starts_without_what_is_absent() {
     let (_list, options) = listed();
     let home = Home::new(options);
     if can_be_taken_away() {
-        let words = "`executor.containment` is `required`, because others than this machine can call 0.0.0.0:0, and this \
+        let words = "`executor.containment` is `required`, because other machines can call 0.0.0.0:0, and this \
                      machine lacks network-namespace (";
         ends(&mut there(&home, &REACHABLE), 2, words);
         let (_list, options) = listed();
         let home = Home::new(options.set("executor.containment", "best-effort"));
-        Process::spawn("executor", &mut there(&home, &REACHABLE)).line_with("tools are contained without");
+        Process::spawn("executor", &mut there(&home, &REACHABLE))
+            .line_with("tools run without the protections");
     }
     // With all that is needed it starts, and tools that nothing contains are refused.
     let doctor = run(["doctor"]).status;
@@ -79,7 +81,7 @@ fn where_others_can_call_nothing_starts_without_what_is_absent() {
     let (_list, options) = listed();
     let inline = Home::new(options.set("executor.isolation", "inline"));
     let mut command = inline.command();
-    ends(command.args(REACHABLE), 2, "nothing contains tools that run `inline`: change that, or set");
+    ends(command.args(REACHABLE), 2, "tools that run `inline` are not contained: change that, or set");
     // On loopback they are the operator's own affair.
     Executor::start(Options::new().set("executor.isolation", "inline"));
 }

@@ -157,7 +157,7 @@ fn an_executor_starts_before_its_governor() {
     for url in urls(&governor) {
         governor.stop();
         let executor = Executor::start(options(&catalogue, &url));
-        let warning = executor.line_with("not registered yet");
+        let warning = executor.line_with("the registration failed, and is retried");
         assert!(warning.contains(&url), "{warning}");
         blocked(&executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))), "governor_unavailable");
         executor.assert_workspace_is_empty("no governor");

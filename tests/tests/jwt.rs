@@ -296,7 +296,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             format!("{}.", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
             "`alg` must",
         ),
-        ("no signature", format!("{front}."), "not signed by the key"),
+        ("no signature", format!("{front}."), "its signature does not match"),
         ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), "`alg` must be one of"),
         ("HS256, RSA", confused(rsa, &raw(RSA[0].1), "RS256"), "`alg` must be one of"),
         (
@@ -314,13 +314,13 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             by(rsa, &json!({ "alg": "ES256", "kid": "RS256" }), &good),
             "has the key `RS256` for ES256",
         ),
-        ("RS512 under RS256", rs512, "not signed by the key"),
-        ("ECDSA in ASN.1", der, "not signed by the key"),
-        ("a stranger's key", by(&stranger, &usual, &good), "not signed by the key"),
+        ("RS512 under RS256", rs512, "its signature does not match"),
+        ("ECDSA in ASN.1", der, "its signature does not match"),
+        ("a stranger's key", by(&stranger, &usual, &good), "its signature does not match"),
         (
             "a stranger's key, brought along",
             by(&stranger, &with(usual.clone(), "jwk", stranger.jwk("EdDSA")), &good),
-            "not signed by the key",
+            "its signature does not match",
         ),
         ("an unknown key", heads("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
         (
@@ -338,7 +338,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             ed25519.token(&usual.to_string().replacen('{', r#"{"kid":"x","#, 1), &text),
             "duplicate key `kid`",
         ),
-        ("crit", heads("crit", json!(["exp"])), "`crit`: no extension"),
+        ("crit", heads("crit", json!(["exp"])), "`crit`: this executor supports no extension"),
         ("another type", heads("typ", json!("JOSE")), "`typ` must be one of"),
         ("expired", says("exp", json!(now() - 1)), "it expired at"),
         (
@@ -347,8 +347,8 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             "`exp` is missing",
         ),
         ("an end as text", says("exp", json!("9999999999")), "`exp` must be an integer"),
-        ("not yet", says("nbf", json!(now() + 90)), "not to be used before"),
-        ("from the future", says("iat", json!(now() + 90)), "not to be used before"),
+        ("not yet", says("nbf", json!(now() + 90)), "not valid before"),
+        ("from the future", says("iat", json!(now() + 90)), "not valid before"),
         (
             "another audience",
             says("aud", json!("did:a2g:executor:1.0:other")),
@@ -358,7 +358,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         (
             "another issuer",
             says("iss", json!("https://id.example/")),
-            "the issuer `https://id.example/`, and its key",
+            "its issuer is `https://id.example/`, to which its key",
         ),
         ("an unlisted subject", says("sub", json!("Anna")), "no caller is listed for the subject `Anna`"),
         ("no subject", says("sub", json!("")), "no caller is listed for the subject ``"),
@@ -383,9 +383,9 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
                 "{}.{signature}",
                 unsigned(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
             ),
-            "not signed",
+            "its signature does not match",
         ),
-        ("too long", by(ed25519, &usual, &long), "and at most 8192 are read"),
+        ("too long", by(ed25519, &usual, &long), "but at most 8192 are accepted"),
     ];
     let mut client = executor.client();
     for (what, token, words) in &cases {
@@ -395,7 +395,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         assert_eq!(asks(&answer), r#"Bearer error="invalid_token""#, "{what}");
         assert!(!answer.text().contains(words), "{what}: {}", answer.text());
         let line = executor.line_with(words);
-        assert!(line.contains("a caller is not known"), "{what}: {line}");
+        assert!(line.contains("authentication failed"), "{what}: {line}");
         assert!(WebSocketClient::upgrade(executor.address(), &[("Authorization", &bearer(token))]).is_err());
     }
     executor.assert_workspace_is_empty("tokens that are not taken");
@@ -431,16 +431,16 @@ fn keys_are_used_only_from_a_file_that_is_in_order() {
         ends(check.args(["config", "check", "--config"]).arg(home.config()), 2, words);
     };
     set_mode(&provider.path(), 0o666);
-    refused(provider.options(&list), "others may change it");
+    refused(provider.options(&list), "other users may change it");
     set_mode(&provider.path(), 0o644);
     set_mode(provider.folder.path(), 0o777);
-    refused(provider.options(&list), "others may change it");
+    refused(provider.options(&list), "other users may change it");
     set_mode(provider.folder.path(), 0o755);
     let one = provider.keys[0].jwk("one");
     for (file, words) in [
         (json!({ "keys": [one, provider.keys[1].jwk("one")] }).to_string(), "two keys have the id `one`"),
         (with(one.clone(), "d", one["x"].clone()).to_string(), "private key"),
-        (json!({ "keys": [] }).to_string(), "no key in it to verify tokens with"),
+        (json!({ "keys": [] }).to_string(), "it contains no key that verifies tokens"),
         ("nothing".to_owned(), "not JSON"),
     ] {
         std::fs::write(provider.path(), file).unwrap();
@@ -510,10 +510,10 @@ fn a_key_that_was_removed_is_believed_no_more() {
     // A file that cannot be read leaves no key in force, and nobody else out.
     std::fs::write(provider.path(), "{").unwrap();
     executor.process().hang_up();
-    executor.line_with("no issuer is believed until the keys of all can be read again");
+    executor.line_with("all JSON Web Tokens are rejected until the keys of all issuers can be read again");
     eventually("the callers are read", || (status(&second) == 401).then_some(()));
     assert_eq!(status(&kept), 200);
-    executor.line_with("no issuer's keys are in force");
+    executor.line_with("no issuer's keys are loaded");
 
     provider.publish(&["EdDSA", "ES256"]);
     executor.process().hang_up();

@@ -761,7 +761,7 @@ fn a_token_speaks_for_its_agents_and_no_others() {
         keys.0.path().join("callers.toml").to_str().unwrap(),
     ]);
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     send(&mut others, &OTHER.query("get_status", "executor"));
     while others.receive().is_some() {}
     assert_eq!(others.closed_with, Some(4001));
@@ -788,11 +788,11 @@ fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
     assert!(acked.contains("\"ack\""), "{acked}");
     succeeds(&["caller", "remove", "a-planner", "--callers", list.to_str().unwrap()]);
     executor.process().hang_up();
-    executor.line_with("the callers were read again");
+    executor.line_with("callers reloaded");
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let rest = lines.map_while(Result::ok).collect::<Vec<_>>();
     assert!(!rest.iter().any(|line| line.contains("\"response\"")), "{rest:?}");
-    executor.line_with("an answer breaks off");
+    executor.line_with("a streamed answer is aborted");
     // Of whoever is not known nothing is read: it is not even asked for.
     let held_back = "POST /nexus HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                      Expect: 100-continue\r\nContent-Length: 9\r\n\r\n";
@@ -812,7 +812,10 @@ fn a_hundred_messages_a_second_and_no_more() {
     let limited =
         answers.iter().filter(|answer| answer["error"]["code"] == "RATE_LIMITED").collect::<Vec<_>>();
     assert!((1..=200).contains(&limited.len()), "{}", limited.len());
-    assert_eq!(failure(limited[0], "RATE_LIMITED")["retryable"], true);
+    let limited = failure(limited[0], "RATE_LIMITED");
+    assert_eq!(limited["retryable"], true);
+    let wait = limited["details"]["retryAfterMs"].as_u64();
+    assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
     // Another agent has a hundred of its own.
     succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     eventually("a second later", || {
@@ -953,9 +956,9 @@ fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
+    let start = Instant::now();
     let mut stale = socket(&executor, &[]);
     stale.pongs = false;
-    let start = Instant::now();
     assert_eq!(stale.receive(), None, "it is closed");
     assert!(
         stale.pings >= 2 && start.elapsed() >= Duration::from_secs(3),
@@ -989,7 +992,7 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
         assert!(!process.stderr().contains(PLANNER.secret));
     };
     set_mode(&keys.path(), 0o644);
-    refused("others may read it");
+    refused("other users may read");
     set_mode(&keys.path(), 0o600);
     std::fs::write(keys.path(), format!("{EXECUTOR} {} -\n", PLANNER.secret)).unwrap();
     refused("the executor's own id");
@@ -997,5 +1000,5 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
     std::fs::write(keys.path(), twice).unwrap();
     refused("under two ids");
     std::fs::write(keys.path(), format!("planner {}\n", PLANNER.secret)).unwrap();
-    refused("line 1 has to be three parts");
+    refused("line 1 must be three parts");
 }

@@ -216,7 +216,7 @@ fn what_the_zygote_says_is_a_line_of_the_log() {
     let mut traced = Process::spawn("traced executor", &mut traced);
     assert_eq!(traced.ended().code(), Some(1));
     let said = log(&traced.whole_stderr());
-    let line = said.iter().find(|line| line["message"] == "the zygote says").expect("its line");
+    let line = said.iter().find(|line| line["message"] == "message from the zygote").expect("its line");
     assert!(line["line"].as_str().unwrap().contains("Operation not permitted"), "{line}");
     assert_eq!(said.last().unwrap()["level"], "ERROR");
 }
@@ -431,7 +431,7 @@ fn a_collector_over_tls_has_to_be_who_it_is() {
     let call = execute("write_file", write("one", "x"));
     let mut distrusting = Executor::start(traced(&collector));
     result(&distrusting.rpc("a2g/execute", &call));
-    distrusting.line_with("the collector does not take traces");
+    distrusting.line_with("the collector does not accept traces");
     distrusting.process().terminate();
     distrusting.process().ended();
     assert!(collector.spans().is_empty());

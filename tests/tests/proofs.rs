@@ -126,8 +126,8 @@ fn a_proof_that_is_not_exactly_right_runs_nothing() {
         ("tool_sha256", json!(sha256("another module")), mismatch, "another module"),
         ("verdict", with(&good["verdict"], "conditions", json!(["read_only"])), mismatch, "another verdict"),
         ("exp", json!(now - 1), untrusted, "before it was issued"),
-        ("iat", json!(now + 120), untrusted, "not to be used before"),
-        ("nbf", json!(now + 120), untrusted, "not to be used before"),
+        ("iat", json!(now + 120), untrusted, "not valid before"),
+        ("nbf", json!(now + 120), untrusted, "not valid before"),
         ("exp", json!(now + 601), untrusted, "at most 600"),
         ("scope", json!("some restriction"), untrusted, "`scope`"),
     ] {
@@ -318,11 +318,11 @@ fn keys_come_and_go_at_a_hangup() {
     let file = std::fs::read_dir(keys.trusted()).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
-    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":0"#);
+    hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":0"#);
     let response = client.rpc("a2g/execute", &keys.proven(append()));
     assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
     std::fs::write(&file, &text).unwrap();
-    hang_up(&mut executor, r#""message":"the trusted keys were read again","keys":1"#);
+    hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":1"#);
     result(&client.rpc("a2g/execute", &keys.proven(append())));
     // A folder that cannot be read as a whole is no reason to go on believing what was in it.
     std::fs::write(keys.trusted().join("broken.jwk"), "{}").unwrap();
@@ -423,7 +423,7 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 
     // A file that is there stays as it is.
     let before = std::fs::read(pair).unwrap();
-    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("is there already"));
+    assert!(fails(&["key", "new", pair, "--issuer", ISSUER]).contains("exists already"));
     assert_eq!(std::fs::read(pair).unwrap(), before);
     // To trust a key again changes nothing.
     succeeds(&["key", "trust", &json.to_string(), "--keys", trusted]);
@@ -508,7 +508,7 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
     set_mode(&key_file, 0o600);
     set_mode(&keys.trusted(), 0o777);
     let (code, says) = check(trust, "/workspace/**");
-    assert!(code == Some(2) && says.contains("others may change it"), "{says}");
+    assert!(code == Some(2) && says.contains("other users may change it"), "{says}");
 }
 
 // --- signed intents ---

@@ -1,27 +1,22 @@
-//! `cargo xtask`: the project's own commands, for people and for continuous integration alike.
+//! `cargo xtask`: the project's own commands, for people and for continuous integration.
 //!
-//! It guarantees exit code 0 for success, 1 for a failure and 2 for a command line it does not
-//! understand; progress goes to standard error. It never links the executor or wasmtime: it compiles
-//! in seconds and drives cargo from outside.
-
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line's output is its purpose")]
+//! The exit code is 0 for success, 1 for a failure and 2 for an invalid command line; progress goes to
+//! standard error. This crate does not link the executor or wasmtime: it compiles in seconds and runs
+//! cargo as a program.
 
 mod bench;
-mod build;
-mod clients;
-mod debian_fallback;
+mod debian;
 mod demo;
-mod extras;
 mod run;
 mod setup;
 mod test;
 mod tools;
-mod torture;
 
 use std::env;
 use std::process::ExitCode;
 
-use run::{Failure, Workspace};
+use anyhow::Result;
+use run::{RED, Workspace};
 
 const HELP: &str = "\
 The A2G executor's own commands.
@@ -29,156 +24,104 @@ The A2G executor's own commands.
 Usage: cargo xtask <COMMAND> [--help]
 
 Commands:
-  setup   Get what building the guest tools needs; the other commands call it
-  tools   Build the guest tools and lay out their catalogue in target/tools
+  setup   Install what building the guest tools needs; other commands call it
+  tools   Build the guest tools and write their catalogue to target/tools
   test    Run every test of the executor and of the tools
-  demo    Drive the real executor through a story
+  demo    Run the executor and a governor through a series of checked steps
   bench   Measure the executor
-  torture Kill the executor again and again, and compare the books
+  torture Kill the executor again and again, and compare its records
 
 A new clone needs one command: `cargo xtask test`.
-Exit codes: 0 success, 1 failure, 2 a command line that makes no sense.";
+Exit codes: 0 success, 1 failure, 2 an invalid command line.";
 
-/// What the command line asks for. The arguments of `test` are cargo's own and travel untouched.
-#[derive(Debug, PartialEq, Eq)]
-enum Request {
-    Help(&'static str),
-    Setup { retry: bool },
-    Tools,
-    Demo,
-    Test { arguments: Vec<String> },
-    Bench(Option<String>),
-    Torture(u32),
-}
+const COMMANDS: [(&str, &str); 7] = [
+    ("setup", setup::HELP),
+    ("tools", tools::HELP),
+    ("test", test::HELP),
+    ("demo", demo::HELP),
+    ("bench", bench::HELP),
+    ("torture", test::TORTURE_HELP),
+    ("help", HELP),
+];
+
+type Action = Box<dyn FnOnce(&Workspace) -> Result<()>>;
 
 fn main() -> ExitCode {
-    let arguments = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    match parse(arguments).and_then(perform) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            run::complain(&failure.to_string());
-            failure.exit_code()
-        }
-    }
-}
-
-fn parse(arguments: Vec<String>) -> Result<Request, Failure> {
-    let mut words = arguments.into_iter();
-    let Some(command) = words.next() else { return Ok(Request::Help(HELP)) };
-    let rest: Vec<String> = words.collect();
-    match command.as_str() {
-        "help" | "--help" | "-h" => Ok(Request::Help(HELP)),
-        "setup" => {
-            let (words, retry) = take_flag(rest, "--retry");
-            without_arguments(&words, setup::HELP, Request::Setup { retry })
-        }
-        "tools" => without_arguments(&rest, tools::HELP, Request::Tools),
-        "demo" => without_arguments(&rest, demo::HELP, Request::Demo),
-        "bench" => match rest.first().map(String::as_str) {
-            Some(part) if bench::PARTS.contains(&part) && rest.len() == 1 => {
-                Ok(Request::Bench(Some(part.to_owned())))
-            }
-            _ => without_arguments(&rest, bench::HELP, Request::Bench(None)),
+    let words: Vec<String> = env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let (error, code) = match parse(&words) {
+        Err(error) => (error, 2),
+        Ok(action) => match Workspace::find().and_then(|workspace| action(&workspace)) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(error) => (format!("{error:#}"), 1),
         },
-        "torture" => match rest.first().map(|word| word.parse::<u32>()) {
-            Some(Ok(times)) if rest.len() == 1 && times > 0 => Ok(Request::Torture(times)),
-            _ => without_arguments(&rest, torture::HELP, Request::Torture(torture::TIMES)),
-        },
-        "test" if asks_for_help(rest.first()) => Ok(Request::Help(test::HELP)),
-        "test" => Ok(Request::Test { arguments: rest }),
-        other => Err(Failure::Usage(format!(
-            "there is no command `{other}`{}; `cargo xtask --help` lists them",
-            did_you_mean(other)
-        ))),
-    }
+    };
+    anstream::eprintln!("{RED}error{RED:#}: {error}");
+    ExitCode::from(code)
 }
 
-const COMMANDS: [&str; 7] = ["setup", "tools", "test", "demo", "bench", "torture", "help"];
-
-/// ` (did you mean `x`?)`, where one command is like what was typed.
-fn did_you_mean(typed: &str) -> String {
-    const MAX_SLIPS: usize = 2;
-    let slips = |command: &&&str| strsim::osa_distance(typed, command);
-    let nearest = COMMANDS.iter().min_by_key(slips).filter(|command| slips(command) <= MAX_SLIPS);
-    nearest.map_or_else(String::new, |command| format!(" (did you mean `{command}`?)"))
+/// The action of a command line, or why it is not valid.
+fn parse(words: &[&str]) -> Result<Action, String> {
+    let (command, arguments) = match words {
+        [] | ["--help" | "-h", ..] => ("help", &[][..]),
+        [command, arguments @ ..] => (*command, arguments),
+    };
+    let Some(&(_, help)) = COMMANDS.iter().find(|(name, _)| *name == command) else {
+        return Err(unknown_command(command));
+    };
+    Ok(match (command, arguments) {
+        ("help", _) | (_, ["--help" | "-h", ..] | ["--retry", "--help" | "-h"]) => Box::new(move |_| {
+            anstream::println!("{help}");
+            Ok(())
+        }),
+        ("test", _) => {
+            let arguments: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+            Box::new(move |workspace| test::run(workspace, &arguments))
+        }
+        ("setup", []) => Box::new(|workspace| setup::run(workspace, false)),
+        ("setup", ["--retry"]) => Box::new(|workspace| setup::run(workspace, true)),
+        ("tools", []) => Box::new(|workspace| tools::build(workspace, &setup::prepare(workspace)?)),
+        ("demo", []) => Box::new(demo::run),
+        ("bench", []) => Box::new(|workspace| bench::run(workspace, None)),
+        ("bench", [part]) if let Some(&part) = bench::PARTS.iter().find(|name| *name == part) => {
+            Box::new(move |workspace| bench::run(workspace, Some(part)))
+        }
+        ("torture", []) => Box::new(|workspace| test::torture(workspace, test::DEFAULT_CRASHES)),
+        ("torture", [crashes]) if let Ok(crashes @ 1..) = crashes.parse() => {
+            Box::new(move |workspace| test::torture(workspace, crashes))
+        }
+        _ => {
+            let hint = format!("`cargo xtask {command} --help` shows its arguments");
+            return Err(format!("`{command}` does not take `{}`; {hint}", arguments.join(" ")));
+        }
+    })
 }
 
-fn take_flag(words: Vec<String>, flag: &str) -> (Vec<String>, bool) {
-    let count = words.len();
-    let rest: Vec<String> = words.into_iter().filter(|word| word != flag).collect();
-    let found = rest.len() != count;
-    (rest, found)
-}
-
-fn without_arguments(words: &[String], help: &'static str, request: Request) -> Result<Request, Failure> {
-    match words.first() {
-        None => Ok(request),
-        Some(word) if asks_for_help(Some(word)) => Ok(Request::Help(help)),
-        Some(word) => Err(Failure::Usage(format!("`{word}` is not understood here; `--help` says what is"))),
-    }
-}
-
-fn asks_for_help(word: Option<&String>) -> bool {
-    word.is_some_and(|word| matches!(word.as_str(), "--help" | "-h"))
-}
-
-fn perform(request: Request) -> Result<(), Failure> {
-    if let Request::Help(text) = request {
-        println!("{text}");
-        return Ok(());
-    }
-    let workspace = Workspace::find()?;
-    match request {
-        Request::Help(_) => Ok(()),
-        Request::Setup { retry } => setup::run(&workspace, retry),
-        Request::Tools => tools::run(&workspace),
-        Request::Demo => demo::run(&workspace),
-        Request::Test { arguments } => test::run(&workspace, &arguments),
-        Request::Bench(part) => bench::run(&workspace, part.as_deref()),
-        Request::Torture(times) => torture::run(&workspace, times),
-    }
+fn unknown_command(typed: &str) -> String {
+    const MAX_TYPING_ERRORS: usize = 2;
+    let distances = COMMANDS.iter().map(|(name, _)| (strsim::osa_distance(typed, name), name));
+    let nearest = distances.min().filter(|(distance, _)| *distance <= MAX_TYPING_ERRORS);
+    let hint = nearest.map_or_else(String::new, |(_, name)| format!(" (did you mean `{name}`?)"));
+    format!("there is no command `{typed}`{hint}; `cargo xtask --help` lists them")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Option<Request> {
-        parse(line.split_whitespace().map(str::to_owned).collect()).ok()
-    }
-
     #[test]
-    fn the_command_line_is_understood_or_refused() {
-        assert_eq!(parsed(""), Some(Request::Help(HELP)));
-        assert_eq!(parsed("setup"), Some(Request::Setup { retry: false }));
-        assert_eq!(parsed("setup --retry"), Some(Request::Setup { retry: true }));
-        assert_eq!(parsed("setup --help"), Some(Request::Help(setup::HELP)));
-        assert_eq!(parsed("test --help"), Some(Request::Help(test::HELP)));
-        let passed = vec!["-p".to_owned(), "tests".to_owned(), "--".to_owned(), "--help".to_owned()];
-        assert_eq!(parsed("test -p tests -- --help"), Some(Request::Test { arguments: passed }));
-        assert_eq!(parsed("torture"), Some(Request::Torture(torture::TIMES)));
-        assert_eq!(parsed("torture 50"), Some(Request::Torture(50)));
-        assert_eq!(parsed("bench"), Some(Request::Bench(None)));
-        for part in bench::PARTS {
-            assert_eq!(parsed(&format!("bench {part}")), Some(Request::Bench(Some(part.to_owned()))));
-            assert!(bench::HELP.contains(&format!("\n  {part} ")), "{part} is not in the help");
+    fn valid_command_lines_are_parsed_and_others_refused() {
+        let valid =
+            "-h|setup --retry|test -p tests -- --help|tools|demo|bench|bench doors|torture|torture 50";
+        let invalid = "bench x|bench doors x|setup x|tools --retry|demo x|torture 0|torture 1 2|tset";
+        for (lines, is_valid) in [(valid, true), (invalid, false)] {
+            for line in lines.split('|') {
+                assert_eq!(parse(&line.split(' ').collect::<Vec<_>>()).is_ok(), is_valid, "{line}");
+            }
         }
-        for command in COMMANDS {
-            assert!(parsed(command).is_some(), "{command} is offered and not understood");
-        }
-        assert_eq!(did_you_mean("tset"), " (did you mean `test`?)");
-        assert_eq!(did_you_mean("fly"), "");
-        for refused in [
-            "bench x",
-            "bench doors x",
-            "tset",
-            "setup now",
-            "tools --retry",
-            "demo x",
-            "torture 0",
-            "torture 1 2",
-        ] {
-            assert_eq!(parsed(refused), None, "{refused}");
-        }
+        assert!(unknown_command("tset").contains("(did you mean `test`?)"));
+        assert!(!unknown_command("fly").contains("did you mean"));
+        assert!(COMMANDS.iter().all(|(_, help)| help.lines().all(|line| line.chars().count() <= 80)));
+        assert!(bench::PARTS.iter().all(|part| bench::HELP.contains(&format!("\n  {part} "))));
     }
 }

@@ -1,193 +1,172 @@
-//! `setup`: what building guests needs beyond a Rust toolchain.
+//! `setup`: the prerequisites of building guests, beyond a Rust toolchain.
 //!
-//! ```text
-//! installed? ──no──▶ rustup target add ──fails──▶ Debian's packages ──fail──▶ one sentence, exit 1
-//!     │ yes                 │ ok                        │ ok
-//!     ▼                     ▼                           ▼
-//!   Native               Native                      Debian
-//! ```
-//!
-//! A finished setup is recognised in well under a second and without the network: what failed once is
-//! remembered below `target/` until `--retry`. It never changes the toolchain that builds the executor,
-//! except for `rustup target add`.
+//! A finished setup is recognised in well under a second and without the network: a failed installation
+//! is remembered below `target/` until `--retry`. The toolchain that builds the executor does not change,
+//! except by `rustup target add`.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::clients;
-use crate::debian_fallback::{self, DebianToolchain};
-use crate::extras;
-use crate::run::{self, AtPath, Failure, Workspace};
+use anyhow::{Context as _, Result, ensure};
+use fs_err as fs;
+
+use crate::debian;
+use crate::run::{self, Workspace};
 
 pub(crate) const HELP: &str = "\
-Get what building the guest tools needs.
+Install what building the guest tools needs.
 
 Usage: cargo xtask setup [--retry]
 
-Two targets of the Rust compiler are needed for guests:
-  wasm32-wasip1   required: the tools are built for it
-  wasm32-wasip2   wanted: without it, its tests are skipped, by name
-
-Each is used when it is installed; otherwise `rustup target add` gets it. Where
-that fails on Debian or Ubuntu, the distribution's packages stand in for
-wasm32-wasip1: this needs root or a password-less sudo, installs about 1 GB with
-apt-get, removes nothing, and builds the standard library once.
-
-Some tests use strace and libfaketime; where they are missing, this gets them in
-the same way, and otherwise those tests are skipped, by name. So are those with the
-A2A libraries of Python and JavaScript, which pip and npm install below target/.
-
-The other commands call this one. A second run takes less than a second.
-
 Options:
-  --retry   Try again what failed before and was remembered";
+  --retry   Repeat installations that failed before
 
-/// The target that every tool is built for.
-pub(crate) const REQUIRED: &str = "wasm32-wasip1";
-/// The target of which the tests need a few guests.
-pub(crate) const WANTED: &str = "wasm32-wasip2";
-/// `rustup target add` takes seconds where its server answers; where it does not, a minute is enough.
-const RUSTUP_LIMIT: Duration = Duration::from_secs(60);
+Guests need two targets of the Rust compiler:
+  wasm32-wasip1   required: the tools are built for it
+  wasm32-wasip2   optional: without it, its tests are skipped, by name
+`rustup target add` installs them. If that fails on Debian or Ubuntu, packages
+of the distribution replace it for wasm32-wasip1: this needs root or a sudo
+without a password, installs about 1 GB with apt-get, removes nothing, and
+builds the standard library once. apt-get also installs strace and libfaketime
+for some tests, and pip and npm install the A2A libraries of Python and
+JavaScript below target/; the tests of missing ones are skipped, by name.
 
-/// What compiles a guest for [`REQUIRED`].
-#[derive(Debug)]
-pub(crate) enum GuestToolchain {
-    /// The toolchain that also builds the executor.
-    Native,
-    /// The distribution's own, because rustup could not provide the target.
-    Debian(DebianToolchain),
+The other commands call this one. A second run takes less than a second.";
+
+/// The target of every tool.
+pub(crate) const WASIP1: &str = "wasm32-wasip1";
+/// The target of a few guests of the tests.
+pub(crate) const WASIP2: &str = "wasm32-wasip2";
+/// The A2A libraries that the tests use as clients.
+const PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
+const JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
+/// A server that answers needs seconds.
+pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The compilers that guests can be built with.
+pub(crate) struct Guests {
+    /// True if the distribution's toolchain compiles for [`WASIP1`].
+    is_debian: bool,
+    pub(crate) has_wasip2: bool,
 }
 
-impl GuestToolchain {
-    /// A cargo that can build for [`REQUIRED`]; the caller adds `build`, the target and the rest.
-    pub(crate) fn cargo(&self, workspace: &Workspace) -> Command {
-        match self {
-            Self::Native => workspace.cargo(),
-            Self::Debian(toolchain) => toolchain.cargo(workspace),
-        }
+impl Guests {
+    /// A cargo that builds for [`WASIP1`] in the tools' workspace.
+    pub(crate) fn cargo(&self, workspace: &Workspace, arguments: &[&str]) -> Command {
+        if self.is_debian { debian::cargo(workspace, arguments) } else { workspace.guest_cargo(arguments) }
     }
 }
 
-/// What is there after setup.
-#[derive(Debug)]
-pub(crate) struct Guests {
-    /// What compiles for [`REQUIRED`].
-    pub(crate) toolchain: GuestToolchain,
-    /// Whether [`WANTED`] can be compiled for.
-    pub(crate) has_wanted: bool,
-}
-
-/// The command itself: sets up and says what there is.
-///
-/// # Errors
-/// As [`prepare`].
-pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<(), Failure> {
+pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     if retry {
-        forget(&note_about_wanted(workspace))?;
-        debian_fallback::forget(workspace)?;
-        extras::forget(workspace)?;
-        clients::forget(workspace)?;
+        let (failures, stamp) = (failures(workspace), debian::stamp(workspace));
+        failures.exists().then(|| fs::remove_dir_all(&failures)).transpose()?;
+        stamp.exists().then(|| fs::remove_file(&stamp)).transpose()?;
     }
     let guests = prepare(workspace)?;
-    extras::prepare(workspace)?;
-    clients::prepare(workspace)?;
-    let how = match guests.toolchain {
-        GuestToolchain::Native => "by the Rust toolchain",
-        GuestToolchain::Debian(_) => "by the distribution's packages",
-    };
-    run::progress("Ready", &format!("{REQUIRED}, {how}"));
-    if guests.has_wanted {
-        run::progress("Ready", WANTED);
+    prepare_programs(workspace)?;
+    prepare_clients(workspace)?;
+    let source = if guests.is_debian { "the distribution's packages" } else { "the Rust toolchain" };
+    run::progress("Ready", &format!("{WASIP1}, by {source}"));
+    if guests.has_wasip2 {
+        run::progress("Ready", WASIP2);
     }
     Ok(())
 }
 
 /// Makes sure that guests can be built.
-///
-/// # Errors
-/// When [`REQUIRED`] cannot be had; the sentence says what to do.
-pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests, Failure> {
-    let sysroot = sysroot(workspace)?;
-    let toolchain = required(workspace, &sysroot)?;
-    let unavailable = match &toolchain {
-        GuestToolchain::Native => wanted(workspace, &sysroot)?,
-        GuestToolchain::Debian(_) => Some("the distribution's packages do not include it".to_owned()),
-    };
-    if let Some(reason) = &unavailable {
-        run::progress("Without", &format!("{WANTED}, so its tests are skipped: {reason}"));
+pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let sysroot = run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
+        .context("`rustc --print sysroot` does not work: install Rust first")?;
+    let libraries = Path::new(&sysroot).join("lib/rustlib");
+    let has_target = |target: &str| libraries.join(target).join("lib").is_dir();
+    let is_debian = !has_target(WASIP1) && install_wasip1(workspace, &libraries)?;
+    if is_debian {
+        report_missing(WASIP2, "the distribution's packages do not include it");
+        return Ok(Guests { is_debian, has_wasip2: false });
     }
-    Ok(Guests { toolchain, has_wanted: unavailable.is_none() })
+    let add = || add_target(workspace, &libraries, WASIP2);
+    Ok(Guests { is_debian, has_wasip2: has_target(WASIP2) || try_once(workspace, WASIP2, add)? })
 }
 
-fn required(workspace: &Workspace, sysroot: &Path) -> Result<GuestToolchain, Failure> {
-    if installed(sysroot, REQUIRED) {
-        return Ok(GuestToolchain::Native);
+/// Adds [`WASIP1`] to the native toolchain, or else to the distribution's, and then returns `true`.
+fn install_wasip1(workspace: &Workspace, libraries: &Path) -> Result<bool> {
+    if debian::is_ready(workspace) {
+        return Ok(true);
     }
-    if let Some(toolchain) = debian_fallback::ready(workspace) {
-        return Ok(GuestToolchain::Debian(toolchain));
-    }
-    let reason = match add(workspace, sysroot, REQUIRED) {
-        Ok(()) => return Ok(GuestToolchain::Native),
-        Err(failure) => failure.to_string(),
-    };
-    if !debian_fallback::applies() {
-        return Err(Failure::Missing(format!(
-            "guests need the target {REQUIRED}: make `rustup target add {REQUIRED}` work or install your \
-             distribution's Rust package for it, then run this again ({reason})"
-        )));
-    }
-    run::progress("Falling back", &format!("to the distribution's packages: {reason}"));
-    debian_fallback::install(workspace).map(GuestToolchain::Debian)
+    let Err(error) = add_target(workspace, libraries, WASIP1) else { return Ok(false) };
+    ensure!(
+        debian::applies(),
+        "guests need the target {WASIP1}: make `rustup target add {WASIP1}` work or install your \
+         distribution's Rust package for it, then run this again ({error:#})"
+    );
+    run::progress("Falling back", &format!("to the distribution's packages: {error:#}"));
+    debian::install(workspace).map(|()| true)
 }
 
-/// Why [`WANTED`] cannot be had, or `None` when it is there. A failure is remembered, since asking
-/// rustup costs up to [`RUSTUP_LIMIT`].
-fn wanted(workspace: &Workspace, sysroot: &Path) -> Result<Option<String>, Failure> {
-    if installed(sysroot, WANTED) {
-        return Ok(None);
-    }
-    let note = note_about_wanted(workspace);
-    if note.exists() {
-        return Ok(Some("it could not be had before (`cargo xtask setup --retry` tries again)".to_owned()));
-    }
-    let Err(failure) = add(workspace, sysroot, WANTED) else { return Ok(None) };
-    let reason = failure.to_string();
-    fs::create_dir_all(workspace.notes()).at(&workspace.notes())?;
-    fs::write(&note, &reason).at(&note)?;
-    Ok(Some(reason))
-}
-
-fn add(workspace: &Workspace, sysroot: &Path, target: &str) -> Result<(), Failure> {
+fn add_target(workspace: &Workspace, libraries: &Path, target: &str) -> Result<()> {
     let mut rustup = Command::new("rustup");
     rustup.args(["target", "add", target]).current_dir(&workspace.root);
-    run::logged(workspace, &format!("add {target} with rustup"), &mut rustup, Some(RUSTUP_LIMIT))?;
+    run::log(workspace, &format!("add {target} with rustup"), &mut rustup, INSTALL_TIMEOUT)?;
     // rustup may serve another toolchain than the one that compiles here.
-    if installed(sysroot, target) {
-        return Ok(());
+    let is_added = libraries.join(target).join("lib").is_dir();
+    ensure!(is_added, "rustup added {target} to another toolchain than the one in use");
+    Ok(())
+}
+
+/// Installs strace, which injects faults into system calls, and faketime, which sets the clock of a server.
+pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
+    for name in ["strace", "faketime"].into_iter().filter(|name| !Path::new("/usr/bin").join(name).exists()) {
+        let what = format!("install {name} with apt-get");
+        try_once(workspace, name, || debian::satisfy(workspace, &what, name, INSTALL_TIMEOUT))?;
     }
-    Err(Failure::Missing(format!("rustup added {target} to another toolchain than the one in use")))
+    Ok(())
 }
 
-fn sysroot(workspace: &Workspace) -> Result<PathBuf, Failure> {
-    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
-        .map(PathBuf::from)
-        .ok_or_else(|| {
-            Failure::Missing("`rustc --print sysroot` does not work: install Rust first".to_owned())
-        })
+/// Installs the clients of other authors below `target/`.
+pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
+    let folder = workspace.state().join("clients");
+    fs::create_dir_all(&folder)?;
+    let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
+    venv.args(["-m", "venv"]).arg(folder.join("python"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT]);
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-fund", "--no-audit", JAVASCRIPT_CLIENT, "--prefix"]).arg(folder.join("node"));
+    for (name, mut steps) in [(PYTHON_CLIENT, vec![venv, pip]), (JAVASCRIPT_CLIENT, vec![npm])] {
+        let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
+        let what = format!("install {name}");
+        let install =
+            || steps.iter_mut().try_for_each(|step| run::log(workspace, &what, step, INSTALL_TIMEOUT));
+        if !installed.exists() && try_once(workspace, name, install)? {
+            fs::write(&installed, "")?;
+        }
+    }
+    Ok(())
 }
 
-fn installed(sysroot: &Path, target: &str) -> bool {
-    sysroot.join("lib/rustlib").join(target).join("lib").is_dir()
+/// Installs something that only tests need, unless that has failed before. Returns `true` if it is
+/// installed, and prints the reason otherwise.
+fn try_once(workspace: &Workspace, name: &str, install: impl FnOnce() -> Result<()>) -> Result<bool> {
+    let note = failures(workspace).join(name.replace('/', "-"));
+    if let Ok(reason) = fs::read_to_string(&note) {
+        report_missing(name, &format!("{reason} (`cargo xtask setup --retry` tries again)"));
+        return Ok(false);
+    }
+    let Err(error) = install() else { return Ok(true) };
+    fs::create_dir_all(failures(workspace))?;
+    fs::write(&note, format!("{error:#}"))?;
+    report_missing(name, &format!("{error:#}"));
+    Ok(false)
 }
 
-fn note_about_wanted(workspace: &Workspace) -> PathBuf {
-    workspace.notes().join(format!("{WANTED}-unavailable"))
+fn report_missing(name: &str, reason: &str) {
+    run::progress("Without", &format!("{name}, so its tests are skipped: {reason}"));
 }
 
-fn forget(note: &Path) -> Result<(), Failure> {
-    if note.exists() { fs::remove_file(note).at(note) } else { Ok(()) }
+/// The folder with a note for each failed installation.
+fn failures(workspace: &Workspace) -> PathBuf {
+    workspace.state().join("unavailable")
 }

@@ -1,6 +1,6 @@
 //! Agents at the Genesis Nexus door: their keys, what they seal and sign, and what they open.
 
-use a2g_executor::wire::nexus::keys::{AgentKeys, Sealed};
+use a2g_executor::wire::nexus::keys::{AgentKeys, SealedPayload};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -53,7 +53,7 @@ impl Agent {
         );
         let signature = self.keys.sign(&head);
         let payload = format!(r#"{{"parameters":{parameters}}}"#);
-        let Sealed { iv, ciphertext, auth_tag } = self.keys.seal(&payload, &head, iv).unwrap();
+        let SealedPayload { iv, ciphertext, auth_tag } = self.keys.seal(&payload, &head, iv).unwrap();
         let [iv, ciphertext, tag] = [&iv[..], &ciphertext, &auth_tag].map(|bytes| STANDARD.encode(bytes));
         let members = head.trim_end_matches('}');
         format!(
@@ -67,9 +67,9 @@ impl Agent {
         let [id, kind, from, to, timestamp] =
             ["id", "type", "from", "to", "timestamp"].map(|name| &message[name]);
         let head = format!(r#"{{"id":{id},"type":{kind},"from":{from},"to":{to},"timestamp":{timestamp}}}"#);
-        assert!(self.keys.verifies(&head, message["signature"].as_str().unwrap()), "{message}");
+        assert!(self.keys.verify(&head, message["signature"].as_str().unwrap()), "{message}");
         let part = |name: &str| STANDARD.decode(message["encryption"][name].as_str().unwrap()).unwrap();
-        let sealed = Sealed {
+        let sealed = SealedPayload {
             iv: part("iv").try_into().unwrap(),
             ciphertext: part("ciphertext"),
             auth_tag: part("authTag").try_into().unwrap(),

@@ -3,19 +3,20 @@
 //! the product that serves always has one on the disk.
 
 use super::doors::LOGGED;
+use a2g_executor::capability::Authority;
 use a2g_executor::catalog::{Cache, Catalog};
 use a2g_executor::cli::service;
 use a2g_executor::clock::{Clock, SystemClock};
 use a2g_executor::config::Config;
 use a2g_executor::deliver::deliver_reports;
 use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Records, Trust};
-use a2g_executor::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, RunAs};
+use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
+use a2g_executor::isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
 use a2g_executor::run::{Executor, Loaded, Settings};
 use a2g_executor::sandbox::{Code, Sandbox};
-use a2g_executor::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, a2g};
+use a2g_executor::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
@@ -52,8 +53,8 @@ async fn serve(folder: &Path) {
     let cache = Cache::open(&config.cache, sandbox.compatibility()).unwrap();
     // The executor with a journal was started before, and has compiled them.
     let catalog = Catalog::open(&folder.join("catalogue"), &cache).unwrap();
-    assert!(catalog.preparing().is_empty());
-    let tools = catalog.ready().map(|(name, tool)| {
+    assert!(catalog.preparing_tools().is_empty());
+    let tools = catalog.ready_tools().map(|(name, tool)| {
         let componentised = tool.componentised.as_ref().and_then(|made| made.as_ref().ok());
         let code = Code {
             module: &tool.compiled,
@@ -65,7 +66,7 @@ async fn serve(folder: &Path) {
     });
     let tools = tools.collect::<Vec<_>>();
     let Budgets { written, handles, fuel: _, .. } = config.ceilings.budgets;
-    let ahead = Ahead {
+    let prefork = PreforkConfig {
         waiting: config.waiting,
         largest_file: written.bytes(),
         handles,
@@ -79,34 +80,37 @@ async fn serve(folder: &Path) {
         Isolation::Process => Cgroups::set_up().unwrap(),
         Isolation::Inline => None,
     };
-    let isolate = Isolate::start(&tools, ahead, cgroups, &sandbox, &clock).await.unwrap();
+    let isolate = Isolate::start(&tools, prefork, cgroups, &sandbox, &clock).await.unwrap();
+    let authority = Authority::take().unwrap();
+    let accept_unsigned = Some(AcceptUnsigned::given_on_the_command_line(&authority));
     let settings = Settings {
+        granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: config.capacity,
-        accept_unsigned: Some(AcceptUnsigned::given_on_the_command_line()),
+        accept_unsigned,
         signatures: None,
     };
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
-    let governor = Governor::Local(Arc::new(local), Arc::new(Records::default()));
+    let governor = Governor::Local(Arc::new(local), Arc::new(ReportLog::default()));
     let (loaded, journal) = (Loaded::new(catalog, isolate), Journal::in_memory());
     let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
     let executor = Arc::new(executor);
     tokio::spawn(deliver_reports(Arc::clone(&executor)));
     let rpc = Rpc::new(a2g::methods(executor).unwrap().into(), config.bounds, a2g::NOTIFICATIONS);
     let settings = HttpSettings {
-        doorways: Vec::new(),
+        protocols: Vec::new(),
         allowed_hosts: config.allowed_hosts,
         allowed_origins: config.allowed_origins,
-        callers: KnownCallers::new(Callers::anybody(Some(AcceptUnsigned::given_on_the_command_line()))),
+        callers: CallerDirectory::new(Callers::anonymous(accept_unsigned)),
         clock,
         tls: None,
         connections: config.connections,
         pushes: None,
         executor: None,
     };
-    let door = HttpDoor::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
+    let door = HttpServer::bind(&"127.0.0.1:0".parse().unwrap(), rpc, settings).await.unwrap();
     eprintln!("listens on {}", door.url());
     door.serve(std::future::pending()).await;
 }

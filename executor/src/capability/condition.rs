@@ -4,7 +4,7 @@ use super::limits::Claims;
 use super::scope::{Area, ScopeError};
 use crate::ident::excerpt;
 use crate::limit::Access;
-use crate::quantity::{MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 
 /// Why a condition was refused. A refused condition refuses the whole verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +21,7 @@ pub enum ConditionError {
         /// The condition, cut to a printable excerpt.
         condition: String,
         /// What fits.
-        error: OutOfRange,
+        error: OutOfRangeError,
     },
     /// A known condition whose pattern cannot be enforced.
     #[error(transparent)]

@@ -1,5 +1,6 @@
 //! The grant: every limit of one run, each with the layer that set it.
 
+use super::authority::Authority;
 use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, Reach};
 use super::root::Root;
@@ -8,6 +9,7 @@ use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// The most areas of one grant, and of one layer.
@@ -43,8 +45,9 @@ pub struct Ceilings {
 
 /// The limits of one run, in force and complete.
 ///
-/// Only [`Grant::new`] makes one; there is no `Default`, no `From` and no `Deserialize`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// It is used up by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From`
+/// and no `Deserialize`.
+#[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     memory: Bound<MemoryLimit>,
     cpu: Bound<CpuPercent>,
@@ -57,6 +60,24 @@ pub struct Grant {
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
+}
+
+/// A grant that became a permit, to be read by all who watch the run. It gives no grant back.
+#[derive(Debug, Clone)]
+pub struct GrantView(Arc<Grant>);
+
+impl GrantView {
+    pub(super) fn of(grant: Grant) -> Self {
+        Self(Arc::new(grant))
+    }
+}
+
+impl Deref for GrantView {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.0
+    }
 }
 
 /// A grant as it is written down on its way to another process; see [`super::handover`]. Whom the run
@@ -76,7 +97,7 @@ pub(super) struct Carried {
 }
 
 impl Grant {
-    pub(super) fn carry(self) -> Carried {
+    pub(super) fn carry(&self) -> Carried {
         let Self {
             memory,
             cpu,
@@ -90,8 +111,18 @@ impl Grant {
             access,
             budgets,
         } = self;
-        let roots = roots.iter().map(|root| root.carry()).collect();
-        Carried { memory, cpu, timeout, output, network, network_budgets, roots, emptied_by, access, budgets }
+        Carried {
+            memory: *memory,
+            cpu: *cpu,
+            timeout: *timeout,
+            output: *output,
+            network: *network,
+            network_budgets: *network_budgets,
+            roots: roots.iter().map(|root| root.carry()).collect(),
+            emptied_by: *emptied_by,
+            access: *access,
+            budgets: *budgets,
+        }
     }
 
     pub(super) fn carried(carried: Carried) -> Option<Self> {
@@ -123,11 +154,44 @@ impl Grant {
         })
     }
 
-    /// The meet of the layers under the executor's ceilings, and of the ceilings themselves.
+    /// The meet of the layers of an admitted call under the executor's ceilings, and of the ceilings themselves.
     ///
     /// # Errors
     /// [`ScopeError::TooMany`] when the patterns of the layers overlap in too many ways.
-    pub fn new(
+    pub fn meet(
+        _: &Authority,
+        layers: impl IntoIterator<Item = (Layer, Claims)>,
+        ceilings: &Ceilings,
+    ) -> Result<Self, ScopeError> {
+        Self::of_layers(layers, ceilings)
+    }
+
+    /// The operator's own limits under the executor's ceilings. Reports name them `operator`, never `verdict`.
+    ///
+    /// # Errors
+    /// As [`Self::meet`].
+    pub fn of_operator(claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
+        Self::of_layers([(Layer::Operator, claims)], ceilings)
+    }
+
+    /// No file and no network, with the other limits of `ceilings`.
+    pub(super) fn nothing(ceilings: &Ceilings) -> Self {
+        Self {
+            memory: under(ceilings.memory, None),
+            cpu: under(ceilings.cpu, None),
+            timeout: under(ceilings.timeout, None),
+            output: under(ceilings.output, None),
+            network: under(false, None),
+            reach: Reach::default(),
+            network_budgets: NetworkBudgets::NONE,
+            roots: Vec::new(),
+            emptied_by: Some(Layer::Executor),
+            access: under(Access::ReadOnly, None),
+            budgets: ceilings.budgets,
+        }
+    }
+
+    fn of_layers(
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {

@@ -2,8 +2,10 @@
 //!
 //! Authority has no `Deserialize`, because no wire may make it. This is the one form in which a
 //! permit leaves a process: it goes over a private socket pair from the server to a child of its
-//! own, with the opened folders beside it as descriptors. Only `isolate` may name it.
+//! own, with the opened folders beside it as descriptors. Only `isolate` may name it, and a process that makes grants
+//! of its own receives none.
 
+use super::authority::Authority;
 use super::grant::{Carried, Grant};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
@@ -14,7 +16,7 @@ use std::sync::Arc;
 
 /// A permit without its folders, as it is written down.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Handover {
+pub(crate) struct Handover {
     grant: Carried,
     watch_outside: bool,
 }
@@ -22,16 +24,20 @@ pub struct Handover {
 impl Handover {
     /// Takes a permit apart: what can be written, and the folders that travel beside it.
     #[must_use]
-    pub fn of(permit: Permit) -> (Self, Vec<OwnedFd>) {
+    pub(crate) fn of(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
         let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
         (Self { grant: grant.carry(), watch_outside }, folders)
     }
 
-    /// Puts the permit together again; `None` when the folders are not the ones that were sent.
+    /// Puts the permit together again; `None` when the folders are not the ones that were sent, or in a process that
+    /// has taken its [`Authority`]: text that reaches a server makes no permit there.
     #[must_use]
-    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
+    pub(crate) fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
+        if Authority::is_taken() {
+            return None;
+        }
         let grant = Grant::carried(self.grant)?;
         // A governed run has its roots opened in the order of its grant, and no others.
         if folders.len() != grant.roots().len() {
@@ -80,13 +86,18 @@ mod tests {
             },
         };
         let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
-        let grant = Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap();
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
-        let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
-        let (written, folders) = Handover::of(Permit::new(grant.clone(), roots));
+        let sent = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
+        let grant = sent.grant().clone();
+        let (written, folders) = Handover::of(sent);
         let text = serde_json::to_string(&written).unwrap();
         let read = |text: &str| serde_json::from_str::<Handover>(text).unwrap();
         assert!(read(&text).receive(Vec::new()).is_none(), "the folder is missing");
+        let beside = text.replacen(r#"["/data",[]"#, r#"["/etc",[]"#, 1);
+        assert_ne!(beside, text);
+        let folder = || vec![folders[0].try_clone().unwrap()];
+        assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
         let permit = read(&text).receive(folders).unwrap();
         // Whom it may reach stays with who decides it.
         assert!(grant.reach().allowed().next().is_some());

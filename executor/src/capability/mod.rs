@@ -1,15 +1,19 @@
-//! What a run may do: five layers of claims, and their meet.
+//! The limits of a run: layers of claims, and their meet.
 //!
 //! ```text
-//! verdict ─┐
-//! conditions ─┤
-//! standing policy ─┼─ Limits::meet ─▶ Grant::new ─▶ Grant ─ Roots::open ─▶ opened folders
-//! tool.toml ─┤
-//! ceilings ─┘
+//!       verdict, or operator ─┐
+//!                 conditions ─┤
+//!            standing policy ─┼─ Grant::meet ─▶ Grant ─ Permit::open ─▶ Permit ─▶ one run
+//!                  tool.toml ─┤      ▲
+//!                     caller ─┤  &Authority
+//!                   ceilings ─┘
 //! ```
-//! A [`Grant`] has private fields and no way to be made but from the executor's [`Ceilings`] and
-//! the layers under them, so every limit of it is present and none is wider than any layer allows.
+//! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so every limit of it is
+//! present and none is wider than any layer allows. A grant that names a verdict takes the [`Authority`] of the
+//! process; one of the operator's own limits ([`Grant::of_operator`]) bears another label. Neither a grant nor a
+//! [`Permit`] can be copied, and a permit uses its grant up.
 
+mod authority;
 mod condition;
 mod glob;
 mod grant;
@@ -23,12 +27,13 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
+pub use authority::Authority;
 pub use condition::{ConditionError, claims_of};
 pub use glob::Glob;
-pub use grant::{Ceilings, Grant};
-pub use handover::Handover;
+pub use grant::{Ceilings, Grant, GrantView};
+pub(crate) use handover::Handover;
 pub use limits::{Claims, Limits};
-pub use permit::Permit;
+pub use permit::{OperatorPermitError, Permit};
 pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, Unreachable};
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};

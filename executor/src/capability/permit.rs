@@ -1,33 +1,85 @@
 //! The right to run once.
 
-use super::grant::Grant;
-use super::roots::Roots;
+use super::grant::{Ceilings, Grant, GrantView};
+use super::limits::Claims;
+use super::roots::{Mounts, Roots, RootsError};
+use super::scope::{Area, ScopeError};
+use std::path::PathBuf;
 
-/// One run's authority: a grant with its folders already open.
+/// The authority of one run: a grant whose folders are open.
 ///
-/// A permit is not `Clone`, and the run takes it by value, so that one admission can start one
-/// guest and no more.
+/// It is made by using up a [`Grant`], it is not `Clone`, and the run takes it by value. One grant therefore starts
+/// one guest at most.
 #[derive(Debug)]
 pub struct Permit {
-    grant: Grant,
+    grant: GrantView,
     roots: Roots,
 }
 
+/// The reason for which an operator's own limits and folders make no permit.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorPermitError {
+    /// The limits cannot be met with the ceilings.
+    #[error(transparent)]
+    Limits(#[from] ScopeError),
+    /// A folder cannot be opened.
+    #[error(transparent)]
+    Folders(#[from] RootsError),
+}
+
 impl Permit {
-    /// Joins a grant with its opened folders.
+    /// Opens the folders of a grant below the operator's mounts and `ceilings`.
+    ///
+    /// # Ambient Authority
+    /// Reads the host's filesystem from the operator's mounts and ceilings, the list of mounts, and nothing else.
+    ///
+    /// # Errors
+    /// [`RootsError`] names the first folder that is missing, hidden behind a symbolic link, or refused by the
+    /// kernel.
+    pub fn open(grant: Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
+        let roots = Roots::open(&grant, mounts, ceilings)?;
+        Ok(Self::new(grant, roots))
+    }
+
+    /// Joins the operator's own limits with `folders`, each a host folder and its guest path, `.` and `/` included.
+    /// The guest finds these folders and no others, whatever areas the claims or the ceilings name.
+    ///
+    /// No grant of a verdict can be joined with such folders.
+    ///
+    /// # Ambient Authority
+    /// Opens the host folders that it is given.
+    ///
+    /// # Errors
+    /// [`OperatorPermitError`] names the first folder that cannot be opened, or the limits that cannot be met.
+    pub fn of_operator(
+        claims: Claims,
+        ceilings: &Ceilings,
+        folders: &[(PathBuf, String)],
+    ) -> Result<Self, OperatorPermitError> {
+        let claims = Claims { areas: Some(Vec::new()), ..claims };
+        let grant = Grant::of_operator(claims, ceilings)?;
+        Ok(Self::new(grant, Roots::of_operator(folders)?))
+    }
+
+    /// A run without files and network, with the memory, CPU, time, output and budgets of `ceilings`.
     #[must_use]
-    pub fn new(grant: Grant, roots: Roots) -> Self {
-        Self { grant, roots }
+    pub fn nothing(ceilings: &Ceilings) -> Self {
+        Self::new(Grant::nothing(ceilings), Roots::none())
+    }
+
+    /// Joins a grant with its opened folders.
+    pub(super) fn new(grant: Grant, roots: Roots) -> Self {
+        Self { grant: GrantView::of(grant), roots }
     }
 
     /// Takes it apart, to be put together in another process.
-    pub(super) fn into_parts(self) -> (Grant, Roots) {
+    pub(super) fn into_parts(self) -> (GrantView, Roots) {
         (self.grant, self.roots)
     }
 
-    /// The grant.
+    /// The grant, to be read.
     #[must_use]
-    pub fn grant(&self) -> &Grant {
+    pub fn grant(&self) -> &GrantView {
         &self.grant
     }
 

@@ -73,11 +73,14 @@ impl Root {
         };
         let glob =
             |Bound { value, layer }: Bound<String>| Some(Bound { value: Glob::carried(&value)?, layer });
-        Some(Self {
-            tree: Tree::parse_path(&tree).ok()?,
-            areas: areas.into_iter().map(area).collect::<Option<_>>()?,
-            blocked: blocked.into_iter().map(glob).collect::<Option<_>>()?,
-        })
+        let tree = Tree::parse_path(&tree).ok()?;
+        let areas = areas.into_iter().map(area).collect::<Option<Vec<_>>>()?;
+        // An area beside the folder could grant what no handle was opened for.
+        if !areas.iter().all(|area| tree.covers(area.value.root())) {
+            return None;
+        }
+        let blocked = blocked.into_iter().map(glob).collect::<Option<_>>()?;
+        Some(Self { tree, areas, blocked })
     }
 
     /// The folder.

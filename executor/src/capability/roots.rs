@@ -136,14 +136,13 @@ impl Roots {
     /// # Errors
     /// [`RootsError`] names the first root that is missing, hidden behind a symbolic link, or
     /// refused by the kernel.
-    pub fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
+    pub(super) fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
         let opened = grant.roots().iter().map(|root| open_root(root, mounts, ceilings));
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
     }
 
     /// No folder at all.
-    #[must_use]
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self { opened: Vec::new(), watch_outside: true }
     }
 
@@ -155,7 +154,7 @@ impl Roots {
     ///
     /// # Errors
     /// [`RootsError`] names the first folder that cannot be opened.
-    pub fn of_operator(folders: &[(PathBuf, String)]) -> Result<Self, RootsError> {
+    pub(super) fn of_operator(folders: &[(PathBuf, String)]) -> Result<Self, RootsError> {
         let open = |(host, guest): &(PathBuf, String)| match std::fs::File::open(host) {
             Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_dir()) => {
                 let dir = Dir::from_std_file(file);

@@ -86,7 +86,7 @@ fn claims() -> impl Strategy<Value = Claims> {
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
-    let layers = [Layer::Verdict, Layer::Condition, Layer::StandingPolicy, Layer::Tool];
+    let layers = [Layer::Verdict, Layer::Operator, Layer::Condition, Layer::StandingPolicy, Layer::Tool];
     (prop::sample::select(layers.to_vec()), claims()).prop_map(|(layer, claims)| Limits::of(layer, claims))
 }
 
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn a_grant_is_never_wider_than_the_ceilings(a in claims(), b in claims()) {
         let ceilings = ceilings();
-        if let Ok(grant) = Grant::new([(Layer::Verdict, a), (Layer::Tool, b)], &ceilings) {
+        if let Ok(grant) = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &ceilings) {
             prop_assert!(grant.memory().value <= ceilings.memory);
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
@@ -248,7 +248,7 @@ proptest! {
         };
         let inside = everywhere.areas.iter().any(|area| area.holds(&path));
         let expected = inside && said(&a) && said(&b);
-        let grant = Grant::new([(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
         let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().holds(&path)).collect();
         prop_assert!(held.len() <= 1, "one root at most");
         prop_assert_eq!(held.iter().any(|root| root.grants(&path)), expected, "{} {:?}", path, grant);
@@ -378,7 +378,10 @@ fn too_many_overlaps_are_refused() {
         (Layer::Verdict, claims(format!("/tmp/{{{}}}", letters(b'a')))),
         (Layer::StandingPolicy, claims(format!("/tmp/{{{}}}", letters(b'A')))),
     ];
-    assert!(matches!(Grant::new(layers, &ceilings()), Err(ScopeError::TooMany { .. })));
+    assert!(matches!(
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()),
+        Err(ScopeError::TooMany { .. })
+    ));
 }
 
 /// To sort out the 65,536 overlaps of as many patterns as two layers may have would take minutes.
@@ -396,7 +399,10 @@ fn too_many_overlaps_are_refused_before_they_are_sorted_out() {
         (Layer::Condition, claims(|letters, nth| format!("/tmp/*{{{letters}}}{nth}"))),
     ];
     let began = SystemClock.monotonic();
-    assert!(matches!(Grant::new(layers, &ceilings()), Err(ScopeError::TooMany { .. })));
+    assert!(matches!(
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()),
+        Err(ScopeError::TooMany { .. })
+    ));
     assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
@@ -417,13 +423,46 @@ fn a_grant_names_the_layer_of_each_limit() {
         ..Claims::default()
     };
     let tool = Claims { access: Some(Access::ReadOnly), ..Claims::default() };
-    let grant = Grant::new([(Layer::Verdict, verdict), (Layer::Tool, tool)], &ceilings()).unwrap();
+    let grant =
+        Grant::meet(&Authority::for_tests(), [(Layer::Verdict, verdict), (Layer::Tool, tool)], &ceilings())
+            .unwrap();
     assert_eq!(grant.memory().layer, Layer::Verdict);
     assert_eq!(grant.timeout().layer, Layer::Executor);
     assert_eq!(grant.access(), Bound { value: Access::ReadOnly, layer: Layer::Tool });
     let [root] = grant.roots() else { panic!("{grant:?}") };
     assert_eq!(root.areas(), [Bound { value: tree("/tmp/a").into(), layer: Layer::Verdict }]);
     assert_eq!(grant.emptied_by(), None);
+}
+
+#[test]
+fn the_operators_own_limits_are_never_a_verdicts() {
+    let claims = Claims {
+        memory: MemoryLimit::from_mb(50).ok(),
+        network: Some(false),
+        areas: Some(vec![tree("/tmp/a").into()]),
+        ..Claims::default()
+    };
+    let grant = Grant::of_operator(claims.clone(), &ceilings()).unwrap();
+    assert_eq!((grant.memory().layer, grant.network().layer), (Layer::Operator, Layer::Operator));
+    assert_eq!(grant.timeout().layer, Layer::Executor);
+    assert_eq!(grant.roots()[0].areas()[0].layer, Layer::Operator);
+    let host = tempfile::tempdir().unwrap();
+    let folders = [(host.path().to_owned(), "/".to_owned())];
+    let permit = Permit::of_operator(claims, &ceilings(), &folders).unwrap();
+    assert!(permit.grant().roots().is_empty(), "the guest has the folders and no area");
+    assert_eq!(permit.roots().as_slice()[0].guest, "/");
+}
+
+#[test]
+fn a_permit_of_nothing_has_no_file_and_no_network() {
+    let ceilings = ceilings();
+    assert!(ceilings.network && !ceilings.areas.is_empty());
+    let permit = Permit::nothing(&ceilings);
+    let grant = permit.grant();
+    assert!(!grant.network().value && grant.reach().allowed().next().is_none());
+    assert!(grant.roots().is_empty() && permit.roots().as_slice().is_empty());
+    assert_eq!(grant.access().value, Access::ReadOnly);
+    assert_eq!(grant.memory(), Bound { value: ceilings.memory, layer: Layer::Executor });
 }
 
 #[test]
@@ -434,7 +473,7 @@ fn a_grant_names_the_layer_that_left_no_tree() {
     };
     let by = |verdict, standing| {
         let layers = [(Layer::Verdict, areas(verdict)), (Layer::StandingPolicy, areas(standing))];
-        Grant::new(layers, &ceilings()).unwrap().emptied_by()
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()).unwrap().emptied_by()
     };
     assert_eq!(by(vec![], vec![tree("/tmp")]), Some(Layer::Verdict));
     assert_eq!(by(vec![tree("/tmp")], vec![tree("/workspace")]), Some(Layer::StandingPolicy));
@@ -449,7 +488,7 @@ fn what_is_blocked_is_taken_out() {
             blocked: Glob::blocking(blocked).unwrap(),
             ..Claims::default()
         };
-        Grant::new([(Layer::StandingPolicy, claims)], &ceilings()).unwrap()
+        Grant::meet(&Authority::for_tests(), [(Layer::StandingPolicy, claims)], &ceilings()).unwrap()
     };
     let left = grant("/tmp/a/**");
     assert_eq!(left.roots().iter().map(|root| root.tree().path()).collect::<Vec<_>>(), ["/tmp/b"]);
@@ -469,7 +508,7 @@ fn what_is_blocked_is_taken_out() {
 fn a_folder_on_the_way_is_no_more_than_that() {
     let claims =
         Claims { areas: Some(Area::parse("/tmp/{w/*/x.md,w/deep/**}").unwrap()), ..Claims::default() };
-    let grant = Grant::new([(Layer::Verdict, claims)], &ceilings()).unwrap();
+    let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings()).unwrap();
     let [root] = grant.roots() else { panic!("{grant:?}") };
     assert_eq!(root.tree().path(), "/tmp/w");
     assert!(root.leads("/tmp/w") && root.leads("/tmp/w/any") && !root.grants("/tmp/w/any"));
@@ -505,11 +544,11 @@ fn a_root_is_opened_beneath_its_mount_and_never_through_a_link() {
     let mounts = Mounts::new(vec![Mount { guest: tree("/workspace"), host: host.path().into() }]).unwrap();
     let open = |path: &str| {
         let claims = Claims { areas: Some(vec![tree(path).into()]), ..Claims::default() };
-        let grant = Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap();
-        Roots::open(&grant, &mounts, &ceilings.areas)
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
+        Permit::open(grant, &mounts, &ceilings.areas)
     };
-    assert_eq!(open("/workspace/inside/deep").unwrap().as_slice().len(), 1);
-    assert_eq!(open("/workspace").unwrap().as_slice().len(), 1);
+    assert_eq!(open("/workspace/inside/deep").unwrap().roots().as_slice().len(), 1);
+    assert_eq!(open("/workspace").unwrap().roots().as_slice().len(), 1);
     assert!(matches!(open("/workspace/absent"), Err(RootsError::Missing(_))));
     assert!(matches!(open("/workspace/link"), Err(RootsError::NotAFolder(_))));
     assert!(matches!(open("/workspace/file"), Err(RootsError::NotAFolder(_))));

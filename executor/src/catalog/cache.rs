@@ -1,8 +1,8 @@
-//! Compiled modules, kept in a folder that only this user can write.
+//! The cache of compiled modules, in a folder that only this user can write to.
 //!
-//! A compiled module is machine code that will run unchecked, so a file is only read back when the
-//! folder and the open file belong to this user and nobody else may write them. The name of a file
-//! is the digest of the module, the contract, and the engine that compiled it.
+//! A compiled module is machine code that will run unchecked, so a file is read only if the folder and the open
+//! file belong to this user and no one else may write to them. The name of a file consists of the digest of the
+//! module, the contract, and the engine that compiled it.
 
 use super::CatalogError;
 use super::compiler::Compiled;
@@ -18,18 +18,18 @@ pub struct Cache {
     compatibility: String,
 }
 
-/// The name of one compiled module.
+/// The file name of one compiled module.
 #[derive(Debug, Clone)]
-pub(super) struct Key(String);
+pub(super) struct CacheKey(String);
 
 impl Cache {
-    /// Opens or makes the folder, for an engine that `compatibility` names.
+    /// Opens or creates the folder. `compatibility` identifies the engine.
     ///
     /// # Ambient Authority
-    /// Makes `folder` and its parents.
+    /// Creates `folder` and its parents.
     ///
     /// # Errors
-    /// [`CatalogError::CacheNotPrivate`] when others may write it.
+    /// [`CatalogError::CacheNotPrivate`] when others may write to it.
     pub fn open(folder: &Path, compatibility: String) -> Result<Self, CatalogError> {
         DirBuilder::new()
             .recursive(true)
@@ -41,18 +41,18 @@ impl Cache {
         Ok(Self { folder: folder.to_owned(), compatibility })
     }
 
-    /// The folder.
+    /// The path of the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    pub(super) fn key(&self, digest: Digest, contract: Contract) -> Key {
-        // The number is that of the file's own form.
-        Key(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
+    pub(super) fn key(&self, digest: Digest, contract: Contract) -> CacheKey {
+        // The number is the version of the file format.
+        CacheKey(format!("{digest}-{}-{}.compiled-3", contract.as_str(), self.compatibility))
     }
 
-    pub(super) fn read(&self, key: &Key) -> Result<Option<Compiled>, CatalogError> {
+    pub(super) fn read(&self, key: &CacheKey) -> Result<Option<Compiled>, CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
         let file = match File::open(&path) {
@@ -61,11 +61,11 @@ impl Cache {
             Err(error) => return Err(io(error)),
         };
         check_private(&path, &file.metadata().map_err(io)?)?;
-        // A file that was cut short by a crash is compiled again.
+        // A truncated file, as after a crash, is compiled again.
         Compiled::read(&file).map_err(io)
     }
 
-    pub(super) fn write(&self, key: &Key, compiled: &Compiled) -> Result<(), CatalogError> {
+    pub(super) fn write(&self, key: &CacheKey, compiled: &Compiled) -> Result<(), CatalogError> {
         let path = self.folder.join(&key.0);
         let io = |error| CatalogError::io(&path, error);
         let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(io)?;
@@ -79,7 +79,7 @@ fn check_private(path: &Path, metadata: &Metadata) -> Result<(), CatalogError> {
     let reason = if metadata.uid() != rustix::process::geteuid().as_raw() {
         "it belongs to another user"
     } else if metadata.mode() & 0o022 != 0 {
-        "others may write it"
+        "other users may write to it: run `chmod go-w` on it"
     } else {
         return Ok(());
     };
@@ -96,7 +96,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::of(b"module"), Contract::Command);
-        let module = crate::catalog::sealed(b"code").unwrap();
+        let module = crate::catalog::create_sealed(b"code").unwrap();
         let compiled = Compiled { module, component: false, componentised: None, described: None };
         assert!(cache.read(&key).unwrap().is_none());
         cache.write(&key, &compiled).unwrap();

@@ -1,7 +1,7 @@
-//! Files of this process's memory and of a tool's folder, read and copied within bounds.
+//! Memory files and files in a tool's folder, read and copied within limits.
 //!
-//! Compiled code is held in sealed memory files: every zygote maps the same pages, and the server holds no
-//! copy in its own memory.
+//! Compiled code is stored in sealed memory files: all zygotes map the same pages, and the server has no copy
+//! in its own memory.
 
 use super::CatalogError;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -10,39 +10,37 @@ use std::io::{Read as _, Result, Write};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Bytes that are copied at once.
+/// The size of one copied chunk, in bytes.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A file in memory, open for reading and writing.
 pub(super) fn memory_file() -> Result<File> {
     Ok(File::from(memfd_create("a2g-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
 }
 
-/// Makes a memory file final: nobody can write, grow or shrink it any more.
+/// Seals a memory file: no process can write, grow or shrink it any more.
 pub(super) fn seal(file: &File) -> Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }
 
-/// A sealed memory file with these bytes.
+/// Creates a sealed memory file with these bytes.
 ///
 /// # Errors
-/// When the machine has no room for it.
-pub fn sealed(bytes: &[u8]) -> Result<File> {
+/// The error of the system when the machine has no memory for it.
+pub fn create_sealed(bytes: &[u8]) -> Result<File> {
     let mut file = memory_file()?;
     file.write_all(bytes)?;
     seal(&file)?;
     Ok(file)
 }
 
-/// A sealed copy of a part of another file.
-pub(super) fn sealed_part(of: &File, offset: u64, length: u64) -> Result<File> {
+pub(super) fn create_sealed_copy(of: &File, offset: u64, length: u64) -> Result<File> {
     let mut file = memory_file()?;
     copy(of, offset, length, &mut file)?;
     seal(&file)?;
     Ok(file)
 }
 
-/// Copies a part of a file, whose own position stays where it was.
+/// Copies a part of a file without a change of its position.
 pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut at, end) = (offset, offset.saturating_add(length));
@@ -56,9 +54,10 @@ pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -
     Ok(())
 }
 
-/// Reads a regular file of at most `max_bytes`. A FIFO or a device is not waited for.
-pub(super) fn read_regular(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
+/// Reads a regular file of at most `max_bytes`.
+pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
     let io = |error| CatalogError::io(path, error);
+    // Without NONBLOCK, opening a FIFO would wait for a writer.
     let not_blocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = OpenOptions::new().read(true).custom_flags(not_blocking).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;

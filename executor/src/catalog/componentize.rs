@@ -1,4 +1,4 @@
-//! Core modules become components, with the preview 1 adapter of the same wasmtime release.
+//! The conversion of core modules to components, with the preview 1 adapter of the same wasmtime release.
 
 use super::CatalogError;
 use crate::tool::Contract;
@@ -7,11 +7,11 @@ use wasi_preview1_component_adapter_provider::{
     WASI_SNAPSHOT_PREVIEW1_REACTOR_ADAPTER,
 };
 
-/// Wraps a core module, as `wasm32-wasip1` builds it, into a component.
+/// Wraps a core module of the target `wasm32-wasip1` into a component.
 ///
 /// # Errors
-/// [`CatalogError::Module`] when a typed module does not carry the world `a2g:tool/tool`, or the module
-/// imports what the adapter does not know.
+/// [`CatalogError::Module`] when a typed module does not carry the world `a2g:tool/tool`, or the module imports
+/// functions that the adapter does not provide.
 pub fn componentize(wasm: &[u8], contract: Contract) -> Result<Vec<u8>, CatalogError> {
     let refused = |error: &dyn std::fmt::Display| {
         CatalogError::Module(format!("the module cannot be made a component: {error}"))
@@ -27,7 +27,7 @@ pub fn componentize(wasm: &[u8], contract: Contract) -> Result<Vec<u8>, CatalogE
         .map_err(|error| refused(&format_args!("{error:#}")))
 }
 
-/// Whether a core module carries the type of a component, as `wit-bindgen` leaves it.
+/// Returns `true` when a core module carries a component type, as `wit-bindgen` adds it.
 #[must_use]
 pub fn is_typed_core_module(wasm: &[u8]) -> bool {
     wasmparser::Parser::new(0).parse_all(wasm).any(|payload| {

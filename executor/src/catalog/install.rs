@@ -1,35 +1,35 @@
-//! A tool enters a catalogue.
+//! The installation of a tool into a catalogue.
 
-use super::code::read_regular;
+use super::code::read_regular_file;
 use super::manifest::{FILE, ToolManifest};
-use super::{Build, Cache, CatalogError, CompileJob, MAX_MODULE_BYTES, Tool, cached_or_built, make};
+use super::{Cache, CatalogError, CompileJob, MAX_MODULE_BYTES, Tool, ToolBuilder, assemble, load_or_build};
 use crate::ident::ToolName;
 use crate::tool::{Contract, Digest};
 use std::path::Path;
 
-/// Adds a tool to a catalogue: a folder with a `tool.toml`, or a bare typed module, whose name,
-/// version and description are its own. The module's digest is pinned in the copy of `tool.toml`.
+/// Adds a tool to a catalogue: a folder with a `tool.toml`, or a bare typed module, which reports its own name,
+/// version and description. The copy of `tool.toml` pins the module's digest.
 ///
-/// Nothing is changed when the module does not compile or does not fit its contract. A tool of the
-/// same name is replaced as a whole.
+/// The catalogue is unchanged when the module does not compile or violates its contract. A tool of the same
+/// name is replaced as a whole.
 ///
 /// # Ambient Authority
 /// Reads `source`, writes `catalog/<name>`.
 ///
 /// # Errors
-/// [`CatalogError`] says what is wrong with the tool.
+/// [`CatalogError`] with the problem of the tool.
 pub fn install(
     source: &Path,
     catalog: &Path,
     cache: &Cache,
-    build: &dyn Build,
+    build: &dyn ToolBuilder,
 ) -> Result<Tool, CatalogError> {
     let (manifest, wasm) = if source.is_dir() {
         let manifest = ToolManifest::read(&source.join(FILE))?;
-        let wasm = read_regular(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
+        let wasm = read_regular_file(&source.join(&manifest.module), MAX_MODULE_BYTES)?;
         (Some(manifest), wasm)
     } else {
-        (None, read_regular(source, MAX_MODULE_BYTES)?)
+        (None, read_regular_file(source, MAX_MODULE_BYTES)?)
     };
     let digest = Digest::of(&wasm);
     let manifest = match manifest {
@@ -37,26 +37,26 @@ pub fn install(
         None => {
             let shown = source.file_name().unwrap_or_default().to_string_lossy();
             let job = CompileJob { wasm: wasm.clone(), contract: Contract::Typed };
-            let described = cached_or_built(&shown, digest, &job, cache, Some(build))?;
+            let described = load_or_build(&shown, digest, &job, cache, Some(build))?;
             let Some(described) = described.and_then(|compiled| compiled.described) else {
                 return Err(CatalogError::Module(format!(
-                    "a bare module has to be a typed tool: put a command beside a `{FILE}` and add the folder"
+                    "a bare module must be a typed tool: put a command beside a `{FILE}` and add the folder"
                 )));
             };
-            ToolManifest::of_described(ToolName::parse(&described[0])?, &described)
+            ToolManifest::from_description(ToolName::parse(&described[0])?, &described)
         }
     };
     if let Some(pinned) = manifest.sha256.as_ref().filter(|pinned| **pinned != digest.to_string()) {
         return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
     }
     let manifest = ToolManifest { sha256: Some(digest.to_string()), module: "tool.wasm".into(), ..manifest };
-    let tool = make(manifest.clone(), digest, wasm.clone(), cache, Some(build))?;
+    let tool = assemble(manifest.clone(), digest, wasm.clone(), cache, Some(build))?;
     let tool = tool.ok_or_else(|| CatalogError::Module("the tool was not built".to_owned()))?;
     write(&manifest, &wasm, catalog)?;
     Ok(tool)
 }
 
-/// Writes the tool's folder beside its place and moves it there.
+/// Writes the tool's folder under a temporary name and renames it.
 fn write(manifest: &ToolManifest, wasm: &[u8], catalog: &Path) -> Result<(), CatalogError> {
     let io = |error| CatalogError::io(catalog, error);
     let text = manifest.to_toml().map_err(|reason| CatalogError::Manifest {

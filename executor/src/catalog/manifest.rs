@@ -1,6 +1,6 @@
-//! `tool.toml`: what a tool's author declares, and what its installation pins.
+//! `tool.toml`: the declarations of a tool's author, and the digest that its installation pins.
 
-use super::code::read_regular;
+use super::code::read_regular_file;
 use super::{CatalogError, Schema};
 use crate::ident::ToolName;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The name of the file in a tool's folder.
+/// The file name in a tool's folder.
 pub(super) const FILE: &str = "tool.toml";
-/// The largest `tool.toml` that is read, in bytes.
+/// The maximum size of `tool.toml`, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The longest version and description, in bytes: both stand in every list of tools.
+/// The maximum lengths of version and description, in bytes: both appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
@@ -22,30 +22,30 @@ const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 pub struct ToolManifest {
     /// The tool's name.
     pub name: ToolName,
-    /// Its semantic version.
+    /// The semantic version.
     pub version: String,
-    /// What it does.
+    /// The description for people and models.
     pub description: String,
-    /// How it is called.
+    /// The contract: command or typed.
     pub contract: Contract,
     /// The module's file name, beside `tool.toml`.
     pub module: PathBuf,
     /// The pinned SHA-256 of the module, in lower-case hexadecimal.
     pub sha256: Option<String>,
-    /// What it declares that it needs.
+    /// The capabilities that the tool declares. It never gets more.
     pub capabilities: Declared,
-    /// The JSON Schema of a command's arguments. A typed tool describes its own.
+    /// The JSON Schema of a command's arguments. A typed tool reports its own.
     pub arguments: Option<Value>,
 }
 
-/// The file as written.
+/// The TOML form of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ManifestFile {
     name: String,
     version: String,
     description: String,
-    contract: ContractWord,
+    contract: ManifestContract,
     #[serde(default = "default_module")]
     module: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ struct File {
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum ContractWord {
+enum ManifestContract {
     Command,
     Typed,
 }
@@ -66,7 +66,7 @@ enum ContractWord {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct CapabilitiesTable {
-    filesystem: FilesystemWord,
+    filesystem: ManifestFilesystem,
     network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_memory_mb: Option<u64>,
@@ -78,7 +78,7 @@ struct CapabilitiesTable {
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum FilesystemWord {
+enum ManifestFilesystem {
     #[default]
     None,
     Read,
@@ -89,6 +89,17 @@ fn default_module() -> String {
     "tool.wasm".to_owned()
 }
 
+/// The problem of a `tool.toml`, with line and key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ManifestError(String);
+
+impl<T: Into<String>> From<T> for ManifestError {
+    fn from(message: T) -> Self {
+        Self(message.into())
+    }
+}
+
 impl ToolManifest {
     /// Reads and checks a `tool.toml`.
     ///
@@ -96,25 +107,27 @@ impl ToolManifest {
     /// [`CatalogError::Manifest`] names line and key.
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
-        let text = String::from_utf8(read_regular(path, MAX_BYTES)?);
-        let text = text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error())))?;
+        let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);
+        let text =
+            text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error()).into()))?;
         Self::parse(&text).map_err(invalid)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
+    fn parse(text: &str) -> Result<Self, ManifestError> {
+        let file: ManifestFile = toml::from_str(text).map_err(|error| {
             let line = error
                 .span()
                 .and_then(|span| text.get(..span.start))
                 .map(|before| 1 + before.matches('\n').count());
             let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            // One line, for tables and logs.
+            // Tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
-        let File { name, version, description, contract, module, sha256, capabilities, arguments } = file;
+        let ManifestFile { name, version, description, contract, module, sha256, capabilities, arguments } =
+            file;
         let contract = match contract {
-            ContractWord::Command => Contract::Command,
-            ContractWord::Typed => Contract::Typed,
+            ManifestContract::Command => Contract::Command,
+            ManifestContract::Typed => Contract::Typed,
         };
         match (contract, &arguments) {
             (Contract::Command, None) => {
@@ -128,7 +141,7 @@ impl ToolManifest {
         check_lengths(&version, &description)?;
         let module = PathBuf::from(module);
         if module.components().count() != 1 || module.file_name().is_none() {
-            return Err("`module` has to be the name of a file beside `tool.toml`".into());
+            return Err("`module` must be the name of a file beside `tool.toml`".into());
         }
         Ok(Self {
             name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
@@ -142,9 +155,9 @@ impl ToolManifest {
         })
     }
 
-    /// A manifest for a bare typed module, from what it says about itself.
+    /// The manifest of a bare typed module, from its own description.
     #[must_use]
-    pub fn of_described(name: ToolName, described: &[String; 4]) -> Self {
+    pub fn from_description(name: ToolName, described: &[String; 4]) -> Self {
         let [_, version, description, _] = described;
         Self {
             name,
@@ -158,10 +171,10 @@ impl ToolManifest {
         }
     }
 
-    /// Adds what a typed tool says about itself, and gives the schema of the arguments.
+    /// Checks the description of a typed tool, and returns the manifest with the schema of the arguments.
     ///
     /// # Errors
-    /// [`CatalogError::Module`] when the tool calls itself by another name or its schema is no JSON.
+    /// [`CatalogError::Module`] when the tool reports another name, or a schema that is not JSON.
     pub(super) fn complete(self, described: Option<[String; 4]>) -> Result<(Self, Value), CatalogError> {
         let Some([name, _, _, schema]) = described else {
             let schema = self.arguments.clone().unwrap_or_else(|| json!({ "type": "object" }));
@@ -170,36 +183,37 @@ impl ToolManifest {
         if name != self.name.as_str() {
             let called = crate::ident::excerpt(&name);
             return Err(CatalogError::Module(format!(
-                "the module calls itself `{called}`, but `tool.toml` says `{}`",
+                "the module reports the name `{called}`, but `tool.toml` has `{}`",
                 self.name
             )));
         }
-        check_lengths(&self.version, &self.description).map_err(CatalogError::Module)?;
+        let lengths = check_lengths(&self.version, &self.description);
+        lengths.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok((self, Schema::parse(&schema)?))
     }
 
-    /// The manifest as text.
+    /// The manifest as TOML.
     ///
     /// # Errors
-    /// When a schema holds what TOML cannot, such as `null`.
-    pub fn to_toml(&self) -> Result<String, String> {
+    /// A message when a schema contains a value that TOML lacks, such as `null`.
+    pub fn to_toml(&self) -> Result<String, ManifestError> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
         let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
-        let file = File {
+        let file = ManifestFile {
             name: name.as_str().to_owned(),
             version: version.clone(),
             description: description.clone(),
             contract: match contract {
-                Contract::Command => ContractWord::Command,
-                Contract::Typed => ContractWord::Typed,
+                Contract::Command => ManifestContract::Command,
+                Contract::Typed => ManifestContract::Typed,
             },
             module: module.display().to_string(),
             sha256: sha256.clone(),
             capabilities: CapabilitiesTable {
                 filesystem: match filesystem {
-                    DeclaredFilesystem::None => FilesystemWord::None,
-                    DeclaredFilesystem::Read => FilesystemWord::Read,
-                    DeclaredFilesystem::ReadWrite => FilesystemWord::ReadWrite,
+                    DeclaredFilesystem::None => ManifestFilesystem::None,
+                    DeclaredFilesystem::Read => ManifestFilesystem::Read,
+                    DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
                 },
                 network: *network,
                 max_memory_mb: memory.map(MemoryLimit::mb),
@@ -208,41 +222,44 @@ impl ToolManifest {
             },
             arguments: arguments.clone(),
         };
-        toml::to_string(&file).map_err(|error| error.to_string())
+        toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
     }
 }
 
-fn check_lengths(version: &str, description: &str) -> Result<(), String> {
+fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> {
     for (key, text, max) in
         [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
     {
         if text.len() > max {
-            return Err(format!("`{key}` has {} bytes, and {max} are the most", text.len()));
+            return Err(format!("`{key}` has {} bytes, but at most {max} are accepted", text.len()).into());
         }
     }
     Ok(())
 }
 
 impl CapabilitiesTable {
-    fn check(self) -> Result<Declared, String> {
+    fn check(self) -> Result<Declared, ManifestError> {
         let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
-        fn ranged<T>(
+        fn parse_in_range<T>(
             key: &str,
             value: Option<u64>,
-            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRange>,
-        ) -> Result<Option<T>, String> {
-            value.map(make).transpose().map_err(|error| format!("`capabilities.{key}` {error}"))
+            make: impl Fn(u64) -> Result<T, crate::quantity::OutOfRangeError>,
+        ) -> Result<Option<T>, ManifestError> {
+            value
+                .map(make)
+                .transpose()
+                .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
         }
         Ok(Declared {
             filesystem: match filesystem {
-                FilesystemWord::None => DeclaredFilesystem::None,
-                FilesystemWord::Read => DeclaredFilesystem::Read,
-                FilesystemWord::ReadWrite => DeclaredFilesystem::ReadWrite,
+                ManifestFilesystem::None => DeclaredFilesystem::None,
+                ManifestFilesystem::Read => DeclaredFilesystem::Read,
+                ManifestFilesystem::ReadWrite => DeclaredFilesystem::ReadWrite,
             },
             network,
-            memory: ranged("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: ranged("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
-            timeout: ranged("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
+            memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
         })
     }
 }
@@ -285,7 +302,7 @@ type = "string"
         ];
         for (text, named) in cases {
             let error = ToolManifest::parse(&text).unwrap_err();
-            assert!(error.contains(named), "{error}");
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 }

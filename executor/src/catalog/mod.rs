@@ -1,15 +1,15 @@
-//! The catalogue: a folder of tools, and what is known of each.
+//! The catalogue: a folder of tools with their descriptors, compiled code and schemas.
 //!
 //! ```text
 //! catalogue/<name>/tool.toml + tool.wasm ─ digest checked ─▶ private cache, by digest and engine
-//!                                                              │ absent: Entry::Preparing, until
+//!                                                              │ absent: CatalogEntry::Preparing, until
 //!                                                              │ Catalog::prepare has built it
 //!                                                              ▼
 //!                                            Descriptor + compiled code + schema validator
 //! ```
-//! A tool whose file is unreadable, whose digest is wrong or whose module does not compile is kept
-//! with the reason, so that a caller is told why instead of being told that it does not exist. Opening a
-//! catalogue compiles nothing and runs nothing.
+//! A tool whose file is unreadable, whose digest is wrong or whose module does not compile stays in the
+//! catalogue with the reason, so that a caller learns the reason and not that the tool does not exist. Opening
+//! a catalogue compiles nothing and runs nothing, so a server listens before its tools are compiled.
 
 mod cache;
 mod code;
@@ -20,14 +20,14 @@ mod manifest;
 mod schema;
 
 pub use cache::Cache;
-pub use code::sealed;
+pub use code::create_sealed;
 pub use compiler::{
     CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
 };
 pub use componentize::{componentize, is_typed_core_module};
 pub use install::install;
-pub use manifest::ToolManifest;
-pub use schema::{QuickCheck, Schema, Violation};
+pub use manifest::{ManifestError, ToolManifest};
+pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
 
 use crate::ident::{IdentError, ToolName};
 use crate::tool::{Descriptor, Digest};
@@ -36,7 +36,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Why a tool cannot be used, or a catalogue not be read.
+/// The reason why a tool is unusable, or a catalogue cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogError {
     /// A file or folder could not be read or written.
@@ -44,71 +44,72 @@ pub enum CatalogError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
+        /// print again.
         error: std::io::Error,
     },
-    /// A FIFO, a device or a folder stands where a file should.
+    /// The path is a FIFO, a device or a folder.
     #[error("`{0}` is not a regular file")]
     NotAFile(PathBuf),
-    /// A file is larger than is read.
-    #[error("`{path}` has {bytes} bytes, and {max_bytes} are the most that is read")]
+    /// A file exceeds its size limit.
+    #[error("`{path}` has {bytes} bytes, but at most {max_bytes} are accepted")]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The size, in bytes.
         bytes: u64,
-        /// The limit.
+        /// The limit, in bytes.
         max_bytes: u64,
     },
-    /// `tool.toml` is not what it should be.
+    /// `tool.toml` is not valid.
     #[error("`{path}`: {reason}")]
     Manifest {
         /// The file.
         path: PathBuf,
-        /// What is wrong, with line and key.
-        reason: String,
+        /// The problem, with line and key.
+        reason: ManifestError,
     },
-    /// The folder's name is not a tool's name.
+    /// The folder's name is not a valid tool name.
     #[error(transparent)]
     Name(#[from] IdentError),
-    /// The module is not the one that `tool.toml` pins.
+    /// The module's digest differs from the one in `tool.toml`.
     #[error(
         "the module's SHA-256 is {found}, but `tool.toml` pins {pinned}: it was changed after it was added"
     )]
     Digest {
-        /// What the file has.
+        /// The digest of the file.
         found: String,
-        /// What the manifest pins.
+        /// The digest in `tool.toml`.
         pinned: String,
     },
-    /// The module does not compile, or does not fit its contract.
+    /// The module does not compile, or violates its contract.
     #[error("{0}")]
     Module(String),
     /// The argument schema is not a JSON Schema.
     #[error("the argument schema is not a JSON Schema: {0}")]
     Schema(String),
-    /// The argument schema is one whose validation could take any time.
-    #[error("the argument schema cannot be held to a budget: {0}")]
-    SchemaTooComplex(String),
-    /// The cache is not private.
+    /// The time to validate with the argument schema has no acceptable bound.
+    #[error("the argument schema is too complex: {0}")]
+    SchemaTooComplex(UnboundedSchemaError),
+    /// Other users can write to the cache, which contains machine code.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// Who else could write it.
+        /// The problem.
         reason: &'static str,
     },
 }
 
 impl CatalogError {
-    /// What a caller may be told: the same without host paths.
+    /// The message for callers, without host paths.
     #[must_use]
     pub fn public_message(&self) -> String {
         match self {
             Self::Io { .. } => "its module cannot be read".to_owned(),
             Self::NotAFile(_) => "one of its files is not a regular file".to_owned(),
             Self::TooLarge { path: _, bytes, max_bytes } => {
-                format!("one of its files has {bytes} bytes, and {max_bytes} are the most that is read")
+                format!("one of its files has {bytes} bytes, but at most {max_bytes} are accepted")
             }
             Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
             Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
@@ -125,34 +126,35 @@ impl CatalogError {
     }
 }
 
-/// One usable tool.
+/// A usable tool.
 #[derive(Debug)]
 pub struct Tool {
-    /// What it says about itself.
+    /// The tool's name, version, description and capabilities.
     pub descriptor: Descriptor,
-    /// Its arguments' schema, ready to validate.
+    /// The compiled schema of its arguments.
     pub schema: Schema,
     /// The compiled module, in a sealed memory file.
     pub compiled: File,
-    /// Whether the compiled module is a component.
+    /// `true` if the compiled module is a component.
     pub component: bool,
-    /// A core module's other form, compiled, or why it has none; see [`Compiled::componentised`].
+    /// The component form of a core module, compiled, or the reason why there is none; see
+    /// [`Compiled::componentised`].
     pub componentised: Option<Result<File, String>>,
 }
 
-/// A tool by its name.
+/// An entry of the catalogue.
 #[derive(Debug, Clone)]
-pub enum Entry {
-    /// It can be used.
+pub enum CatalogEntry {
+    /// The tool is usable.
     Ready(Arc<Tool>),
-    /// Its module is not compiled yet.
+    /// The tool's module is not compiled yet.
     Preparing,
-    /// It cannot be used, and why.
+    /// The tool is unusable, for this reason.
     Broken(Arc<CatalogError>),
 }
 
-impl Entry {
-    /// The tool, when it can be used.
+impl CatalogEntry {
+    /// The tool, if it is usable.
     #[must_use]
     pub fn tool(&self) -> Option<&Arc<Tool>> {
         match self {
@@ -161,7 +163,7 @@ impl Entry {
         }
     }
 
-    /// Why the tool cannot be used.
+    /// The reason why the tool is unusable.
     #[must_use]
     pub fn error(&self) -> Option<&CatalogError> {
         match self {
@@ -171,7 +173,7 @@ impl Entry {
     }
 }
 
-impl From<Result<Option<Tool>, CatalogError>> for Entry {
+impl From<Result<Option<Tool>, CatalogError>> for CatalogEntry {
     fn from(opened: Result<Option<Tool>, CatalogError>) -> Self {
         match opened {
             Ok(Some(tool)) => Self::Ready(Arc::new(tool)),
@@ -181,9 +183,9 @@ impl From<Result<Option<Tool>, CatalogError>> for Entry {
     }
 }
 
-/// Builds a tool's code: compiles its module, loads the code for a try, and asks a typed tool what it is, each
-/// in a confined process.
-pub trait Build: Sync {
+/// Builds a tool's code in confined processes: compiles the module, loads the code as a test, and asks a typed
+/// tool for its description.
+pub trait ToolBuilder: Sync {
     /// Builds one module.
     ///
     /// # Errors
@@ -191,28 +193,28 @@ pub trait Build: Sync {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError>;
 }
 
-/// The tools of one folder.
+/// The tools of one folder, by name.
 #[derive(Debug, Default, Clone)]
 pub struct Catalog {
-    tools: BTreeMap<ToolName, Entry>,
-    /// Folders whose names no tool can have.
+    tools: BTreeMap<ToolName, CatalogEntry>,
+    /// Folders whose names are not valid tool names.
     misnamed: BTreeMap<String, Arc<CatalogError>>,
 }
 
 impl Catalog {
-    /// Reads a folder of tools. Those that the cache does not have are [`Entry::Preparing`].
+    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`].
     ///
     /// # Ambient Authority
     /// Reads the folder and the cache.
     ///
     /// # Errors
-    /// [`CatalogError`] when the folder itself cannot be read. A single broken tool is no error.
+    /// [`CatalogError`] when the folder itself cannot be read. A broken tool is a [`CatalogEntry::Broken`].
     pub fn open(folder: &Path, cache: &Cache) -> Result<Self, CatalogError> {
         let mut catalog = Self::default();
         for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
             let path = entry.map_err(|error| CatalogError::io(folder, error))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            // A leading dot is a folder that `tool add` is working on, or left when it was killed.
+            // A leading dot marks a temporary folder of `tool add`, which remains if that is killed.
             if name.starts_with('.') || path.join(manifest::FILE).symlink_metadata().is_err() {
                 continue;
             }
@@ -220,7 +222,7 @@ impl Catalog {
                 Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None).into()),
                 Err(error) => {
                     let shown = crate::ident::excerpt(&name);
-                    tracing::warn!(folder = shown, %error, "this folder of the catalogue is left out");
+                    tracing::warn!(folder = shown, %error, "skipped a folder of the catalogue whose name is not a tool name");
                     catalog.misnamed.insert(shown, Arc::new(error.into()));
                 }
             }
@@ -228,52 +230,51 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Puts a tool in the place of the one that has its name.
-    pub fn insert(&mut self, name: ToolName, entry: Entry) {
+    /// Adds a tool, or replaces the one of the same name.
+    pub fn insert(&mut self, name: ToolName, entry: CatalogEntry) {
         if let Some(error) = entry.error() {
             tracing::warn!(tool = %name, %error, "this tool cannot be used");
         }
         self.tools.insert(name, entry);
     }
 
-    /// A tool by its name.
+    /// The entry of a tool.
     #[must_use]
-    pub fn get(&self, name: &ToolName) -> Option<&Entry> {
+    pub fn get(&self, name: &ToolName) -> Option<&CatalogEntry> {
         self.tools.get(name)
     }
 
-    /// All tools, sorted by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&ToolName, &Entry)> {
+    /// All entries, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&ToolName, &CatalogEntry)> {
         self.tools.iter()
     }
 
-    /// The tools that can be used, sorted by name.
-    pub fn ready(&self) -> impl Iterator<Item = (&ToolName, &Arc<Tool>)> {
+    /// The usable tools, sorted by name.
+    pub fn ready_tools(&self) -> impl Iterator<Item = (&ToolName, &Arc<Tool>)> {
         self.iter().filter_map(|(name, entry)| Some((name, entry.tool()?)))
     }
 
-    /// The folders that are left out because no tool can have their name, with the reason.
-    pub fn misnamed(&self) -> impl Iterator<Item = (&str, &CatalogError)> {
+    /// The folders whose names are not valid tool names, with the reason.
+    pub fn misnamed_folders(&self) -> impl Iterator<Item = (&str, &CatalogError)> {
         self.misnamed.iter().map(|(name, error)| (name.as_str(), &**error))
     }
 
-    /// The tools that have to be built.
+    /// The names of the tools that are not built yet.
     #[must_use]
-    pub fn preparing(&self) -> Vec<ToolName> {
-        let preparing = self.iter().filter(|(_, entry)| matches!(entry, Entry::Preparing));
+    pub fn preparing_tools(&self) -> Vec<ToolName> {
+        let preparing = self.iter().filter(|(_, entry)| matches!(entry, CatalogEntry::Preparing));
         preparing.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Builds the tools that are [`Entry::Preparing`], as many at once as there are cores.
-    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn Build) {
-        prepare(self.preparing(), folder, cache, build, |built| {
+    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
+    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder) {
+        prepare(self.preparing_tools(), folder, cache, build, |built| {
             built.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
 }
 
-/// Builds tools, as many at once as there are cores, and hands what became of each to `take` while the others
-/// go on.
+/// Builds tools in parallel, one on each core, and sends each result to `take` while the others continue.
 ///
 /// # Ambient Authority
 /// Reads the folder, reads and writes the cache, and does what `build` does.
@@ -281,8 +282,8 @@ pub fn prepare<T>(
     names: Vec<ToolName>,
     folder: &Path,
     cache: &Cache,
-    build: &dyn Build,
-    take: impl FnOnce(mpsc::Receiver<(ToolName, Entry)>) -> T,
+    build: &dyn ToolBuilder,
+    take: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
 ) -> T {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
     let names = Mutex::new(names.into_iter());
@@ -305,21 +306,21 @@ pub fn prepare<T>(
     })
 }
 
-/// Reads one tool's folder; `None` when its code is not in the cache and there is nobody to build it.
+/// Reads one tool's folder; `None` when its code is not cached and `build` is absent.
 fn open_tool(
     folder: &Path,
     name: &ToolName,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Tool>, CatalogError> {
     let manifest = ToolManifest::read(&folder.join(manifest::FILE))?;
     if manifest.name != *name {
         return Err(CatalogError::Manifest {
             path: folder.join(manifest::FILE),
-            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name),
+            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name).into(),
         });
     }
-    let wasm = code::read_regular(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
+    let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
     let digest = Digest::of(&wasm);
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
@@ -334,19 +335,19 @@ fn open_tool(
             });
         }
     }
-    make(manifest, digest, wasm, cache, build)
+    assemble(manifest, digest, wasm, cache, build)
 }
 
-/// Makes a tool of a module that was checked, from the cache or by building it.
-fn make(
+/// Assembles a tool from a module with a valid digest.
+fn assemble(
     manifest: ToolManifest,
     digest: Digest,
     wasm: Vec<u8>,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Tool>, CatalogError> {
     let job = CompileJob { wasm, contract: manifest.contract };
-    let Some(compiled) = cached_or_built(manifest.name.as_str(), digest, &job, cache, build)? else {
+    let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build)? else {
         return Ok(None);
     };
     let Compiled { module, component, componentised, described } = compiled;
@@ -364,13 +365,13 @@ fn make(
     Ok(Some(Tool { descriptor, schema, compiled: module, component, componentised }))
 }
 
-/// The code of a module, from the cache or by building it; `None` when it is in no cache and nobody builds it.
-fn cached_or_built(
+/// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is absent.
+fn load_or_build(
     name: &str,
     digest: Digest,
     job: &CompileJob,
     cache: &Cache,
-    build: Option<&dyn Build>,
+    build: Option<&dyn ToolBuilder>,
 ) -> Result<Option<Compiled>, CatalogError> {
     let key = cache.key(digest, job.contract);
     match (cache.read(&key)?, build) {

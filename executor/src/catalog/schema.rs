@@ -1,27 +1,31 @@
 //! The JSON Schema of a tool's arguments.
 //!
-//! A tool's author wrote the schema and a caller the arguments, so both are held to a budget: the schema when
-//! the tool is loaded ([`bounds`]), and each validation to a number of steps ([`metered`]). A validation
-//! answers whether the arguments are valid before it says why not: an explanation gathers the errors of every
-//! branch, so it has a smaller budget, and is left out when that is spent.
+//! A tool's author wrote the schema and a caller the arguments, so both have a budget: the schema when the tool
+//! is loaded ([`bounds`]), and each validation a number of steps ([`metered`]). A validation first decides
+//! whether the arguments are valid and then explains why not: an explanation collects the errors of every
+//! branch, so it has a smaller budget, and is omitted when that is exhausted.
 
 mod bounds;
 mod metered;
 #[cfg(test)]
 mod tests;
 
+pub use bounds::UnboundedSchemaError;
+
 use super::CatalogError;
+use jsonschema::error::ValidationErrorKind;
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use metered::{Exhausted, Metered, MeteredJson};
 use serde_json::Value;
 
-/// Steps of one validation, some tens of nanoseconds each.
+/// The maximum number of steps of one validation, each some tens of nanoseconds.
 const MAX_STEPS: u64 = 4_000_000;
-/// Steps that take less than a millisecond, so that a thread that others wait for can take them.
+/// The maximum number of steps of a quick validation: less than a millisecond, which a shared thread can
+/// afford.
 const MAX_QUICK_STEPS: u64 = 20_000;
-/// Steps of an explanation. Each may leave an error of some hundred bytes.
+/// The maximum number of steps of an explanation. Each may allocate an error of some hundred bytes.
 const MAX_EXPLANATION_STEPS: u64 = 20_000;
-/// Characters of an explanation.
+/// The maximum length of an explanation, in characters.
 const MAX_MESSAGE_CHARS: usize = 300;
 
 /// A compiled schema.
@@ -40,14 +44,14 @@ pub struct Violation {
 /// The result of [`Schema::check_quickly`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuickCheck {
-    /// The arguments are valid, or are not.
+    /// The validation finished with this result.
     Done(Result<(), Violation>),
-    /// The millisecond was over before an answer: call [`Schema::check`], on a thread that nobody waits for.
+    /// The budget ended before the result: call [`Schema::check`] on a thread of its own.
     Unfinished,
 }
 
 impl Schema {
-    /// Reads the text of a schema.
+    /// Parses the text of a schema.
     ///
     /// # Errors
     /// [`CatalogError`] when it is too long or not JSON.
@@ -59,8 +63,8 @@ impl Schema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// [`CatalogError::Schema`] when it is not a JSON Schema, refers to anything outside of itself, or is so
-    /// large or so combined that the cost of a validation could not be bounded.
+    /// [`CatalogError::Schema`] when it is not a JSON Schema; [`CatalogError::SchemaTooComplex`] when it refers
+    /// to anything outside itself, or the cost of a validation could not be bounded.
     pub fn new(schema: &Value) -> Result<Self, CatalogError> {
         bounds::check(schema).map_err(CatalogError::SchemaTooComplex)?;
         let patterns = PatternOptions::regex()
@@ -75,7 +79,7 @@ impl Schema {
             .map_err(|error| CatalogError::Schema(shorten(&error.to_string())))
     }
 
-    /// Checks arguments within [`MAX_STEPS`]: up to some tenths of a second.
+    /// Validates arguments within [`MAX_STEPS`]: up to some tenths of a second.
     ///
     /// # Errors
     /// The first [`Violation`].
@@ -91,7 +95,7 @@ impl Schema {
         })
     }
 
-    /// Checks arguments for at most a millisecond.
+    /// Validates arguments within [`MAX_QUICK_STEPS`]: at most a millisecond.
     #[must_use]
     pub fn check_quickly(&self, arguments: &Value) -> QuickCheck {
         let checked = self.check_within(MAX_QUICK_STEPS, arguments);
@@ -99,15 +103,15 @@ impl Schema {
     }
 
     fn check_within(&self, steps: u64, arguments: &Value) -> Result<Result<(), Violation>, Exhausted> {
-        if metered::within(steps, || self.0.is_valid(Metered(arguments)))? {
+        if metered::run_within(steps, || self.0.is_valid(Metered(arguments)))? {
             return Ok(Ok(()));
         }
-        let explained = metered::within(MAX_EXPLANATION_STEPS, || {
+        let explained = metered::run_within(MAX_EXPLANATION_STEPS, || {
             self.0.validate(Metered(arguments)).err().map(|error| Violation::new(&error))
         });
         let violation = explained.ok().flatten().unwrap_or_else(|| Violation {
             pointer: String::new(),
-            message: "no combination of its subschemas takes them, and there are too many to say more"
+            message: "no combination of its subschemas accepts them, and there are too many for a more precise message"
                 .to_owned(),
         });
         Ok(Err(violation))
@@ -117,9 +121,9 @@ impl Schema {
 impl Violation {
     fn new(error: &ValidationError<'_>) -> Self {
         let inexact = error.instance().as_number().is_some_and(metered::is_inexact_integer);
-        let message = if inexact && error.schema_path().as_str().ends_with("/type") {
-            "an integer beyond 2^53 - 1, which not every reader of JSON has exactly: send it as a string, if the \
-             tool takes one"
+        let message = if inexact && matches!(error.kind(), ValidationErrorKind::Type { .. }) {
+            "an integer beyond 2^53 - 1, which not every JSON reader represents exactly: send it as a string, if the \
+             tool accepts one"
                 .to_owned()
         } else {
             shorten(&error.masked_with("the value").to_string())

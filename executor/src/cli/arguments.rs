@@ -1,6 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
-use crate::serve::Listen;
+use crate::serve::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -18,36 +18,36 @@ Exit codes:
   a trap.
 
 Environment:
-  RUST_LOG   what is logged, such as `info` or `a2g_executor=debug`
+  RUST_LOG   the log filter, such as `info` or `a2g_executor=debug`
   NO_COLOR   no colours, also on a terminal
-  COLUMNS    the width of a list that goes to no terminal
+  COLUMNS    the width of a list that is not printed to a terminal
   TZ         the time zone of lists, instead of the machine's";
 
 const KEYS: &str = "\
 A governor with a key signs its verdicts. An executor that trusts the key runs
-them, whoever brings them:
+them, whichever caller sends them:
 
   a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main
   a2g-executor key show --json governor.jwk > governor.pub
   a2g-executor governor --key governor.jwk
 
-It signs for the executor that an intent names in `context.executor`. There,
-with the public part carried over and `trust.keys = \"keys\"`:
+It signs for the executor that an intent names in `context.executor`. On that
+executor, with the public key copied over and `trust.keys = \"keys\"`:
 
   a2g-executor key trust governor.pub --keys keys
 
 Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
 
 const CALLERS: &str = "\
-With `server.callers` in the configuration, nobody calls this executor who is
-not in that list. A caller shows a token (`Authorization: Bearer …`), a JSON Web
+With `server.callers` in the configuration, only callers in that list can use
+this executor. A caller presents a token (`Authorization: Bearer …`), a JSON Web
 Token of an issuer of `[[server.issuer]]`, or, where `server.tls.client_ca` is
 set, a certificate.
 
-  agent      sends intents in the name of its agents; asks for and cancels those
-  governor   sends policies, revocations, directives; asks for and cancels any
-  approver   decides escalated intents; asks for any
-  operator   asks for and cancels any intent; reads the metrics
+  agent      sends intents in the name of its agents; reads and cancels those
+  governor   sends policies, revocations, directives; reads and cancels any
+  approver   decides escalated intents; reads any
+  operator   reads and cancels any intent; reads the metrics
 
 Example:
   a2g-executor caller new planner --role agent \\
@@ -76,11 +76,11 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Tool,
     },
-    /// Start the governor to pair with: simple rules from policy files, no model, no people
+    /// Start the bundled governor: simple rules from policy files, no model, no people
     Governor(Governor),
-    /// Ask the journal what was run, and whether it is whole
+    /// Query, verify, prune and back up the journal
     #[command(after_help = "\
-TIME is `2026-11-21` (local midnight), `2026-11-21T09:30:00Z`, or so long ago:
+TIME is `2026-11-21` (local midnight), `2026-11-21T09:30:00Z`, or a time ago:
 `90m`, `12h`, `30d`. Lists are in local time, JSON is in UTC.
 
 Examples:
@@ -90,33 +90,33 @@ Examples:
         #[command(subcommand)]
         command: JournalCommand,
     },
-    /// Make keys that sign verdicts, and say whose are believed
+    /// Create keys that sign verdicts, and manage trusted keys
     #[command(after_help = KEYS)]
     Key {
         #[command(subcommand)]
         command: Key,
     },
-    /// Say who may call this executor: tokens, roles, and in whose name
+    /// Manage the callers of this executor: tokens, roles and agents
     #[command(after_help = CALLERS)]
     Caller {
         #[command(subcommand)]
         command: Caller,
     },
-    /// Look at a configuration
+    /// Check a configuration
     #[command(after_help = "Example:\n  a2g-executor config check --config executor.toml")]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Say what this machine has to contain tools with, and how to get what is missing
+    /// Report this machine's protections against tools, and how to get missing ones
     #[command(
-        after_help = "Exit code 1 when something is missing that `containment = \"required\"` insists on.\n\nExample:\n  a2g-executor doctor"
+        after_help = "Exit code 1 if a protection is missing that `containment = \"required\"` needs.\n\nExample:\n  a2g-executor doctor"
     )]
     Doctor {
-        /// The configuration whose journal is looked at; `executor.toml` in this folder is read when it is there
+        /// The configuration whose journal is checked; default: `executor.toml` in this folder, if it exists
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -126,13 +126,13 @@ Examples:
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Be the process that guests are made from, for the server at the other end of standard input
+    /// Fork the processes of guests, for the server at the other end of standard input
     #[command(hide = true)]
     Zygote {
         /// Count the instructions of guests
         #[arg(long)]
         fuel: bool,
-        /// Let children take another user than root
+        /// Let children change to another user than root
         #[arg(long)]
         changes_users: bool,
     },
@@ -143,16 +143,16 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(super) struct CompileModule {
-    /// The contract that the module should fit
+    /// The contract that the module must fit
     #[arg(long)]
     pub(super) contract: ContractWord,
-    /// Compile it to count its instructions
+    /// Compile it with instruction counting
     #[arg(long)]
     pub(super) fuel: bool,
-    /// CPU time that it may take
+    /// CPU seconds that it may use
     #[arg(long)]
     pub(super) cpu_seconds: u64,
-    /// Memory that it may take
+    /// Memory in MB that it may use
     #[arg(long)]
     pub(super) memory_mb: u64,
 }
@@ -163,21 +163,21 @@ pub(super) enum ContractWord {
     Typed,
 }
 
-/// Where the configuration, the tools and the folders are.
+/// The options that every command with a configuration has.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Setup {
-    /// The configuration file; `executor.toml` in this folder is read when it is there
+    /// The configuration file; default: `executor.toml` in this folder, if it exists
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The folder of tools, over the configuration's
+    /// The folder of tools, instead of the configuration's
     #[arg(long, value_name = "FOLDER")]
     pub(super) tools: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without `--governor` and without `governor.url` in the configuration, a governor
-runs inside, with the policies of `--policies`.
+Without `--governor` and without `governor.url` in the configuration, the built-in
+governor decides, with the policies of `--policies`.
 
 Examples:
   a2g-executor serve
@@ -189,14 +189,14 @@ pub(super) struct Serve {
     pub(super) setup: Setup,
     /// The address or name to listen on, or a socket
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH")]
-    pub(super) listen: Option<Listen>,
-    /// The governor to ask: http, https, ws or wss
+    pub(super) listen: Option<ListenAddress>,
+    /// The governor's URL: http, https, ws or wss
     #[arg(long, value_name = "URL", conflicts_with = "policies")]
     pub(super) governor: Option<String>,
-    /// The policies of the governor inside
+    /// The policies of the built-in governor
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,
-    /// Where the governor inside records reports, one JSON object a line
+    /// The file in which the built-in governor records reports, one JSON object a line
     #[arg(long, value_name = "FILE", conflicts_with = "governor")]
     pub(super) reports: Option<PathBuf>,
     /// Serve one JSON-RPC message a line on standard input and output instead of listening
@@ -205,11 +205,11 @@ pub(super) struct Serve {
     /// Serve one session of A2E on standard input and output instead of listening
     #[arg(long, conflicts_with = "stdio")]
     pub(super) a2e_stdio: bool,
-    /// Begin a new journal although something shows that there was one; what ran under that one could run again
+    /// Create a new journal although there was one before; intents that it has could run again
     #[arg(long)]
     pub(super) new_journal: bool,
-    /// Run any verdict that comes with a call, and obey anyone who sends `g2a/…`. For a developer's
-    /// own machine: only loopback addresses are listened on
+    /// Run any verdict that comes with a call, and accept `g2a/…` from any caller. For a developer's own machine: it
+    /// listens on loopback addresses only
     #[arg(long)]
     pub(super) insecure_accept_unsigned: bool,
 }
@@ -231,25 +231,25 @@ pub(super) struct Run {
     /// The arguments of a tool: JSON, `@FILE`, or `-` for standard input
     #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}")]
     pub(super) arguments: String,
-    /// Decide by this policy file or folder instead of by the limits below
+    /// Let this policy file or folder decide, instead of the limits below
     #[arg(long, value_name = "PATH")]
     pub(super) policy: Option<PathBuf>,
     /// The agent in whose name a tool runs
     #[arg(long, value_name = "DID", default_value = "did:a2g:cli:1.0:local")]
     pub(super) agent: String,
-    /// What a tool may touch, such as `/tmp/**` or `/tmp/**/*.md`; can be given more than once
+    /// Files that a tool may use, such as `/tmp/**` or `/tmp/**/*.md`; can be given more than once
     #[arg(long, value_name = "PATTERN")]
     pub(super) scope: Vec<String>,
-    /// The most memory
+    /// Maximum memory in MB
     #[arg(long, value_name = "MB")]
     pub(super) max_memory_mb: Option<u64>,
-    /// The largest share of CPU; 100 is one core
+    /// Maximum share of CPU; 100 is one core
     #[arg(long, value_name = "PERCENT")]
     pub(super) max_cpu_percent: Option<u64>,
-    /// The longest run
+    /// Maximum duration
     #[arg(long, value_name = "SECONDS")]
     pub(super) timeout_seconds: Option<u64>,
-    /// A host folder that a module finds under a guest path; can be given more than once
+    /// A host folder and the guest path of it in a module; can be given more than once
     #[arg(long, value_name = "HOST:GUEST")]
     pub(super) mount: Vec<String>,
     /// A variable of a module's environment; can be given more than once
@@ -287,8 +287,8 @@ pub(super) enum Tool {
     },
     /// Add a tool to the catalogue, or replace the one of that name
     ///
-    /// The module is compiled under limits and its SHA-256 is pinned. A server that runs already
-    /// finds it at SIGHUP or at its next start.
+    /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its next
+    /// start.
     #[command(after_help = "Example:\n  a2g-executor tool add target/wasm32-wasip1/release/add.wasm")]
     Add {
         #[command(flatten)]
@@ -301,7 +301,7 @@ pub(super) enum Tool {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 It is deliberately simple: it decides by policy files and a table of rules,
-keeps nothing but the reports, and knows no users. An operator approves an
+stores nothing but the reports, and has no users. An operator approves an
 escalated intent with a `g2a/directive` to this governor; executors that are
 connected by WebSocket get it at once.
 
@@ -310,42 +310,42 @@ Example:
 pub(super) struct Governor {
     /// The address or name to listen on, or a socket
     #[arg(long, value_name = "ADDRESS:PORT|unix:PATH", default_value = "127.0.0.1:7410")]
-    pub(super) listen: Listen,
-    /// The folder of policies; a built-in policy without it
+    pub(super) listen: ListenAddress,
+    /// The folder of policies; default: the built-in policy
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,
-    /// Where reports are recorded, one JSON object a line
+    /// The file in which reports are recorded, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(super) reports: Option<PathBuf>,
-    /// The key that verdicts are signed with, as `key new` made it: an intent that names an executor in
-    /// `context.executor` is answered with a `proof` for it
+    /// The key that verdicts are signed with, from `key new`: an intent that names an executor in `context.executor` is
+    /// answered with a `proof` for it
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Key {
-    /// Make a key pair in a new file that only you can read
+    /// Create a key pair in a new file that only you can read
     #[command(
         after_help = "Example:\n  a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main"
     )]
     New {
-        /// The file to make; one that is there is never overwritten
+        /// The file to create; an existing one is never overwritten
         file: PathBuf,
-        /// For whom the key speaks (`iss`), such as the DID or URL of a governor
+        /// The issuer (`iss`) of its proofs, such as the DID or URL of a governor
         #[arg(long, value_name = "NAME")]
         issuer: String,
     },
     /// Show the public part of a key pair: id, issuer, key
     #[command(after_help = "Example:\n  a2g-executor key show --json governor.jwk > governor.pub")]
     Show {
-        /// The file that `key new` made
+        /// A file from `key new`
         file: PathBuf,
-        /// The public key alone, as JSON (RFC 7517), for `key trust`
+        /// Print the public key only, as JSON (RFC 7517), for `key trust`
         #[arg(long)]
         json: bool,
     },
-    /// Trust a public key: verdicts that it signs run here
+    /// Trust a public key: verdicts signed with it run here
     #[command(
         after_help = "Examples:\n  a2g-executor key trust governor.pub\n  a2g-executor key trust --keys keys --issuer https://governor.example \\\n    '{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}'"
     )]
@@ -353,13 +353,13 @@ pub(super) enum Key {
         /// The public key: JSON (RFC 7517), or a file with it
         #[arg(value_name = "FILE|JWK")]
         key: String,
-        /// The only issuer that it may speak for; default: the `iss` of the key
+        /// The only issuer that its proofs may have; default: the `iss` of the key
         #[arg(long, value_name = "NAME")]
         issuer: Option<String>,
         #[command(flatten)]
         folder: KeyFolder,
     },
-    /// List the keys that are trusted
+    /// List the trusted keys
     #[command(after_help = "Example:\n  a2g-executor key list --config executor.toml")]
     List {
         #[command(flatten)]
@@ -370,11 +370,10 @@ pub(super) enum Key {
     },
 }
 
-/// Where trusted keys are.
+/// The folder of trusted keys, or the configuration that names it.
 #[derive(Debug, Args)]
 pub(super) struct KeyFolder {
-    /// The configuration that names the folder in `trust.keys`; `executor.toml` in this folder is read when
-    /// it is there
+    /// The configuration that names the folder in `trust.keys`; default: `executor.toml` in this folder, if it exists
     #[arg(long, value_name = "FILE", conflicts_with = "keys")]
     pub(super) config: Option<PathBuf>,
     /// The folder of trusted keys
@@ -386,7 +385,7 @@ pub(super) struct KeyFolder {
 pub(super) enum Caller {
     /// Add a caller, and print its token, once
     ///
-    /// The token goes to standard output and is kept nowhere: the list has its SHA-256.
+    /// The token is printed on standard output and stored nowhere: the list has its SHA-256.
     #[command(after_help = "\
 Examples:
   a2g-executor caller new planner --role agent \\
@@ -397,30 +396,30 @@ Examples:
     --jwt-issuer https://id.example.com --jwt-subject anna
   a2g-executor caller new prometheus --role operator --days 90")]
     New {
-        /// What it is called in logs
+        /// Its name in logs
         name: String,
-        /// What it may do; can be given more than once
+        /// A role; can be given more than once
         #[arg(long, value_name = "ROLE", required = true, value_parser = ["agent", "governor", "approver", "operator"])]
         role: Vec<String>,
-        /// In whose name it sends intents, `*` for every agent; can be given more than once
+        /// An agent that it may act for, `*` for every agent; can be given more than once
         #[arg(long, value_name = "DID")]
         agent: Vec<String>,
-        /// A DNS name or URI that its certificate is for: it shows that instead of a token
+        /// A DNS name or URI of its certificate, which it presents instead of a token
         #[arg(long, value_name = "NAME")]
         certificate: Option<String>,
-        /// Who issues the JSON Web Tokens that it shows instead: an issuer of `[[server.issuer]]`
+        /// The issuer of the JSON Web Tokens that it presents instead, from `[[server.issuer]]`
         #[arg(long, value_name = "ISSUER", requires = "jwt_subject", conflicts_with = "certificate")]
         jwt_issuer: Option<String>,
-        /// About whom those tokens are (`sub`)
+        /// The subject (`sub`) of those tokens
         #[arg(long, value_name = "SUBJECT", requires = "jwt_issuer")]
         jwt_subject: Option<String>,
-        /// It is known for so many days
+        /// Days after which it expires
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: Option<u32>,
         #[command(flatten)]
         list: CallersFile,
     },
-    /// List who is known, by what, and for how long
+    /// List the callers with their credentials and expiry
     #[command(after_help = "Example:\n  a2g-executor caller list --json | jq -r '.[].name'")]
     List {
         #[command(flatten)]
@@ -429,7 +428,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Remove a caller; a server forgets it at SIGHUP
+    /// Remove a caller; a running server refuses it from the next SIGHUP on
     #[command(after_help = "Example:\n  a2g-executor caller remove planner && systemctl reload a2g-executor")]
     Remove {
         /// Its name
@@ -439,11 +438,10 @@ Examples:
     },
 }
 
-/// Which list of callers.
+/// The list of callers, or the configuration that names it.
 #[derive(Debug, Args)]
 pub(super) struct CallersFile {
-    /// The configuration that names the list in `server.callers`; `executor.toml` in this folder is read when
-    /// it is there
+    /// The configuration that names the list in `server.callers`; default: `executor.toml` in this folder, if it exists
     #[arg(long, value_name = "FILE", conflicts_with = "callers")]
     pub(super) config: Option<PathBuf>,
     /// The list of callers
@@ -453,7 +451,7 @@ pub(super) struct CallersFile {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum JournalCommand {
-    /// List what was run, newest first; or what was refused, or what waits for a directive
+    /// List runs, newest first; or refusals, or intents that wait for a directive
     #[command(
         after_help = "Examples:\n  a2g-executor journal list --tool write_file --since 1h --json | jq .status\n  a2g-executor journal list --waiting"
     )]
@@ -461,17 +459,17 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: Which,
-        /// List what was refused instead of what was run
+        which: ReceiptFilter,
+        /// List refusals instead of runs
         #[arg(long, conflicts_with_all = ["status", "undelivered"])]
         refused: bool,
-        /// List what waits for a directive instead, that which expires first before the others
+        /// List intents that wait for a directive instead, in the order in which they expire
         #[arg(long, conflicts_with_all = ["refused", "agent", "tool", "status", "since", "until", "undelivered"])]
         waiting: bool,
-        /// At most so many
+        /// The maximum number of entries
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
-        /// Show ids and agents in full, on lines as long as that takes
+        /// Show ids and agents in full, on long lines
         #[arg(long, conflicts_with = "json")]
         wide: bool,
         /// Print one JSON object a line
@@ -485,22 +483,22 @@ pub(super) enum JournalCommand {
     Show {
         #[command(flatten)]
         journal: JournalFile,
-        /// The id of the intent, or its first block, as `journal list` shows it
+        /// The id of the intent, or its first block as in `journal list`
         intent: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Check that nothing in the journal was changed, removed, moved or cut off
+    /// Check that no record of the journal was changed, removed, moved or cut off
     ///
-    /// Without a checkpoint it finds what was done by someone who did not make the whole history
-    /// anew. A checkpoint is a number and a hash that were written down elsewhere, such as those in
-    /// this command's own answer. Exit code 1 when the journal does not hold.
+    /// Without a checkpoint it finds every change but a complete rewrite of the history. A checkpoint is a number and a
+    /// hash that were stored elsewhere, such as those that this command prints. Exit code 1 if the journal is not
+    /// intact.
     #[command(after_help = "Example:\n  a2g-executor journal verify --checkpoint 1042:9f86d081884c7d65…")]
     Verify {
         #[command(flatten)]
         journal: JournalFile,
-        /// What has to be in it: the number of a receipt and its hash
+        /// A checkpoint that it must contain: the number of a receipt and its hash
         #[arg(long, value_name = "NUMBER:HASH")]
         checkpoint: Option<String>,
         /// Print JSON
@@ -515,19 +513,19 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: Which,
+        which: ReceiptFilter,
     },
-    /// Take old receipts out that the governor has; a server may run meanwhile
+    /// Remove old receipts that the governor has; a server may be running
     #[command(after_help = "Example:\n  a2g-executor journal prune --before 90d")]
     Prune {
         #[command(flatten)]
         journal: JournalFile,
-        /// Those that ended before
+        /// Remove those that ended before this time
         #[arg(long, value_name = "TIME")]
         before: String,
     },
-    /// Print the records of the journal as JSON, one a line, oldest first: who ran, approved, denied, cancelled or
-    /// revoked what
+    /// Print the records of the journal as JSON, one a line, oldest first: runs, approvals, denials, cancellations and
+    /// revocations
     #[command(after_help = "Example:\n  a2g-executor journal records 550e8400-e29b-41d4-a716-446655440000")]
     Records {
         #[command(flatten)]
@@ -535,10 +533,10 @@ pub(super) enum JournalCommand {
         /// Only the records of this intent
         intent: Option<String>,
     },
-    /// Make an empty journal where there is none
+    /// Create an empty journal where there is none
     ///
-    /// `serve` does so by itself, but not where something shows that there was a journal. What ran
-    /// under that one could run again under a new one.
+    /// `serve` does this automatically, except where there was a journal before: intents that it has could run again
+    /// with a new one.
     #[command(
         after_help = "Example:\n  a2g-executor journal init --journal /var/lib/a2g-executor/journal.db"
     )]
@@ -546,7 +544,7 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
     },
-    /// Copy the journal to a new file, checked and for this user alone; a server may run meanwhile
+    /// Copy the journal to a new file that only this user can read, and verify it; a server may be running
     #[command(after_help = "Example:\n  a2g-executor journal backup /backup/journal-$(date +%F).db")]
     Backup {
         #[command(flatten)]
@@ -554,7 +552,7 @@ pub(super) enum JournalCommand {
         /// The new file
         file: PathBuf,
     },
-    /// Put a backup in the place of the journal, while no server holds it
+    /// Replace the journal with a backup, while no server uses it
     ///
     /// Runs that started after the backup was made are forgotten, and could run again under a verdict
     /// that has not expired: wait until such verdicts have expired.
@@ -566,49 +564,49 @@ pub(super) enum JournalCommand {
         journal: JournalFile,
         /// The backup
         file: PathBuf,
-        /// Put it in the place of a journal that is there, which is kept under another name
+        /// Replace an existing journal, which is renamed and not deleted
         #[arg(long)]
         replace: bool,
     },
 }
 
-/// Which journal.
+/// The journal, or the configuration that names it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct JournalFile {
-    /// The configuration file; `executor.toml` in this folder is read when it is there
+    /// The configuration file; default: `executor.toml` in this folder, if it exists
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
-    /// The journal, over the configuration's
+    /// The journal, instead of the configuration's
     #[arg(long, value_name = "FILE")]
     pub(super) journal: Option<PathBuf>,
 }
 
-/// Which receipts.
+/// Filters for receipts and refusals.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Which {
-    /// Those of this agent
+pub(super) struct ReceiptFilter {
+    /// Only those of this agent
     #[arg(long, value_name = "DID")]
     pub(super) agent: Option<String>,
-    /// Those of this tool
+    /// Only those of this tool
     #[arg(long, value_name = "NAME")]
     pub(super) tool: Option<String>,
-    /// Those that ended like this
+    /// Only those with this status
     #[arg(long, value_name = "WORD", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
     pub(super) status: Option<String>,
-    /// Those that ended, or were refused, then or later
+    /// Only those that ended, or were refused, at this time or later
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Those that ended, or were refused, before
+    /// Only those that ended, or were refused, before this time
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<String>,
-    /// Those that the governor does not have yet
+    /// Only those that the governor has not acknowledged
     #[arg(long)]
     pub(super) undelivered: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Check a configuration and print what is in force
+    /// Check a configuration and print the effective settings
     #[command(
         after_help = "Example:\n  a2g-executor config check --config executor.toml && \\\n    systemctl restart a2g-executor"
     )]

@@ -1,16 +1,16 @@
-//! `caller new`, `caller list`, `caller remove`: who may call this executor.
+//! `caller new`, `caller list`, `caller remove`: the list of callers.
 //!
-//! A token is printed once, on standard output alone, and kept nowhere.
+//! A token is printed once, on standard output only, and stored nowhere.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::{Caller, CallersFile, Setup};
 use super::layout::{Listing, text};
 use super::local_time::LocalTime;
 use super::output::{note, one_line, print};
-use super::serve::WITHOUT_ISSUER;
+use super::serve::UNKNOWN_ISSUER_WARNING;
 use super::setup::config;
 use crate::clock::{Clock as _, SystemClock};
-use crate::govern::{CallerEntry, CallerList, JwtSubject, Role, Shows, Token};
+use crate::govern::{CallerEntry, CallerIdentity, CallerList, JwtSubject, Role, Token};
 use crate::ident::Issuer;
 use anyhow::{Context as _, bail};
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ use std::process::ExitCode;
 pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
     match command {
         Caller::New { name, role, agent, certificate, jwt_issuer, jwt_subject, days, list } => {
-            let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| subject_of(&issuer, subject));
+            let jwt = jwt_issuer.zip(jwt_subject).map(|(issuer, subject)| parse_subject(&issuer, subject));
             let jwt = jwt.transpose()?;
-            let Place { path, issuers } = Place::of(list)?;
-            let mut callers = CallerList::to_change(&path)?;
+            let CallersPath { path, issuers } = CallersPath::find(list)?;
+            let mut callers = CallerList::open_for_update(&path)?;
             let unknown = |jwt: &&JwtSubject| issuers.as_ref().is_some_and(|all| !all.contains(&jwt.issuer));
             if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(unknown) {
-                note(format_args!("warning: {issuer}: {WITHOUT_ISSUER}"));
+                note(format_args!("warning: {issuer}: {UNKNOWN_ISSUER_WARNING}"));
             }
             let token = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
             let token = token.context("the system has no random bytes")?;
             let entry = CallerEntry {
                 name: name.clone(),
-                roles: role.iter().map(|role| parsed(role)).collect::<Result<_, _>>()?,
+                roles: role.iter().map(|role| parse_role(role)).collect::<Result<_, _>>()?,
                 agents: agent.into_iter().collect(),
                 token_sha256: token.as_ref().map(Token::sha256),
                 certificate,
@@ -42,51 +42,56 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             callers.add(entry)?;
             if let Some(token) = &token {
                 print(token.reveal());
-                note("This is its token, shown once: it goes into `Authorization: Bearer …`.");
+                note("This is its token, which is not shown again. It goes into `Authorization: Bearer …`.");
             }
             note(format_args!(
-                "`{}` is known to every executor with this list from its next start or SIGHUP on.",
+                "Executors with this list accept `{}` from their next start or SIGHUP on.",
                 one_line(name)
             ));
         }
-        Caller::List { list, json } => self::list(CallerList::read(&Place::of(list)?.path)?.entries(), json),
+        Caller::List { list, json } => {
+            self::list(CallerList::read(&CallersPath::find(list)?.path)?.entries(), json)
+        }
         Caller::Remove { name, list } => {
-            CallerList::to_change(&Place::of(list)?.path)?.remove(&name)?;
-            note(format_args!("`{}` is unknown from the next SIGHUP or start on.", one_line(name)));
+            CallerList::open_for_update(&CallersPath::find(list)?.path)?.remove(&name)?;
+            note(format_args!(
+                "Executors with this list refuse `{}` from their next start or SIGHUP on.",
+                one_line(name)
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn parsed(role: &str) -> Result<Role, Usage> {
+fn parse_role(role: &str) -> Result<Role, UsageError> {
     let all = [Role::Agent, Role::Governor, Role::Approver, Role::Operator];
     let found = all.into_iter().find(|known| known.as_str() == role);
-    found.ok_or_else(|| Usage(format!("`--role` cannot be `{role}`")))
+    found.ok_or_else(|| UsageError(format!("`--role` cannot be `{role}`")))
 }
 
-fn subject_of(issuer: &str, subject: String) -> Result<JwtSubject, Usage> {
-    let issuer = Issuer::parse(issuer).map_err(|error| Usage(format!("`--jwt-issuer`: {error}")))?;
+fn parse_subject(issuer: &str, subject: String) -> Result<JwtSubject, UsageError> {
+    let issuer = Issuer::parse(issuer).map_err(|error| UsageError(format!("`--jwt-issuer`: {error}")))?;
     Ok(JwtSubject { issuer, subject })
 }
 
-/// Where the list of callers is.
-struct Place {
+/// The path of the list of callers.
+struct CallersPath {
     path: PathBuf,
-    /// Whose tokens are believed there, when the configuration says it.
+    /// The issuers of the configuration, if it was read.
     issuers: Option<Vec<Issuer>>,
 }
 
-impl Place {
-    /// Of the command line, or of the configuration.
-    fn of(given: CallersFile) -> anyhow::Result<Self> {
-        let CallersFile { config: file, callers } = given;
+impl CallersPath {
+    /// From the command line, or from the configuration.
+    fn find(arguments: CallersFile) -> anyhow::Result<Self> {
+        let CallersFile { config: file, callers } = arguments;
         if let Some(path) = callers {
             return Ok(Self { path, issuers: None });
         }
         let config = config(&Setup { config: file, tools: None })?;
         let issuers = config.issuers.into_iter().map(|settings| settings.issuer).collect();
         let Some(path) = config.callers else {
-            bail!(Usage(
+            bail!(UsageError(
                 "the configuration has no `server.callers`: set it, or name the list with `--callers`"
                     .to_owned()
             ));
@@ -105,15 +110,17 @@ fn list(entries: &[CallerEntry], json: bool) {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let shows = match entry.shows() {
-            Ok(Shows::Token(_)) => "a token".to_owned(),
-            Ok(Shows::Certificate(name)) => format!("a certificate for {name}"),
-            Ok(Shows::Jwt(JwtSubject { issuer, subject })) => format!("a JWT of {issuer} about {subject}"),
-            Err(wrong) => format!("is known by nothing: it {wrong}"),
+        let shows = match entry.identity() {
+            Ok(CallerIdentity::Token(_)) => "a token".to_owned(),
+            Ok(CallerIdentity::Certificate(name)) => format!("a certificate for {name}"),
+            Ok(CallerIdentity::Jwt(JwtSubject { issuer, subject })) => {
+                format!("a JWT of {issuer} about {subject}")
+            }
+            Err(wrong) => format!("invalid: it {wrong}"),
         };
-        let over = expires_at.is_some_and(|at| at <= now);
-        let until = expires_at.map_or_else(String::new, |at| here.shown(at));
-        let until = if over { format!("{until} (over)") } else { until };
+        let is_expired = expires_at.is_some_and(|at| at <= now);
+        let until = expires_at.map_or_else(String::new, |at| here.to_seconds(at));
+        let until = if is_expired { format!("{until} (expired)") } else { until };
         listing.row([text(name), text(roles), text(agents), text(shows), text(until)]);
     }
     listing.show(std::io::stdout());

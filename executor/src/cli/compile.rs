@@ -1,11 +1,11 @@
-//! `compile-module`: the compiler's own process.
+//! `compile-module`: the compiler in a process of its own.
 //!
-//! It confines itself before it reads the first byte of the module, so that a module that is made to be
-//! expensive, or to find a hole in the compiler, ends this process and nothing else. It runs nothing of the
-//! module.
+//! The process confines itself before it reads the first byte of the module, so that a module that is expensive to
+//! compile, or that exploits a bug of the compiler, harms this process only. No code of the module runs.
 
 use super::arguments::{CompileModule, ContractWord};
 use crate::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
+use crate::error_chain::ErrorChain;
 use crate::isolate::{CompilerLimits, confine_compiler};
 use crate::quantity::MemoryLimit;
 use crate::sandbox::{ModuleCompiler, is_component};
@@ -24,7 +24,7 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
         ContractWord::Command => Contract::Command,
         ContractWord::Typed => Contract::Typed,
     };
-    let wasm = module()?;
+    let wasm = read_module()?;
     let wasm = match contract {
         Contract::Typed if !is_component(&wasm) && is_typed_core_module(&wasm) => {
             componentize(&wasm, contract)?
@@ -33,10 +33,11 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     };
     let code = compiler.compile(&wasm)?;
     let component = is_component(&wasm);
-    // A core module that cannot be made a component can still be used: most verdicts grant whole trees.
+    // An error here is not fatal: a core module that cannot be made a component still runs under scopes of whole trees,
+    // which most verdicts grant.
     let componentised = (!component).then(|| {
-        let component = componentize(&wasm, contract).map_err(|error| error.to_string())?;
-        compiler.compile(&component).map_err(|error| error.to_string())
+        let component = componentize(&wasm, contract).map_err(|error| ErrorChain(&error).to_string())?;
+        compiler.compile(&component).map_err(|error| ErrorChain(&error).to_string())
     });
     let componentised =
         componentised.as_ref().map(|made| made.as_ref().map(Vec::as_slice).map_err(String::as_str));
@@ -44,8 +45,8 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The module on standard input, a file that its writer left at its end.
-fn module() -> anyhow::Result<Vec<u8>> {
+/// Reads the module from standard input: a file whose offset is at its end, where the writer left it.
+fn read_module() -> anyhow::Result<Vec<u8>> {
     let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     std::io::Seek::rewind(&mut file)?;
     let mut wasm = Vec::new();

@@ -1,10 +1,11 @@
-//! `doctor`: what this machine has to contain tools with.
+//! `doctor`: the protections of this machine against tools.
 
 use super::arguments::Setup;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::output::{one_line, print};
 use super::setup::config;
 use crate::durability::Durability;
+use crate::error_chain::ErrorChain;
 use crate::isolate::support;
 use serde_json::json;
 use std::path::PathBuf;
@@ -28,32 +29,33 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
         let mut listing = Listing::new(&["control", "state", "for", "how"]);
         for row in support.rows() {
             let (state, how) = match row.state {
-                Ok(detail) => (judged("available", true), detail),
-                Err(missing) if row.required => (judged("missing", false), missing),
+                Ok(detail) => (status_cell("available", true), detail),
+                Err(missing) if row.required => (status_cell("missing", false), missing),
                 Err(missing) => (text("missing, optional"), missing),
             };
             listing.row([text(row.name), state, text(row.purpose), text(how)]);
         }
         let (state, how) = match durability {
-            Ok(detail) => (judged("available", true), detail),
-            Err(unknown) => (text("not known"), unknown),
+            Ok(detail) => (status_cell("available", true), detail),
+            Err(unknown) => (text("unknown"), unknown),
         };
-        listing.row([text(DURABILITY), state, text("what was answered is not lost"), text(how)]);
+        listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(how)]);
         listing.show(std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The name of the row that is no control of the kernel.
+/// The name of the row that is not a protection of the kernel.
 const DURABILITY: &str = "journal-durability";
 
-/// The event that loses nothing that was answered, by the configuration; or the reason why it is not known.
+/// The durability of the configuration in words, or the error if the configuration cannot be read.
 fn durability(setup: &Setup) -> Result<String, String> {
-    let durability = config(setup).map_err(|error| one_line(format_args!("{error:#}")))?.durability;
+    let durability =
+        config(setup).map_err(|error| one_line(format_args!("{}", ErrorChain(error.as_ref()))))?.durability;
     let why = match durability {
-        Durability::PowerLoss => "every commit waits for the disk, and a power cut loses nothing",
+        Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
         Durability::ProcessCrash => {
-            "a commit waits for the kernel: the end of the process loses nothing, and a power cut may lose the last moments"
+            "a commit waits for the kernel: a crash of the process loses nothing, and a power failure may lose the last calls"
         }
     };
     Ok(format!("{}: {why}", durability.as_str()))

@@ -1,71 +1,74 @@
-//! The doors of the other protocols, put together as the configuration says.
+//! Builds the doors of the other protocols from the configuration.
 
 use crate::capability::HostPattern;
 use crate::config::{Config, Doors};
 use crate::deliver;
-use crate::egress::{Courier, Egress};
+use crate::egress::{Egress, WebhookClient};
 use crate::govern::AgentSecret;
 use crate::ident::AgentDid;
 use crate::run::Executor;
-use crate::serve::{Doorway, KnownCallers, NexusSettings, a2a, a2e, nexus, sovereign};
+use crate::serve::{CallerDirectory, NexusSettings, ProtocolRouter, a2a, a2e, nexus, sovereign};
 use crate::wire::a2a::push::Webhooks;
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use anyhow::{Context as _, bail};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Those that are switched on.
-pub(super) async fn doorways(
+/// Builds the doors that are enabled.
+pub(super) async fn protocol_routers(
     config: &Config,
-    known: &KnownCallers,
+    callers: &CallerDirectory,
     executor: &Arc<Executor>,
-) -> anyhow::Result<Vec<Doorway>> {
+) -> anyhow::Result<Vec<ProtocolRouter>> {
     let Doors { a2a, webhook_domains, a2e, nexus, sovereign } = config.doors.clone();
     let bounds = config.bounds;
-    let mut doorways = Vec::new();
+    let mut routers = Vec::new();
     if let Some(settings) = a2a {
-        let port = a2a::Port {
+        let port = a2a::A2aPort {
             bounds,
             tls: config.tls.is_some(),
             lists_callers: config.callers.is_some(),
             takes_jwts: !config.issuers.is_empty(),
-            patience: config.connections.request,
+            write_timeout: config.connections.request_timeout,
         };
         let webhooks = webhooks(config, executor, webhook_domains)?;
-        let a2a = a2a::doorways(Arc::clone(executor), settings, port, webhooks).await;
-        doorways.extend(a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door: {fault:?}"))?);
+        let a2a = a2a::routers(Arc::clone(executor), settings, port, webhooks).await;
+        routers.extend(
+            a2a.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door cannot be read: {fault:?}"))?,
+        );
     }
     if let Some(settings) = a2e {
-        doorways.push(a2e::doorway(Arc::clone(executor), settings, bounds, known.clone()));
+        routers.push(a2e::router(Arc::clone(executor), settings, bounds, callers.clone()));
     }
     if let Some(settings) = nexus {
         let keys = keyring(&settings, &config.did)?;
-        let port = nexus::Port { bounds, callers: known.clone(), connections: config.connections };
-        doorways.push(nexus::doorway(Arc::clone(executor), settings, config.did.as_str(), keys, port));
+        let port = nexus::NexusPort { bounds, callers: callers.clone(), connections: config.connections };
+        routers.push(nexus::router(Arc::clone(executor), settings, config.did.as_str(), keys, port));
     }
     if let Some(settings) = sovereign {
-        doorways.push(sovereign::doorway(Arc::clone(executor), settings, bounds));
+        routers.push(sovereign::router(Arc::clone(executor), settings, bounds));
     }
-    Ok(doorways)
+    Ok(routers)
 }
 
-/// The keys of the agents of Genesis Nexus.
+/// Reads the keys of the Genesis Nexus agents.
 pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Result<Keyring> {
     let secrets = AgentSecret::read(&settings.key_file)?;
     let own = settings.id.as_deref().unwrap_or(did.as_str());
     if secrets.iter().any(|secret| &*secret.agent == own) {
-        // What the executor signed itself would come back as an agent's word.
-        bail!(super::Usage(format!(
+        // A message that the executor signed itself could be sent back to it as an agent's.
+        bail!(super::UsageError(format!(
             "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
         )));
     }
     let mut agents = HashSet::new();
     for AgentSecret { agent, .. } in &secrets {
         let did = nexus::agent_of(agent);
-        let did =
-            did.map_err(|_| super::Usage(format!("`doors.nexus.key_file`: no agent can be `{agent}`")))?;
+        let did = did.map_err(|_| {
+            super::UsageError(format!("`doors.nexus.key_file`: `{agent}` is not a valid agent id"))
+        })?;
         if !agents.insert(did) {
-            bail!(super::Usage(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
+            bail!(super::UsageError(format!("`doors.nexus.key_file` has the agent `{agent}` under two ids")));
         }
     }
     let keys = secrets.into_iter().map(|AgentSecret { agent, signing, sealing }| {
@@ -75,7 +78,7 @@ pub(super) fn keyring(settings: &NexusSettings, did: &AgentDid) -> anyhow::Resul
     Ok(Keyring::new(keys.collect::<anyhow::Result<Vec<_>>>()?))
 }
 
-/// Who tells the webhooks of these hosts, when there are any.
+/// The client for webhooks on these hosts; `None` if there are none.
 fn webhooks(
     config: &Config,
     executor: &Executor,
@@ -87,5 +90,5 @@ fn webhooks(
     let clock = Arc::clone(executor.clock());
     let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
     let egress = egress.context("the network of webhooks cannot be set up")?;
-    Ok(Some(Arc::new(deliver::Post::new(Courier::new(Arc::new(egress), hosts)))))
+    Ok(Some(Arc::new(deliver::WebhookPoster::new(WebhookClient::new(Arc::new(egress), hosts)))))
 }

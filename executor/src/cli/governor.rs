@@ -1,26 +1,26 @@
-//! `governor`: the governor to pair with, in a process of its own.
+//! `governor`: the bundled governor in a process of its own.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{local_governor, records, stop_signal};
 use crate::clock::SystemClock;
 use crate::govern::{Callers, KeyPair};
 use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
-use crate::serve::{ConnectionLimits, HttpDoor, HttpSettings, KnownCallers, Rpc};
+use crate::serve::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
 use crate::wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// The largest message that it reads: a report holds what a tool gave back.
+/// Bytes of a message: a report contains the tool's result.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let Governor { listen, policies, reports, key } = arguments;
     if !listen.is_local() {
-        bail!(Usage(format!(
-            "this governor knows no users and obeys whoever reaches it, so it listens on loopback addresses and \
+        bail!(UsageError(format!(
+            "this governor has no users and accepts any caller, so it listens on loopback addresses and \
              sockets only, and {listen} is neither"
         )));
     }
@@ -36,10 +36,10 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let bounds = JsonBounds { max_bytes: MAX_MESSAGE_BYTES, ..JsonBounds::default() };
     let rpc = Rpc::new(methods.into(), bounds, NOTIFICATIONS);
     let settings = HttpSettings {
-        doorways: Vec::new(),
+        protocols: Vec::new(),
         allowed_hosts: Vec::new(),
         allowed_origins: Vec::new(),
-        callers: KnownCallers::new(Callers::anybody(None)),
+        callers: CallerDirectory::new(Callers::anonymous(None)),
         clock: Arc::new(SystemClock),
         tls: None,
         connections: ConnectionLimits::default(),
@@ -47,7 +47,7 @@ pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
         executor: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
-        let door = HttpDoor::bind(&listen, rpc, settings)
+        let door = HttpServer::bind(&listen, rpc, settings)
             .await
             .with_context(|| format!("cannot listen on {listen}"))?;
         tracing::info!("the governor listens on {}", door.url());

@@ -4,9 +4,9 @@
 mod copies;
 mod records;
 
-use super::Usage;
-use super::arguments::{JournalCommand, JournalFile, Setup, Which};
-use super::layout::{Listing, aligned, text, wrapped};
+use super::UsageError;
+use super::arguments::{JournalCommand, JournalFile, ReceiptFilter, Setup};
+use super::layout::{Listing, align, text, wrap};
 use super::local_time::LocalTime;
 use super::log::start_logging;
 use super::output::{columns, note, one_line, print};
@@ -31,16 +31,16 @@ use strum::VariantArray as _;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
-/// How many of a call's arguments a table shows.
+/// Arguments of a call that a table shows.
 const MAX_SHOWN: usize = 16;
-/// How many characters it shows of each.
+/// Characters of each that it shows.
 const MAX_SHOWN_CHARS: usize = 60;
 
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
     match command {
         JournalCommand::List { journal, waiting: true, limit, json, .. } => {
-            list_waiting(&waiting(&path(&journal)?, limit)?, json);
+            list_waiting(&read_waiting(&path(&journal)?, limit)?, json);
         }
         JournalCommand::List { journal, which, refused: true, limit, wide, json, .. } => {
             list_refusals(&History::open(&path(&journal)?)?.refusals(&filter(&which)?, limit)?, wide, json);
@@ -56,21 +56,21 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         }
         JournalCommand::Show { journal, intent, json } => show(&path(&journal)?, &intent, json)?,
         JournalCommand::Verify { journal, checkpoint, json } => {
-            let checkpoint = checkpoint.as_deref().map(head).transpose()?;
+            let checkpoint = checkpoint.as_deref().map(parse_checkpoint).transpose()?;
             let finding = History::open(&path(&journal)?)?.verify(checkpoint, progress)?;
             end_progress();
-            return Ok(verified(&finding, json));
+            return Ok(print_finding(&finding, json));
         }
         JournalCommand::Export { journal, which } => {
             let export = |entry: Entry| -> anyhow::Result<()> {
-                print(whole(&entry)?);
+                print(entry_json(&entry)?);
                 Ok(())
             };
             History::open(&path(&journal)?)?.receipts(&filter(&which)?, true, None, export)?;
         }
         JournalCommand::Prune { journal, before } => {
             let now = SystemClock.now();
-            let Pruned { receipts, intents, tasks } = prune(&path(&journal)?, moment(&before)?, now)?;
+            let Pruned { receipts, intents, tasks } = prune(&path(&journal)?, parse_time(&before)?, now)?;
             print(format_args!(
                 "{receipts} receipts pruned, {intents} intents forgotten, {tasks} tasks pruned"
             ));
@@ -99,9 +99,9 @@ fn path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     }
 }
 
-fn filter(which: &Which) -> Result<Filter, Usage> {
-    let Which { agent, tool, status, since, until, undelivered } = which;
-    let usage = |error: &dyn std::fmt::Display| Usage(error.to_string());
+fn filter(which: &ReceiptFilter) -> Result<Filter, UsageError> {
+    let ReceiptFilter { agent, tool, status, since, until, undelivered } = which;
+    let usage = |error: &dyn std::fmt::Display| UsageError(error.to_string());
     let word = |status: &Status| {
         which.status.as_deref().is_some_and(|word| word.eq_ignore_ascii_case(status.as_str()))
     };
@@ -109,17 +109,17 @@ fn filter(which: &Which) -> Result<Filter, Usage> {
         agent: agent.as_deref().map(AgentDid::parse).transpose().map_err(|error| usage(&error))?,
         tool: tool.as_deref().map(ToolName::parse).transpose().map_err(|error| usage(&error))?,
         status: status.as_ref().and_then(|_| Status::VARIANTS.iter().copied().find(word)),
-        since: since.as_deref().map(moment).transpose()?,
-        until: until.as_deref().map(moment).transpose()?,
+        since: since.as_deref().map(parse_time).transpose()?,
+        until: until.as_deref().map(parse_time).transpose()?,
         undelivered: *undelivered,
     })
 }
 
-/// A time as people type it: a date, a moment, or how long ago.
-fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
-    let wrong = || {
-        Usage(format!(
-            "`{text}` is no time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
+/// Parses a date, a timestamp, or a duration ago.
+fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
+    let invalid = || {
+        UsageError(format!(
+            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
         ))
     };
     if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
@@ -132,16 +132,15 @@ fn moment(text: &str) -> Result<OffsetDateTime, Usage> {
         Some('m') => Duration::MINUTE,
         Some('h') => Duration::HOUR,
         Some('d') => Duration::DAY,
-        Some(_) | None => return Err(wrong()),
+        Some(_) | None => return Err(invalid()),
     };
     let number = text.get(..text.len() - 1).and_then(|number| number.parse::<i32>().ok());
     let ago = number.filter(|number| *number >= 0).and_then(|number| unit.checked_mul(number));
-    ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(wrong)
+    ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(invalid)
 }
 
-/// A checkpoint as it is printed.
-fn head(text: &str) -> Result<Head, Usage> {
-    // As `journal verify` prints it, or without the word before it.
+fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
+    // `journal verify` prints the word `checkpoint` first.
     let checkpoint = text.strip_prefix("checkpoint").unwrap_or(text).trim();
     let parse = || {
         let (number, hash) = checkpoint.split_once(':')?;
@@ -149,15 +148,17 @@ fn head(text: &str) -> Result<Head, Usage> {
         Some(Head { number, hash: chain::parse(hash)? })
     };
     parse().ok_or_else(|| {
-        Usage("`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned())
+        UsageError(
+            "`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned(),
+        )
     })
 }
 
-/// The receipt of an intent, which may be named by the first block of its id.
+/// Shows the receipt of an intent, by its id or the first block of it.
 fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let history = History::open(journal)?;
     let intent = match first_block(intent) {
-        None => IntentId::parse(intent).map_err(|error| Usage(error.to_string()))?,
+        None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
         Some(block) => match history.intents_beginning(block)?.as_slice() {
             [only] => *only,
             [] => bail!("the journal has no intent whose id begins with `{intent}`: {ELSEWHERE}"),
@@ -170,18 +171,18 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let Some(entry) = history.receipt_of(intent)? else {
         bail!("the journal has no receipt of the intent `{intent}`: {ELSEWHERE}");
     };
-    let whole = whole(&entry)?;
+    let whole = entry_json(&entry)?;
     if json {
         print(format_args!("{whole:#}"));
     } else {
-        let ended = LocalTime::read().whole(entry.ended);
+        let ended = LocalTime::read().to_milliseconds(entry.ended);
         print(page(whole, ended, columns(&std::io::stdout())));
     }
     Ok(())
 }
 
-/// The other lists that may have an intent.
-const ELSEWHERE: &str = "`journal list --refused` has what did not run, and `--waiting` what waits";
+/// Points to the other lists that may have the intent.
+const ELSEWHERE: &str = "`journal list --refused` lists refused intents, and `--waiting` those that wait";
 
 /// The first block of an intent's id, as the list shows it.
 fn first_block(text: &str) -> Option<[u8; 4]> {
@@ -190,24 +191,24 @@ fn first_block(text: &str) -> Option<[u8; 4]> {
 }
 
 /// Short forms of an intent and its agent for a narrow list: the first block of the one, the last part of the other.
-fn short_of(intent: IntentId, agent: &str) -> [String; 2] {
+fn short_names(intent: IntentId, agent: &str) -> [String; 2] {
     let block = intent.to_string().split('-').next().unwrap_or_default().to_owned();
     [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]
 }
 
-/// One line for each row, below the titles. Of the narrow list, agent and tool are cut where they are too long.
+/// One line for each row, below the titles. In a narrow list, long agents and tools are truncated.
 fn lines(titles: &[&str], rows: impl Iterator<Item = Vec<String>>, wide: bool) -> Vec<String> {
     const TOOL: (usize, usize) = (2, 12);
     const AGENT: (usize, usize) = (3, 8);
     let titles = titles.iter().map(|title| (*title).to_owned()).collect::<Vec<_>>();
     let rows = std::iter::once(titles).chain(rows).collect::<Vec<_>>();
     let flexible: &[(usize, usize)] = if wide { &[] } else { &[AGENT, TOOL] };
-    aligned(&rows, flexible, columns(&std::io::stdout())).lines().map(str::to_owned).collect()
+    align(&rows, flexible, columns(&std::io::stdout())).lines().map(str::to_owned).collect()
 }
 
 fn list(entries: &[Entry], wide: bool, json: bool) {
     if json {
-        entries.iter().for_each(|entry| print(short(entry)));
+        entries.iter().for_each(|entry| print(summary_json(entry)));
         return;
     }
     let here = LocalTime::read();
@@ -216,14 +217,14 @@ fn list(entries: &[Entry], wide: bool, json: bool) {
         let rows = entries.iter().map(|entry| {
             let Entry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
             let sent = if *delivered { "yes" } else { "waits" };
-            let cells = [here.whole(*ended), one_line(status), one_line(tool), one_line(agent)];
+            let cells = [here.to_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
             cells.into_iter().chain([intent.to_string(), number.to_string(), sent.to_owned()]).collect()
         });
         lines(&titles, rows, true)
     } else {
         let rows = entries.iter().map(|Entry { intent, agent, tool, status, ended, .. }| {
-            let cells = [here.shown(*ended), one_line(status), one_line(tool)];
-            cells.into_iter().chain(short_of(*intent, agent)).collect()
+            let cells = [here.to_seconds(*ended), one_line(status), one_line(tool)];
+            cells.into_iter().chain(short_names(*intent, agent)).collect()
         });
         lines(&["ended", "status", "tool", "agent", "intent"], rows, false)
     };
@@ -234,7 +235,7 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
     if json {
         for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
             print(json!({
-                "refused": readable(*at), "intent_id": intent.to_string(), "agent_did": agent,
+                "refused": format_time(*at), "intent_id": intent.to_string(), "agent_did": agent,
                 "tool": tool, "blocked_by": blocked_by, "message": message,
             }));
         }
@@ -242,32 +243,32 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
     }
     let here = LocalTime::read();
     let rows = refusals.iter().map(|Refused { at, intent, agent, tool, blocked_by, .. }| {
-        let at = if wide { here.whole(*at) } else { here.shown(*at) };
+        let at = if wide { here.to_milliseconds(*at) } else { here.to_seconds(*at) };
         let cells = [at, one_line(blocked_by), one_line(tool)];
         let whole = [one_line(agent), intent.to_string()];
-        cells.into_iter().chain(if wide { whole } else { short_of(*intent, agent) }).collect()
+        cells.into_iter().chain(if wide { whole } else { short_names(*intent, agent) }).collect()
     });
     let mut lines = lines(&["refused", "blocked by", "tool", "agent", "intent"], rows, wide).into_iter();
     lines.next().iter().for_each(print);
     for (line, Refused { message, .. }) in lines.zip(refusals) {
         print(line);
-        print(wrapped("    ", &one_line(message), columns(&std::io::stdout())));
+        print(wrap("    ", &one_line(message), columns(&std::io::stdout())));
     }
 }
 
-/// What waits and has not expired.
-fn waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
+/// Reads the waiting intents that have not expired, in the order in which they expire.
+fn read_waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
     let held = History::open(journal)?.waiting()?;
     let held = held.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut waiting = held.into_iter().filter(|held| held.waits(now)).collect::<Vec<_>>();
+    let mut waiting = held.into_iter().filter(|held| held.is_pending(now)).collect::<Vec<_>>();
     waiting.sort_by_key(|held| held.verdict().expires_at);
     waiting.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(waiting)
 }
 
 fn list_waiting(waiting: &[Escalated], json: bool) {
-    let until = |held: &Escalated| held.verdict().expires_at.map(readable).unwrap_or_default();
+    let until = |held: &Escalated| held.verdict().expires_at.map(format_time).unwrap_or_default();
     let risk = |held: &Escalated| held.verdict().risk.as_ref().map(|risk| risk.score);
     let why = |held: &Escalated| held.verdict().reason.clone();
     if json {
@@ -286,18 +287,18 @@ fn list_waiting(waiting: &[Escalated], json: bool) {
         let Call { intent, agent, tool, arguments, .. } = held.call();
         listing.row([
             text(intent),
-            text(held.verdict().expires_at.map_or_else(String::new, |at| here.shown(at))),
+            text(held.verdict().expires_at.map_or_else(String::new, |at| here.to_seconds(at))),
             text(tool),
             text(agent),
             text(why(held).unwrap_or_default()),
-            text(in_short(arguments)),
+            text(summarize_arguments(arguments)),
         ]);
     }
     listing.show_blocks(std::io::stdout());
 }
 
-/// Every argument, so that a long one does not hide the others, and as much of each as a table has room for.
-fn in_short(arguments: &Map<String, Value>) -> String {
+/// Shows the start of every argument, so that a long one does not hide the others.
+fn summarize_arguments(arguments: &Map<String, Value>) -> String {
     let short = |(name, value): (&String, &Value)| {
         let value = value.to_string();
         match value.char_indices().nth(MAX_SHOWN_CHARS) {
@@ -312,17 +313,17 @@ fn in_short(arguments: &Map<String, Value>) -> String {
     }
 }
 
-fn short(entry: &Entry) -> Value {
+fn summary_json(entry: &Entry) -> Value {
     let Entry { number, intent, agent, tool, status, ended, delivered, hash, .. } = entry;
     json!({
         "number": number, "intent_id": intent.to_string(), "agent_did": agent, "tool": tool, "status": status,
-        "ended": readable(*ended), "delivered": delivered, "hash": shown(hash),
+        "ended": format_time(*ended), "delivered": delivered, "hash": shown(hash),
     })
 }
 
-/// With the report as the governor got it.
-fn whole(entry: &Entry) -> anyhow::Result<Value> {
-    let mut whole = short(entry);
+/// The entry with the report as the governor got it.
+fn entry_json(entry: &Entry) -> anyhow::Result<Value> {
+    let mut whole = summary_json(entry);
     let receipt = entry.receipt()?;
     let report = encode::report(&receipt);
     if let Some(members) = whole.as_object_mut() {
@@ -332,17 +333,17 @@ fn whole(entry: &Entry) -> anyhow::Result<Value> {
     Ok(whole)
 }
 
-fn verified(finding: &Finding, json: bool) -> ExitCode {
+fn print_finding(finding: &Finding, json: bool) -> ExitCode {
     let holds = matches!(finding, Finding::Holds { .. });
     if json {
-        print(json!({ "holds": holds, "found": facts(finding), "says": finding.to_string() }));
+        print(json!({ "holds": holds, "found": finding_json(finding), "says": finding.to_string() }));
     } else {
         print(finding);
     }
     if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn facts(finding: &Finding) -> Value {
+fn finding_json(finding: &Finding) -> Value {
     let id = |intent: &Option<IntentId>| intent.map(|intent| intent.to_string());
     match finding {
         Finding::Holds { receipts, pruned, records, head } => {
@@ -380,6 +381,6 @@ fn end_progress() {
     }
 }
 
-fn readable(at: OffsetDateTime) -> String {
+fn format_time(at: OffsetDateTime) -> String {
     at.truncate_to_millisecond().format(&Rfc3339).unwrap_or_else(|_| at.to_string())
 }

@@ -1,8 +1,8 @@
-//! `key new`, `key show`, `key trust`, `key list`: who signs verdicts, and who is believed.
+//! `key new`, `key show`, `key trust`, `key list`: keys that sign verdicts, and trusted keys.
 //!
-//! No command prints anything of a private key.
+//! No command prints any part of a private key.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::{Key, KeyFolder, Setup};
 use super::layout::{Listing, text};
 use super::output::{one_line, print};
@@ -17,11 +17,11 @@ use std::process::ExitCode;
 pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
     match command {
         Key::New { file, issuer } => {
-            let pair = KeyPair::create(&file, parsed(&issuer)?)?;
+            let pair = KeyPair::create(&file, parse_issuer(&issuer)?)?;
             describe(pair.public());
             print(format_args!(
-                "\nThe private key is in `{0}`, which only you can read: keep it there.\nFor an executor that should \
-                 believe it: a2g-executor key show --json {0}",
+                "\nThe private key is in `{0}`, which only you can read: keep it there.\nThe public key, for an executor that should \
+                 trust it: a2g-executor key show --json {0}",
                 one_line(file.display())
             ));
         }
@@ -35,12 +35,12 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
         }
         Key::Trust { key, issuer, folder } => {
             let folder = self::folder(folder)?;
-            let issuer = issuer.map(|issuer| parsed(&issuer)).transpose()?;
-            let key = given(&key, issuer)?;
+            let issuer = issuer.map(|issuer| parse_issuer(&issuer)).transpose()?;
+            let key = read_key(&key, issuer)?;
             let file = TrustedKeys::add(&folder, &key)?;
             describe(&key);
             print(format_args!(
-                "\nIts proofs are believed by every executor with `trust.keys = \"{}\"` from its next start or SIGHUP \
+                "\nExecutors with `trust.keys = \"{}\"` accept its proofs from their next start or SIGHUP \
                  on.\nTo stop that, remove `{}` and send SIGHUP.",
                 one_line(folder.display()),
                 one_line(file.display())
@@ -51,25 +51,27 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parsed(issuer: &str) -> Result<Issuer, Usage> {
-    Issuer::parse(issuer).map_err(|error| Usage(format!("`--issuer`: {error}")))
+fn parse_issuer(issuer: &str) -> Result<Issuer, UsageError> {
+    Issuer::parse(issuer).map_err(|error| UsageError(format!("`--issuer`: {error}")))
 }
 
-/// The folder of trusted keys: of the command line, or of the configuration.
-fn folder(given: KeyFolder) -> anyhow::Result<PathBuf> {
-    let KeyFolder { config: file, keys } = given;
+/// The folder of trusted keys, from the command line or from the configuration.
+fn folder(arguments: KeyFolder) -> anyhow::Result<PathBuf> {
+    let KeyFolder { config: file, keys } = arguments;
     if let Some(keys) = keys {
         return Ok(keys);
     }
     let config = config(&Setup { config: file, tools: None })?;
     config.trust.keys.ok_or_else(|| {
-        Usage("the configuration has no `trust.keys`: set it, or name the folder with `--keys`".to_owned())
-            .into()
+        UsageError(
+            "the configuration has no `trust.keys`: set it, or name the folder with `--keys`".to_owned(),
+        )
+        .into()
     })
 }
 
-/// A key that was given as JSON, or as a file with it.
-fn given(key: &str, issuer: Option<Issuer>) -> anyhow::Result<TrustedKey> {
+/// Parses a key, given as JSON or as the path of a file.
+fn read_key(key: &str, issuer: Option<Issuer>) -> anyhow::Result<TrustedKey> {
     if key.trim_start().starts_with('{') {
         return Ok(TrustedKey::parse(key.as_bytes(), issuer, Path::new("the key"))?);
     }

@@ -1,8 +1,8 @@
-//! Lists of the command line on a screen: as a table where it fits; otherwise with the last column of each entry below
-//! it; and where that does not fit either, with each column on a line of its own.
+//! Layout of lists: a table where it fits; otherwise the last column of each entry below it; and where that does not
+//! fit either, each column on a line of its own.
 //!
-//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. What is wider than the screen
-//! by itself is left to the terminal.
+//! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. A single word that is wider
+//! than the screen is left to the terminal.
 
 use super::output::{colours, columns, one_line};
 use comfy_table::{
@@ -12,56 +12,54 @@ use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// Columns between the margin and the lines below a heading.
+/// Indent of the lines below a heading, in columns.
 const INDENT: usize = 4;
 
-/// The cell of one entry in one column: any text, without characters that steer a terminal.
-pub(super) struct Text {
+/// A cell: text with terminal control characters escaped.
+pub(super) struct ListCell {
     text: String,
     color: Option<Color>,
 }
 
-/// Any text.
-pub(super) fn text(text: impl Display) -> Text {
-    Text { text: one_line(text), color: None }
+/// A cell with plain text.
+pub(super) fn text(text: impl Display) -> ListCell {
+    ListCell { text: one_line(text), color: None }
 }
 
-/// A word that is green when things are well and red when they are not.
-pub(super) fn judged(text: &str, good: bool) -> Text {
-    Text { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
+/// A cell that is green if `good`, and red otherwise.
+pub(super) fn status_cell(text: &str, good: bool) -> ListCell {
+    ListCell { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
 }
 
-/// Entries with the same columns, of which the first names the entry.
+/// Entries with the same columns; the first column names the entry.
 pub(super) struct Listing {
     header: Vec<&'static str>,
-    rows: Vec<Vec<Text>>,
+    rows: Vec<Vec<ListCell>>,
 }
 
 impl Listing {
-    /// One without entries.
     pub(super) fn new(header: &[&'static str]) -> Self {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds an entry.
-    pub(super) fn row(&mut self, row: impl IntoIterator<Item = Text>) {
+    pub(super) fn row(&mut self, row: impl IntoIterator<Item = ListCell>) {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// Prints it at the width of the stream's terminal. A reader that went away is no failure.
+    /// Prints the list at the width of the stream's terminal. A closed stream is not an error.
     pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let (width, is_coloured) = (columns(&stream), colours(&stream));
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
         let shown = if fits(&self.table(width, false)) {
             self.table(width, is_coloured)
         } else {
-            let stacked = Some(self.stacked(width)).filter(|shown| fits(shown));
+            let stacked = Some(self.stack(width)).filter(|shown| fits(shown));
             stacked.unwrap_or_else(|| self.blocks(width, is_coloured))
         };
         let _reader_went_away = writeln!(stream, "{shown}");
     }
 
-    /// Prints one entry below the other, however much room there is.
+    /// Prints each column on a line of its own, at any width.
     pub(super) fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
         let shown = self.blocks(columns(&stream), colours(&stream));
         let _reader_went_away = writeln!(stream, "{shown}");
@@ -70,14 +68,14 @@ impl Listing {
     fn table(&self, width: usize, is_coloured: bool) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        // Left to itself, it would look at standard output, whatever the stream.
+        // By default comfy-table takes the width of standard output, also for another stream.
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX)).force_no_tty();
         if is_coloured {
             table.enforce_styling();
         }
         table.set_header(self.header.iter().map(Cell::new));
         for row in &self.rows {
-            table.add_row(row.iter().map(|Text { text, color }| match color {
+            table.add_row(row.iter().map(|ListCell { text, color }| match color {
                 Some(color) => Cell::new(text).fg(*color),
                 None => Cell::new(text),
             }));
@@ -88,7 +86,8 @@ impl Listing {
         table.to_string()
     }
 
-    /// The width that a column needs for no word of it to be broken, with the space on both sides.
+    /// The width of the longest word of a column, plus padding. comfy-table would break a longer word, and a broken
+    /// path or id can be neither read nor copied.
     fn longest_word(&self, nth: usize) -> u16 {
         let cells = self.rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.text.as_str());
         let words = cells.chain(self.header.get(nth).copied()).flat_map(str::split_whitespace);
@@ -96,34 +95,34 @@ impl Listing {
         u16::try_from(longest.saturating_add(2)).unwrap_or(u16::MAX)
     }
 
-    /// The columns but the last side by side, and the last one below them.
-    fn stacked(&self, width: usize) -> String {
+    /// All columns but the last side by side, and the last one below them.
+    fn stack(&self, width: usize) -> String {
         let count = self.header.len().saturating_sub(1);
         let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
         let rows = self.rows.iter().map(|row| row.iter().take(count).map(|cell| cell.text.clone()).collect());
         let rows = std::iter::once(titles).chain(rows).collect::<Vec<Vec<_>>>();
-        let lines = aligned(&rows, &[], width);
+        let lines = align(&rows, &[], width);
         let mut lines = lines.lines();
         let mut shown = lines.next().unwrap_or_default().to_owned();
         for (line, row) in lines.zip(&self.rows) {
             let last = row.last().map_or("", |cell| cell.text.as_str());
             // Writing to a string cannot fail.
-            let _ = write!(shown, "\n{line}\n{}", wrapped(&" ".repeat(INDENT), last, width));
+            let _ = write!(shown, "\n{line}\n{}", wrap(&" ".repeat(INDENT), last, width));
         }
         shown
     }
 
-    /// The entries one below the other, each with its columns as labelled lines.
+    /// Entries below each other, with their columns as labelled lines.
     fn blocks(&self, width: usize, is_coloured: bool) -> String {
         let longest = self.header.iter().skip(1).map(|label| label.len()).max().unwrap_or(0);
-        let block = |row: &Vec<Text>| {
+        let block = |row: &Vec<ListCell>| {
             let mut cells = self.header.iter().zip(row);
-            let mut block = cells.next().map_or_else(String::new, |(_, name)| name.painted(is_coloured));
+            let mut block = cells.next().map_or_else(String::new, |(_, name)| name.paint(is_coloured));
             for (label, cell) in cells.filter(|(_, cell)| !cell.text.is_empty()) {
                 let start = format!("{:INDENT$}{label:longest$}  ", "");
-                let text = wrapped(&start, &cell.text, width);
-                // Writing to a string cannot fail. A colour is for a word, which is not broken.
-                let text = text.replacen(&cell.text, &cell.painted(is_coloured), 1);
+                let text = wrap(&start, &cell.text, width);
+                // Writing to a string cannot fail. Coloured cells are single words, which are never broken.
+                let text = text.replacen(&cell.text, &cell.paint(is_coloured), 1);
                 let _ = write!(block, "\n{text}");
             }
             block
@@ -132,8 +131,8 @@ impl Listing {
     }
 }
 
-impl Text {
-    fn painted(&self, is_coloured: bool) -> String {
+impl ListCell {
+    fn paint(&self, is_coloured: bool) -> String {
         match self.color.filter(|_| is_coloured) {
             Some(Color::Green) => format!("\u{1b}[32m{}\u{1b}[0m", self.text),
             Some(_) => format!("\u{1b}[31m{}\u{1b}[0m", self.text),
@@ -142,8 +141,9 @@ impl Text {
     }
 }
 
-/// A text after `start` in lines of at most `width` columns, broken at spaces, with what follows below where it starts.
-pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
+/// Wraps text after `start` at spaces, in lines of at most `width` columns, with continuation lines aligned to the
+/// first word.
+pub(super) fn wrap(start: &str, text: &str, width: usize) -> String {
     let indent = start.chars().count();
     let mut lines = String::from(start);
     let mut used = indent;
@@ -162,9 +162,9 @@ pub(super) fn wrapped(start: &str, text: &str, width: usize) -> String {
     lines
 }
 
-/// Rows with their columns aligned, each on one line that fits `width` if possible: the columns in `flexible` are cut
-/// with an ellipsis, in that order, as far as is needed, each to no fewer characters than it says there.
-pub(super) fn aligned(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
+/// Aligns the columns of rows, one line each, within `width` if possible: the columns in `flexible` (index, minimum
+/// width) are truncated with an ellipsis, in that order and as far as necessary.
+pub(super) fn align(rows: &[Vec<String>], flexible: &[(usize, usize)], width: usize) -> String {
     const GAP: usize = 2;
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let length = |nth: usize| {
@@ -199,12 +199,12 @@ mod tests {
         let mut listing = Listing::new(&["name", "state", "what it is for"]);
         listing.row([
             text("short"),
-            judged("well", true),
+            status_cell("well", true),
             text("a few words that can stand in several lines"),
         ]);
         listing.row([
             text("x"),
-            judged("ill", false),
+            status_cell("ill", false),
             text("see /a/path/that/nobody/wants/to/see/in/pieces for more"),
         ]);
         listing
@@ -217,7 +217,7 @@ mod tests {
         let all = listing.rows.iter().flatten().flat_map(|cell| words(&cell.text)).collect::<Vec<_>>();
         let widest = |shown: &str| shown.lines().map(|line| line.chars().count()).max().unwrap_or(0);
         for width in 40..120 {
-            let ways = [listing.table(width, false), listing.stacked(width), listing.blocks(width, false)];
+            let ways = [listing.table(width, false), listing.stack(width), listing.blocks(width, false)];
             for shown in ways {
                 let found = words(&shown);
                 assert!(all.iter().all(|word| found.contains(word)), "{width}: {shown}");
@@ -231,16 +231,16 @@ mod tests {
 
     #[test]
     fn lines_are_broken_at_spaces_below_each_other() {
-        assert_eq!(wrapped("  a  ", "one two three", 12), "  a  one two\n     three");
-        assert_eq!(wrapped("", "one", 1), "one");
+        assert_eq!(wrap("  a  ", "one two three", 12), "  a  one two\n     three");
+        assert_eq!(wrap("", "one", 1), "one");
     }
 
     #[test]
     fn columns_are_cut_where_they_may_be() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["1", "a long name", "id"]), row(["22", "b", "id"])];
-        assert_eq!(aligned(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");
-        assert_eq!(aligned(&rows, &[(1, 4)], 14), "1   a lon…  id\n22  b       id");
-        assert_eq!(aligned(&rows, &[(1, 4)], 1), "1   a l…  id\n22  b     id");
+        assert_eq!(align(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");
+        assert_eq!(align(&rows, &[(1, 4)], 14), "1   a lon…  id\n22  b       id");
+        assert_eq!(align(&rows, &[(1, 4)], 1), "1   a l…  id\n22  b     id");
     }
 }

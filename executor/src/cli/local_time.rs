@@ -1,4 +1,5 @@
-//! Moments as the clock on the wall shows them. JSON has them in UTC.
+//! Local time for lists; JSON, the journal and logs are in UTC. The `time` crate's `local-offset` asks the C library,
+//! which is unsound with threads, and refuses then; `tz-rs` reads the zone files itself.
 
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
@@ -11,11 +12,11 @@ const WHOLE: &[BorrowedFormatItem<'_>] = format_description!(
     "[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3] [offset_hour sign:mandatory]:[offset_minute]"
 );
 
-/// The time zone of whoever reads.
+/// The time zone of the user.
 pub(super) struct LocalTime(TimeZone);
 
 impl LocalTime {
-    /// The zone that `TZ` names, or else the machine's; UTC where neither can be read.
+    /// The zone of `TZ`, or else the machine's; UTC if neither can be read.
     ///
     /// # Ambient Authority
     /// Reads the variable `TZ`, `/etc/localtime` and the zones of the system.
@@ -28,20 +29,20 @@ impl LocalTime {
         Self(zone.unwrap_or_else(|_| TimeZone::utc()))
     }
 
-    /// Date and time to the second.
-    pub(super) fn shown(&self, at: OffsetDateTime) -> String {
+    /// Formats date and time to the second.
+    pub(super) fn to_seconds(&self, at: OffsetDateTime) -> String {
         self.here(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
     }
 
-    /// To the millisecond, with the distance from UTC.
-    pub(super) fn whole(&self, at: OffsetDateTime) -> String {
+    /// Formats date and time to the millisecond, with the offset from UTC.
+    pub(super) fn to_milliseconds(&self, at: OffsetDateTime) -> String {
         self.here(at).format(WHOLE).unwrap_or_else(|_| at.to_string())
     }
 
-    /// The moment at which a day begins.
+    /// The start of a day.
     pub(super) fn midnight(&self, day: Date) -> OffsetDateTime {
         let at = day.midnight();
-        // The distance may change on that day, before its midnight here.
+        // The offset may change between midnight UTC and local midnight.
         let near = at.assume_offset(self.offset(at.assume_utc()));
         at.assume_offset(self.offset(near))
     }
@@ -65,8 +66,11 @@ mod tests {
     #[test]
     fn summer_and_winter_are_told_apart() {
         let here = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
-        assert_eq!(here.shown(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
-        assert_eq!(here.whole(datetime!(2026-07-01 22:30:00.0425 UTC)), "2026-07-02 00:30:00.042 +02:00");
+        assert_eq!(here.to_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
+        assert_eq!(
+            here.to_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
+            "2026-07-02 00:30:00.042 +02:00"
+        );
         assert_eq!(here.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));
         // The day on which summer ends.
         assert_eq!(here.midnight(date!(2026 - 10 - 25)), datetime!(2026-10-24 22:00 UTC));

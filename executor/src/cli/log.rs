@@ -1,12 +1,13 @@
-//! Logs: what a command says while it works, on standard error, filtered by `RUST_LOG`.
+//! Logging to standard error, filtered by `RUST_LOG`.
 //!
-//! A command that answers somebody logs for people. A service (`serve`, `governor`) says everything by its
-//! log: for people when standard error is a terminal, and otherwise one JSON object a line and nothing else.
-//! In it the fields of an event stand beside those of the spans that it is in, so that every line about an
-//! intent has `intent`, `agent` and `tool`.
+//! Interactive commands log text. A service (`serve`, `governor`) writes only its log: text if standard error is a
+//! terminal, and otherwise one JSON object a line. The fields of an event and of its spans are members of the same
+//! object, so that every line about an intent has `intent`, `agent` and `tool` in the same place. tracing-subscriber's
+//! own JSON layer puts the fields of spans into `span` and `spans`, and one query would not find them.
 
 use super::output::colours;
 use crate::clock::{Clock as _, SystemClock};
+use crate::error_chain::ErrorChain;
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::io::{IsTerminal as _, Write as _};
@@ -23,19 +24,20 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-/// RFC 3339 in UTC, always as long.
+/// RFC 3339 in UTC, with a fixed width.
 const TIMESTAMP: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]Z");
 
-/// Logs of a command that answers somebody.
+/// Starts the log of an interactive command.
 pub(super) fn start_logging(default: &str) {
-    tracing_subscriber::registry().with(for_people().with_filter(filter(default))).init();
+    tracing_subscriber::registry().with(text_layer().with_filter(filter(default))).init();
 }
 
-/// Runs a service, whose every word is an event of its log. What is left of its traces is sent at the end.
+/// Runs a service: everything that it prints, also its error, is an event of its log. Its last traces are sent at the
+/// end.
 pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     let lines = if std::io::stderr().is_terminal() {
-        for_people()
+        text_layer()
     } else {
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         JsonLines.boxed()
@@ -46,14 +48,14 @@ pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     #[cfg(not(feature = "otlp"))]
     registry.init();
     command().unwrap_or_else(|error| {
-        tracing::error!("{error:#}");
+        tracing::error!("{}", ErrorChain(error.as_ref()));
         super::code_of(&error)
     })
 }
 
-type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-fn for_people() -> Lines {
+fn text_layer() -> BoxedLayer {
     let colours = colours(&std::io::stderr());
     tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -62,19 +64,19 @@ fn for_people() -> Lines {
         .boxed()
 }
 
-/// What `RUST_LOG` asks for. The details of other crates are not among it at any level: the client of the
-/// governor logs whole messages, with arguments and proofs, and where it connects to, with the password.
+/// The filter of `RUST_LOG`, with `debug` and `trace` limited to this crate: jsonrpsee logs whole messages, with
+/// arguments and proofs, and the URL that it connects to, with the password. A list of such crates would be right only
+/// until the next upgrade.
 fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
-    let asked = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
-    asked.and(FilterFn::new(|metadata| {
+    let requested = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    requested.and(FilterFn::new(|metadata| {
         *metadata.level() <= Level::INFO || metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
     }))
 }
 
-/// One JSON object for each event.
+/// A layer that writes one JSON object for each event.
 struct JsonLines;
 
-/// Fields by name, as JSON.
 #[derive(Default)]
 struct Fields(Map<String, Value>);
 
@@ -137,7 +139,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut own = Fields::default();
         event.record(&mut own);
-        let mut line = head(event, &mut own, SystemClock.now());
+        let mut line = line_head(event, &mut own, SystemClock.now());
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
             line.insert("span".to_owned(), span.name().into());
             if let Some(Fields(fields)) = span.extensions().get::<Fields>() {
@@ -145,14 +147,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
             }
         }
         line.extend(own.0);
-        // One call, so that lines never mix.
+        // A single write, so that the lines of several threads do not mix.
         let line = format!("{}\n", Value::Object(line));
         let _nowhere_to_say_it = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// What every line begins with.
-fn head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
+/// The members that every line begins with.
+fn line_head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
     let metadata = event.metadata();
     let message = fields.0.shift_remove("message").unwrap_or_default();
     let head = [

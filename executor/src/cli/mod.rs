@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The command line: one file for each command.
 
 mod arguments;
 mod caller;
@@ -23,6 +23,7 @@ mod tool;
 pub use arguments::Cli;
 pub use log::service;
 
+use crate::error_chain::ErrorChain;
 use arguments::Command;
 use clap::CommandFactory as _;
 use std::process::ExitCode;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 /// Runs one command.
 ///
 /// # Errors
-/// What stopped it, for people.
+/// The reason why the command failed, as a message for the user.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
@@ -54,20 +55,21 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A command line that cannot be followed. Exit code 2, as for what clap refuses.
+/// A command line that is not valid. Exit code 2, as for an error of clap.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Usage(String);
+struct UsageError(String);
 
-/// Says why a command failed, and gives the exit code.
+/// Prints the error of a command, and returns its exit code: 2 for a command line, a configuration or a file that is
+/// not valid, otherwise 1.
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
-    output::note(format_args!("error: {error:#}"));
+    output::note(format_args!("error: {}", ErrorChain(error.as_ref())));
     code_of(error)
 }
 
 fn code_of(error: &anyhow::Error) -> ExitCode {
-    let usage = error.is::<Usage>()
+    let usage = error.is::<UsageError>()
         || error.is::<crate::config::ConfigError>()
         || error.is::<crate::govern::local::PolicyFileError>()
         || error.is::<crate::govern::KeyError>()

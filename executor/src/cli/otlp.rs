@@ -1,17 +1,20 @@
-//! Traces to an OpenTelemetry collector, over OTLP (HTTP, protobuf), when the standard's variables of the
-//! environment name one.
+//! Exports traces to an OpenTelemetry collector over OTLP (HTTP, protobuf), if the standard environment variables name
+//! one.
 //!
 //! ```text
 //! trace id = the intent's id     intent ─┬─ queue
 //!                                        ├─ run
 //!                                        └─ delivery, one for each try, also by a later process
 //! ```
-//! The span of an intent that ran has an id that follows from the intent's, so that whoever delivers its
-//! report after a restart knows under what. Spans wait in a queue of the SDK's and are sent by a thread of
-//! its own: a collector that is away costs spans, and never holds up a run.
+//! The root span of an intent that ran has an id derived from the intent's, so that a process that only delivers its
+//! report after a restart can name its parent. `tracing-opentelemetry` can derive neither id from a span, which is why
+//! spans are created here. The SDK queues spans and sends them from its own thread: while the collector is unreachable
+//! spans are lost, but no run is delayed. Sampling is left to the collector: a root that is exported last cannot tell
+//! its parts if it was sampled.
 
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::client_config;
+use crate::error_chain::ErrorChain;
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -37,20 +40,20 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use uuid::Uuid;
 
-/// How long the last spans may take at the end of the process.
+/// Timeout for the last spans at the end of the process.
 const LAST_SPANS: Duration = Duration::from_secs(3);
-/// How long one request to the collector may take. The exporter's own limit, for all tries of a batch, is
+/// Timeout of one request to the collector. The exporter's own limit for all attempts of a batch is
 /// `OTEL_EXPORTER_OTLP_TIMEOUT`.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// Begins to log, and to export as well when the environment names a collector. What this gives sends what is
-/// left when it is dropped.
+/// Starts logging, and exporting if the environment names a collector. Dropping the returned value sends the last
+/// spans.
 pub(super) fn start(log: impl Subscriber + for<'a> LookupSpan<'a> + Send + Sync) -> Option<Exporter> {
     let exporter = Exporter::from_environment();
     let layer = exporter.as_ref().ok().and_then(Option::as_ref).map(Exporter::layer);
     log.with(layer).init();
     exporter.unwrap_or_else(|error| {
-        tracing::error!("traces are not exported: {error:#}");
+        tracing::error!("traces are not exported: {}", ErrorChain(error.as_ref()));
         None
     })
 }
@@ -60,23 +63,24 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether the environment names a collector. All else that it says, such as headers and the size of a batch,
-/// the SDK reads by itself.
-fn is_wanted() -> bool {
+/// Returns `true` if the environment names a collector. The SDK reads the other variables, such as headers and the size
+/// of a batch.
+fn has_collector() -> bool {
     let disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let endpoints = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
     !disabled && endpoints.into_iter().any(|name| variable(name).is_some())
 }
 
-/// Sends spans, and what is left of them when it is dropped.
+/// Exports spans. Dropping it sends the last ones.
 pub(super) struct Exporter(Arc<BatchSpanProcessor>);
 
 impl Exporter {
     fn from_environment() -> anyhow::Result<Option<Self>> {
-        if !is_wanted() {
+        if !has_collector() {
             return Ok(None);
         }
-        let exporter = SpanExporter::builder().with_http().with_http_client(Collector::new()?).build()?;
+        let exporter =
+            SpanExporter::builder().with_http().with_http_client(CollectorClient::new()?).build()?;
         let mut processor = BatchSpanProcessor::builder(exporter).build();
         processor.set_resource(&resource());
         Ok(Some(Self(Arc::new(processor))))
@@ -89,19 +93,19 @@ impl Exporter {
             metadata.is_span() && metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
         });
         let ours = ours.with_max_level_hint(LevelFilter::INFO);
-        Traces { processor: Arc::clone(&self.0), scope }.with_filter(ours)
+        TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(ours)
     }
 }
 
 impl Drop for Exporter {
     fn drop(&mut self) {
         if let Err(error) = self.0.shutdown_with_timeout(LAST_SPANS) {
-            tracing::warn!(%error, "the last traces could not be sent");
+            tracing::warn!(%error, "the last traces could not be exported");
         }
     }
 }
 
-/// Who this is, in the words of the environment where it has any.
+/// The resource from the environment, or else one with this program's name.
 fn resource() -> Resource {
     let resource = Resource::builder().build();
     let name = resource.get(&"service.name".into());
@@ -111,16 +115,16 @@ fn resource() -> Resource {
     Resource::builder().with_service_name(env!("CARGO_PKG_NAME")).build()
 }
 
-/// The client of the collector. It works on the thread of the exporter, and on no other.
+/// The HTTP client of the collector, used on the exporter's thread only.
 #[derive(Debug)]
-struct Collector {
+struct CollectorClient {
     runtime: Runtime,
     client: Arc<dyn HttpClient>,
-    /// Whether it took nothing the last time, so that a long absence is said once.
-    away: AtomicBool,
+    /// `true` if the last request failed, so that an outage is logged once.
+    is_unreachable: AtomicBool,
 }
 
-impl Collector {
+impl CollectorClient {
     fn new() -> anyhow::Result<Self> {
         let certificates = ["OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"];
         let certificates = certificates.into_iter().find_map(variable).map(PathBuf::from);
@@ -131,25 +135,25 @@ impl Collector {
             .build();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = Arc::new(HyperClient::new(connector, REQUEST, None));
-        Ok(Self { runtime, client, away: AtomicBool::new(false) })
+        Ok(Self { runtime, client, is_unreachable: AtomicBool::new(false) })
     }
 
-    /// Says when the collector goes away, and when it is there again.
-    fn note(&self, answer: &Result<Response<Bytes>, HttpError>) {
-        let trouble = match answer {
+    /// Logs when the collector becomes unreachable, and when it is reachable again.
+    fn log_reachability(&self, answer: &Result<Response<Bytes>, HttpError>) {
+        let problem = match answer {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(answer.status().to_string()),
             Err(error) => Some(error.to_string()),
         };
-        match (self.away.swap(trouble.is_some(), Ordering::Relaxed), trouble) {
-            (false, Some(error)) => tracing::warn!(error, "the collector does not take traces"),
-            (true, None) => tracing::info!("the collector takes traces again"),
+        match (self.is_unreachable.swap(problem.is_some(), Ordering::Relaxed), problem) {
+            (false, Some(error)) => tracing::warn!(error, "the collector does not accept traces"),
+            (true, None) => tracing::info!("the collector accepts traces again"),
             (true, Some(_)) | (false, None) => {}
         }
     }
 }
 
-impl HttpClient for Collector {
+impl HttpClient for CollectorClient {
     fn send_bytes<'a, 'b>(
         &'a self,
         request: Request<Bytes>,
@@ -160,30 +164,29 @@ impl HttpClient for Collector {
     {
         Box::pin(async move {
             let answer = self.runtime.block_on(self.client.send_bytes(request));
-            self.note(&answer);
+            self.log_reachability(&answer);
             answer
         })
     }
 }
 
-/// Makes a span of OpenTelemetry of each span of an intent that ends.
-struct Traces {
+/// Converts each span of an intent into an OpenTelemetry span when it ends.
+struct TraceLayer {
     processor: Arc<BatchSpanProcessor>,
     scope: InstrumentationScope,
 }
 
-/// What is known of an open span.
-struct Open {
+struct OpenSpan {
     began: SystemTime,
     fields: Fields,
 }
 
-/// The fields that a trace has, under `a2g.` and their names here.
+/// The exported fields of a span, with the prefix `a2g.`.
 #[derive(Default)]
 struct Fields {
     intent: Option<Uuid>,
-    /// Whether the span is that of an intent that ran.
-    ran: bool,
+    /// `true` for the span of an intent that ran.
+    has_run: bool,
     failed: Option<String>,
     attributes: Vec<KeyValue>,
 }
@@ -191,13 +194,13 @@ struct Fields {
 impl Visit for Fields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         if field.name() == "failed" && value {
-            self.failed = Some("the governor did not take the report".to_owned());
+            self.failed = Some("the governor did not acknowledge the report".to_owned());
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "status" {
-            self.ran = true;
+            self.has_run = true;
             self.failed = (value != "SUCCESS").then(|| value.to_owned());
         }
         self.attributes.push(KeyValue::new(format!("a2g.{}", field.name()), value.to_owned()));
@@ -212,21 +215,21 @@ impl Visit for Fields {
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let Some(span) = context.span(id) else { return };
         if fields.intent.is_none() {
             let above = span.parent();
-            fields.intent = above.and_then(|above| above.extensions().get::<Open>()?.fields.intent);
+            fields.intent = above.and_then(|above| above.extensions().get::<OpenSpan>()?.fields.intent);
         }
-        span.extensions_mut().insert(Open { began: SystemClock.now().into(), fields });
+        span.extensions_mut().insert(OpenSpan { began: SystemClock.now().into(), fields });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(open) = span.extensions_mut().get_mut::<Open>()
+            && let Some(open) = span.extensions_mut().get_mut::<OpenSpan>()
         {
             values.record(&mut open.fields);
         }
@@ -234,17 +237,17 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Traces {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(open) = span.extensions_mut().remove::<Open>() else { return };
+        let Some(open) = span.extensions_mut().remove::<OpenSpan>() else { return };
         if let Some(data) = self.data(span.name(), open) {
             self.processor.on_end(data);
         }
     }
 }
 
-impl Traces {
-    /// The span as it is exported; `None` for one of no intent.
-    fn data(&self, name: &'static str, open: Open) -> Option<SpanData> {
-        let Open { began, fields: Fields { intent, ran, failed, attributes } } = open;
+impl TraceLayer {
+    /// The span as it is exported; `None` if it belongs to no intent.
+    fn data(&self, name: &'static str, open: OpenSpan) -> Option<SpanData> {
+        let OpenSpan { began, fields: Fields { intent, has_run, failed, attributes } } = open;
         let intent = intent?;
         let trace = TraceId::from(intent.as_u128());
         let root = SpanId::from(intent.as_u64_pair().1);
@@ -253,11 +256,12 @@ impl Traces {
             "delivery" => SpanKind::Client,
             _part_of_an_intent => SpanKind::Internal,
         };
-        // An intent that was refused, or whose receipt was there already, is another beside the one that ran.
-        let (id, parent) = match (name, ran) {
+        // Only the intent span that ran is the root. A refusal, or a repeat that got the stored receipt, is another
+        // span of the same trace.
+        let (id, parent) = match (name, has_run) {
             ("intent", true) => (root, SpanId::INVALID),
-            ("intent", false) => (another(), SpanId::INVALID),
-            _part_of_an_intent => (another(), root),
+            ("intent", false) => (random_span_id(), SpanId::INVALID),
+            _part_of_an_intent => (random_span_id(), root),
         };
         Some(SpanData {
             span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default()),
@@ -277,7 +281,7 @@ impl Traces {
     }
 }
 
-/// The id of one more span.
-fn another() -> SpanId {
+/// A random span id.
+fn random_span_id() -> SpanId {
     SpanId::from(Uuid::new_v4().as_u64_pair().1)
 }

@@ -1,56 +1,54 @@
-//! Text for people: sentences and colours. Colours only on a terminal, and never with `NO_COLOR`.
+//! Text output. Colours are used on terminals only, and never with `NO_COLOR`.
 //!
-//! Words of a tool, a guest or a report are escaped on their way out, so that they cannot steer a
-//! terminal.
+//! All output is escaped, so that text of a tool, a guest or a report cannot control the terminal.
 
 use crate::ident::steers;
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// The width of a list that goes to no terminal, unless `COLUMNS` is set.
+/// The width of a list that is not printed to a terminal, unless `COLUMNS` is set.
 const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
-/// The narrowest list that can be read.
 const MIN_COLUMNS: u16 = 40;
 
-/// Whether colours may go to a stream.
+/// Returns `true` if colours may be written to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
 pub(super) fn colours(stream: &impl IsTerminal) -> bool {
     let no_color = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());
     stream.is_terminal() && !no_color
 }
 
-/// The width to write to `stream` with.
+/// The width of lines on `stream`.
 pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
     usize::from(if columns == 0 { columns_wanted() } else { columns })
 }
 
-/// The width of a list that goes to no terminal.
+/// The width of a list that is not printed to a terminal.
 #[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
 fn columns_wanted() -> u16 {
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
-    said.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(MIN_COLUMNS))
+    let wanted = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
+    wanted.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(MIN_COLUMNS))
 }
 
-/// Prints text on standard output. A reader that went away, such as `head`, is no failure.
+/// Prints text on standard output. A reader that has ended, such as `head`, is not an error.
 pub(super) fn print(text: impl Display) {
-    let _reader_went_away = writeln!(std::io::stdout(), "{}", escaped(text, &['\n', '\t']));
+    let _reader_went_away = writeln!(std::io::stdout(), "{}", escape(text, &['\n', '\t']));
 }
 
 /// Prints text on standard error.
 pub(super) fn note(text: impl Display) {
-    let _nowhere_to_say_it = writeln!(std::io::stderr(), "{}", escaped(text, &['\n', '\t']));
+    let _nowhere_to_say_it = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
 }
 
-/// Text of others that must not look like lines of ours.
+/// Escapes text of other parties, including line ends, so that it cannot imitate lines of this program.
 pub(super) fn one_line(text: impl Display) -> String {
-    escaped(text, &[])
+    escape(text, &[])
 }
 
-/// Escapes characters that steer, but for those in `kept`, as JSON does: JSON text stays JSON, and says
-/// the same.
-fn escaped(text: impl Display, kept: &[char]) -> String {
+/// Escapes terminal control characters, except those in `kept`, in JSON's form: JSON text stays JSON with the same
+/// value.
+fn escape(text: impl Display, kept: &[char]) -> String {
     let text = text.to_string();
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
@@ -73,14 +71,14 @@ mod tests {
         for c in (0..=0x1f).chain(0x7f..=0x9f).filter_map(char::from_u32) {
             assert_eq!(one_line(format_args!("a{c}ü")), format!("a\\u{:04x}ü", u32::from(c)));
         }
-        assert_eq!(escaped("a\tb\n\u{1b}c", &['\n', '\t']), "a\tb\n\\u001bc");
+        assert_eq!(escape("a\tb\n\u{1b}c", &['\n', '\t']), "a\tb\n\\u001bc");
         assert_eq!(one_line("txt.\u{202e}exe\u{200b} ü→"), "txt.\\u202eexe\\u200b ü→");
     }
 
     #[test]
     fn escaped_json_says_the_same() {
         let value = serde_json::json!({ "a\u{7f}": "\u{1b}[2J \u{9b}2J\n" });
-        let shown = escaped(&value, &['\n', '\t']);
+        let shown = escape(&value, &['\n', '\t']);
         assert!(!shown.chars().any(char::is_control), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
     }

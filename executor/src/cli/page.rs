@@ -1,53 +1,53 @@
 //! A receipt as a page of labelled lines.
 
-use super::layout::wrapped;
+use super::layout::wrap;
 use super::output::one_line;
 use serde_json::{Map, Value};
 
-/// Members that the report says again of its receipt.
-const SAID_ALREADY: [&str; 3] = ["agent_did", "intent_id", "status"];
-/// Members that are a tool's own words, whose form means something.
+/// Members of the report that the receipt has as well.
+const REPEATED_MEMBERS: [&str; 3] = ["agent_did", "intent_id", "status"];
+/// Members with a tool's own JSON, which is printed as JSON.
 const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
-/// Columns between a label and the lines below it.
+/// Indent of the lines below a label, in columns.
 const STEP: usize = 2;
 
-/// A receipt, as JSON has it, and the moment at which it ended in words.
+/// Formats a receipt, given as JSON, with the formatted time of its end.
 pub(super) fn page(receipt: Value, ended: String, width: usize) -> String {
     let Value::Object(mut receipt) = receipt else { return String::new() };
     if let Some(Value::Object(report)) = receipt.remove("report") {
-        receipt.extend(report.into_iter().filter(|(name, _)| !SAID_ALREADY.contains(&name.as_str())));
+        receipt.extend(report.into_iter().filter(|(name, _)| !REPEATED_MEMBERS.contains(&name.as_str())));
     }
     receipt.insert("ended".to_owned(), Value::String(ended));
     let mut lines = Vec::new();
-    put(&receipt, 0, width, &mut lines);
+    push_members(&receipt, 0, width, &mut lines);
     lines.join("\n")
 }
 
-fn put(members: &Map<String, Value>, indent: usize, width: usize, lines: &mut Vec<String>) {
+fn push_members(members: &Map<String, Value>, indent: usize, width: usize, lines: &mut Vec<String>) {
     let longest = members.keys().map(|name| name.chars().count()).max().unwrap_or(0);
     for (name, value) in members {
         let start = format!("{:indent$}{:longest$}  ", "", one_line(name));
         match (plain(value), value) {
             _ if AS_JSON.contains(&name.as_str()) => lines.push(json(&start, value)),
-            (Some(text), _) => lines.push(wrapped(&start, &text, width)),
+            (Some(text), _) => lines.push(wrap(&start, &text, width)),
             (None, Value::Array(items)) => {
                 for (nth, item) in items.iter().enumerate() {
                     let blank = " ".repeat(start.chars().count());
                     let start = if nth == 0 { &start } else { &blank };
                     let text = plain(item).unwrap_or_else(|| one_line(item));
-                    lines.push(wrapped(start, &text, width));
+                    lines.push(wrap(start, &text, width));
                 }
             }
             (None, Value::Object(inner)) => {
                 lines.push(start.trim_end().to_owned());
-                put(inner, indent + STEP, width, lines);
+                push_members(inner, indent + STEP, width, lines);
             }
-            (None, other) => lines.push(wrapped(&start, &one_line(other), width)),
+            (None, other) => lines.push(wrap(&start, &one_line(other), width)),
         }
     }
 }
 
-/// A value that one line can say: a word, a number, or a few of them.
+/// A value in one line, if it is a scalar or a few scalars.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("none".to_owned()),
@@ -59,8 +59,9 @@ fn plain(value: &Value) -> Option<String> {
             Some(items.iter().filter_map(plain).collect::<Vec<_>>().join(", "))
         }
         Value::Object(members) if members.values().all(is_scalar) => {
-            let said = members.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
-            Some(one_line(said.collect::<Vec<_>>().join(", ")))
+            let members_text =
+                members.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+            Some(one_line(members_text.collect::<Vec<_>>().join(", ")))
         }
         Value::Array(_) | Value::Object(_) => None,
     }

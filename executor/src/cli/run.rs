@@ -1,30 +1,29 @@
-//! `run`: one tool under limits that the operator names, or any module with its standard streams
-//! passed through.
+//! `run`: one tool under limits from the command line, or any module with its standard streams passed through.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Run;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
-use super::setup::{Grouped, Workshop, config, contain};
+use super::setup::{CgroupGuard, ToolRuntime, config, contain, take_authority};
 use crate::call::{Call, Door, Priority};
-use crate::capability::{Ceilings, Claims, Grant, Permit, Roots};
+use crate::capability::{Ceilings, Claims, Permit};
 use crate::catalog::{CompileJob, Compiled};
 use crate::config::Config;
 use crate::fault::Fault;
 use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{AcceptUnsigned, Governor, Trust};
+use crate::govern::{Governor, Granter, OperatorLimits, Trust};
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::{Inline, RunAs};
 use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use crate::run::{Capacity, Executor, Settings, Watcher};
 use crate::sandbox::{Code, Input};
 use crate::tool::{Contract, Descriptor};
-use crate::verdict::{Decision, Manifest, Verdict};
+use crate::verdict::Manifest;
 use crate::wire::a2g::{encode, fault};
 use crate::wire::strict_json;
 use anyhow::{Context as _, bail};
@@ -34,52 +33,49 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How long the verdict of a command line holds.
-const VALIDITY: time::Duration = time::Duration::minutes(5);
-
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    // A refusal is this command's own answer, not news for a log.
+    // The command prints a refusal as its answer, so that the log need not have it.
     start_logging("warn,a2g_executor::run::refusals=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    // A module is the operator's own try, inside this process.
+    // A module is run by the operator for a trial, and inside this process.
     let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
-        runtime.block_on(module(&arguments, &config))
+        runtime.block_on(run_module(&arguments, &config))
     } else {
-        runtime.block_on(tool(&arguments, config, run_as))
+        runtime.block_on(run_tool(&arguments, config, run_as))
     };
     runtime.shutdown_background();
     code
 }
 
-/// Limits as the options name them.
+/// The limits of the options.
 struct Limits {
     memory: Option<MemoryLimit>,
     cpu: Option<CpuPercent>,
     timeout: Option<Timeout>,
 }
 
-fn limits(arguments: &Run) -> Result<Limits, Usage> {
-    fn ranged<T>(
+fn parse_limits(arguments: &Run) -> Result<Limits, UsageError> {
+    fn parse_limit<T>(
         option: &str,
         value: Option<u64>,
-        make: fn(u64) -> Result<T, OutOfRange>,
-    ) -> Result<Option<T>, Usage> {
-        value.map(make).transpose().map_err(|error| Usage(format!("`{option}` {error}")))
+        make: fn(u64) -> Result<T, OutOfRangeError>,
+    ) -> Result<Option<T>, UsageError> {
+        value.map(make).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
     }
     Ok(Limits {
-        memory: ranged("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
-        cpu: ranged("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
-        timeout: ranged("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
+        memory: parse_limit("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
+        cpu: parse_limit("--max-cpu-percent", arguments.max_cpu_percent, CpuPercent::new)?,
+        timeout: parse_limit("--timeout-seconds", arguments.timeout_seconds, Timeout::from_seconds)?,
     })
 }
 
 /// Runs a tool of the catalogue through the same pipeline as every door.
-async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
+async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
-        bail!(Usage(
+        bail!(UsageError(
             "`--mount`, `--env` and arguments after `--` are for modules; a tool takes `--arguments`".into()
         ));
     }
@@ -87,48 +83,56 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         at_most: None,
         priority: Priority::Normal,
         door: Door::Cli,
-        agent: AgentDid::parse(&arguments.agent).map_err(|error| Usage(format!("`--agent` {error}")))?,
+        agent: AgentDid::parse(&arguments.agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
         intent: IntentId::random(),
         is_new: true,
         charge: crate::memory::Charge::default(),
-        tool: ToolName::parse(&arguments.tool).map_err(|error| Usage(error.to_string()))?,
-        arguments: tool_arguments(&arguments.arguments)?,
+        tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
+        arguments: read_arguments(&arguments.arguments)?,
         context: None,
     };
-    let grouped = Grouped::set_up(&config);
-    let workshop = Workshop::new(&config, 1, grouped.share(), run_as, |text| note(text))?;
+    let cgroup_guard = CgroupGuard::create(&config);
+    let tools_runtime = ToolRuntime::new(&config, 1, cgroup_guard.share(), run_as, |text| note(text))?;
     let local = match &arguments.policy {
-        Some(path) => policy(path, &workshop)?,
-        None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&workshop.clock)),
+        Some(path) => policy_governor(path, &tools_runtime)?,
+        None => LocalGovernor::new(PolicySet::builtin()?, Arc::clone(&tools_runtime.clock)),
+    };
+    let authority = take_authority()?;
+    let operator_limits = match arguments.policy {
+        Some(_) => None,
+        None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
     };
     let settings = Settings {
+        granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: Capacity { concurrent: 1, concurrent_per_agent: 1, queue: 1, queue_per_agent: 1 },
-        accept_unsigned: arguments.policy.is_none().then(AcceptUnsigned::given_on_the_command_line),
+        accept_unsigned: None,
         signatures: None,
     };
-    // No proof comes from a command line.
-    let trust = Trust::of_nobody(config.did.clone());
+    // No proofs: the command line cannot carry one.
+    let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
-    let loaded = workshop.load(&config, 1).await?;
-    let egress = workshop.egress(&config)?;
-    // Nobody asks again for what a command ran, and its report goes to the one who typed it.
+    let loaded = tools_runtime.load(&config, 1).await?;
+    let egress = tools_runtime.egress(&config)?;
+    // In memory: no caller can repeat the intent later, and the report is printed.
     let journal = Journal::in_memory();
-    let clock = Arc::clone(&workshop.clock);
+    let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
-    let ran = if arguments.policy.is_some() {
-        executor.intent(call, Watcher::nobody()).await.map(|answer| (Some(answer.verdict), answer.receipt))
-    } else {
-        // Whoever types the limits is the governor of this one call.
-        let verdict = typed_verdict(arguments, &call, workshop.clock.now())?;
-        executor.execute(call, verdict, None).await.map(|receipt| (None, Some(receipt)))
+    let result = match operator_limits {
+        None => executor
+            .intent(call, Watcher::nobody())
+            .await
+            .map(|answer| (Some(answer.verdict), answer.receipt)),
+        Some(limits) => {
+            executor.execute_for_operator(call, limits).await.map(|receipt| (None, Some(receipt)))
+        }
     };
-    Ok(match ran {
+    Ok(match result {
         Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
         Ok((verdict, None)) => {
             let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
-            note(format_args!("refused: the verdict is {decision}, which waits for a person"));
+            note(format_args!("refused: the verdict is {decision}, and a person would have to approve it"));
             ExitCode::from(3)
         }
         Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
@@ -136,7 +140,7 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
         }
         Err(refused) => {
             let (_, message, data) = fault::error(&refused);
-            let message = refusal(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
+            let message = refusal_message(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -146,65 +150,56 @@ async fn tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<
     })
 }
 
-/// What the protocol's sentence leaves to a pointer, or says in the words of another door.
-fn refusal(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
+/// Rewords a fault whose message relies on the JSON pointer, or names another door's method.
+fn refusal_message(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refused else { return None };
     if pointer == "/tool" {
         let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
-        return Some(format!(
-            "there is no tool `{tool}`{nearest}: `a2g-executor tool list` shows what there is"
-        ));
+        return Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"));
     }
     let argument = pointer.strip_prefix("/arguments/")?;
     Some(format!("{message} (argument `{}`)", one_line(argument)))
 }
 
-fn policy(path: &Path, workshop: &Workshop) -> anyhow::Result<LocalGovernor> {
+fn policy_governor(path: &Path, tools_runtime: &ToolRuntime) -> anyhow::Result<LocalGovernor> {
     if path.is_dir() {
-        return local_governor(Some(path), Arc::clone(&workshop.clock));
+        return local_governor(Some(path), Arc::clone(&tools_runtime.clock));
     }
-    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&workshop.clock)))
+    Ok(LocalGovernor::new(PolicySet::load_file(path)?, Arc::clone(&tools_runtime.clock)))
 }
 
-/// The arguments: JSON as given, from a file, or from standard input.
-fn tool_arguments(given: &str) -> anyhow::Result<Map<String, Value>> {
-    let text = match given.strip_prefix('@') {
+/// Reads the arguments: JSON, a file with it, or standard input.
+fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
+    let text = match argument.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("`{path}` cannot be read"))?,
-        None if given == "-" => {
+        None if argument == "-" => {
             let mut text = String::new();
             std::io::stdin().read_to_string(&mut text).context("standard input is not text")?;
             text
         }
-        None => given.to_owned(),
+        None => argument.to_owned(),
     };
     let bounds = strict_json::JsonBounds { max_bytes: 64 << 20, ..Default::default() };
     strict_json::check(text.as_bytes(), &bounds)
-        .map_err(|fault| Usage(format!("`--arguments`: {}", fault::error(&fault).1)))?;
+        .map_err(|fault| UsageError(format!("`--arguments`: {}", fault::error(&fault).1)))?;
     serde_json::from_str(&text).map_err(|_| {
-        Usage("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
+        UsageError("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
     })
 }
 
-fn typed_verdict(arguments: &Run, call: &Call, now: time::OffsetDateTime) -> Result<Verdict, Usage> {
-    let Limits { memory, cpu, timeout } = limits(arguments)?;
-    Ok(Verdict {
-        decision: Decision::Approved,
-        intent: call.intent,
-        risk: None,
-        manifest: Manifest {
-            max_memory: memory,
-            max_cpu: cpu,
-            timeout,
-            network_allowed: None,
-            filesystem_scope: arguments.scope.clone(),
-        },
-        conditions: Vec::new(),
-        expires_at: Some(now + VALIDITY),
-        reason: None,
+/// The limits of a tool, as the options name them.
+fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
+    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
+    Ok(Manifest {
+        max_memory: memory,
+        max_cpu: cpu,
+        timeout,
+        network_allowed: None,
+        filesystem_scope: arguments.scope.clone(),
     })
 }
 
-/// Prints a report: the result on standard output, the measurements beside it on standard error.
+/// Prints a report: the result on standard output, the measurements on standard error.
 fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     if arguments.json {
         print(encode::report(receipt));
@@ -225,7 +220,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
             | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => {
-                note(format_args!("error: {}", sentence(&receipt.outcome, arguments.policy.is_none())));
+                note(format_args!("error: {}", error_message(&receipt.outcome)));
             }
         }
         for Denial { what, reason, count } in &usage.denied {
@@ -237,7 +232,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         }
         let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
         listing.row([
-            judged(end.status().as_str(), matches!(end, End::Returned(_))),
+            status_cell(end.status().as_str(), matches!(end, End::Returned(_))),
             text(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
             text(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
             text(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),
@@ -257,7 +252,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     }
 }
 
-/// What to change when a tool reached for a path outside of its scope and the command line set it.
+/// Advice for a tool that was denied a path outside the scope of the command line.
 fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     let outside = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
     if !outside || arguments.policy.is_some() {
@@ -268,73 +263,70 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     }
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
     Some(if arguments.scope.is_empty() {
-        format!("`--scope` lets a tool into a folder; the configuration allows {areas}")
+        format!("`--scope` grants access to files; the configuration allows {areas}")
     } else {
         format!("no `--scope` matches that path, or the configuration does not: it allows {areas}")
     })
 }
 
-/// Runs any module as a command, with the executor's own standard streams.
-async fn module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
+/// Runs any module as a command, with this process's own standard streams.
+async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode> {
     if arguments.policy.is_some() || !arguments.scope.is_empty() || arguments.arguments != "{}" {
-        bail!(Usage(
+        bail!(UsageError(
             "`--policy`, `--scope` and `--arguments` are for tools; a module takes `--mount` and `-- args`"
                 .into()
         ));
     }
-    let Limits { memory, cpu, timeout } = limits(arguments)?;
-    let (folders, env) = (folders(&arguments.mount)?, variables(&arguments.env)?);
+    let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
+    let (folders, env) = (parse_mounts(&arguments.mount)?, parse_variables(&arguments.env)?);
     let path = Path::new(&arguments.tool);
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
-    let workshop = Workshop::new(config, 1, None, RunAs::Server, |text| note(text))?;
+    let tools_runtime = ToolRuntime::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let job = CompileJob { wasm, contract: Contract::Command };
     let still = |seconds| note(format_args!("still compiling: {seconds} s so far"));
-    let Compiled { module, component, .. } = workshop.compiler.run(&job, &still)?;
+    let Compiled { module, component, .. } = tools_runtime.compiler.run(&job, &still)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
-    let artifact = workshop.sandbox.load(code)?;
-    let (network, areas) = (Some(false), Some(Vec::new()));
-    let claims = Claims { memory, cpu, timeout, network, areas, ..Claims::default() };
-    let grant = Grant::new([(Layer::Verdict, claims)], &config.ceilings)?;
-    let roots = Roots::of_operator(&folders)?;
-    let permit = Permit::new(grant, roots);
+    let artifact = tools_runtime.sandbox.load(code)?;
+    let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
+    let permit = Permit::of_operator(claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
         env,
     };
-    let inline = Inline::new(Arc::clone(&workshop.sandbox), Arc::clone(&workshop.clock));
+    let inline = Inline::new(Arc::clone(&tools_runtime.sandbox), Arc::clone(&tools_runtime.clock));
     let execution = inline.begin(&permit, Arc::default());
     let outcome = inline.run(artifact, permit, input, &execution).await;
     Ok(exit_code(&outcome))
 }
 
-fn folders(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, Usage> {
+fn parse_mounts(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
     let split = |mount: &String| {
         let (host, guest) = mount.split_once(':').ok_or_else(|| {
-            Usage(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
+            UsageError(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
         })?;
         Ok((PathBuf::from(host), guest.to_owned()))
     };
     mounts.iter().map(split).collect()
 }
 
-fn variables(env: &[String]) -> Result<Vec<(String, String)>, Usage> {
+fn parse_variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> {
     let split = |variable: &String| {
         let (name, value) = variable
             .split_once('=')
-            .ok_or_else(|| Usage(format!("`--env {variable}` has to be NAME=VALUE")))?;
+            .ok_or_else(|| UsageError(format!("`--env {variable}` has to be NAME=VALUE")))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     env.iter().map(split).collect()
 }
 
-/// The module's own exit code; what the executor ended has the codes that shells use.
+/// The module's own exit code; 124 for a timeout and 134 for a trap, as shells have them.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
         End::Exited { code, .. } => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
         End::LimitReached(limit) => {
-            note(format_args!("error: {}", sentence(outcome, true)));
+            note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(if *limit == Limit::Time { 124 } else { 134 })
         }
         End::Trapped(_)
@@ -343,17 +335,17 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         | End::Unlinkable(_)
         | End::Crashed(_)
         | End::Aborted(_) => {
-            note(format_args!("error: {}", sentence(outcome, true)));
+            note(format_args!("error: {}", error_message(outcome)));
             ExitCode::from(134)
         }
     }
 }
 
-/// What went wrong, in the words of the report. Who typed the limits has seen no verdict.
-fn sentence(outcome: &Outcome, typed: bool) -> String {
+/// The report's sentence about a run that did not succeed. The operator's limits are those of this command line.
+fn error_message(outcome: &Outcome) -> String {
     let sentence = encode::sentence(outcome).unwrap_or_default();
-    if typed && matches!(outcome.end, End::LimitReached(_)) {
-        return sentence.replace("set by the verdict", "set on the command line");
+    if matches!(outcome.end, End::LimitReached(_)) {
+        return sentence.replace("set by the operator", "set on the command line");
     }
     sentence
 }

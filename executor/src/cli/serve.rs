@@ -1,26 +1,30 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-use super::doors::{doorways, keyring};
+use super::doors::{keyring, protocol_routers};
 use super::output::{note, one_line, print};
-use super::setup::{Grouped, OR_ANOTHER_USER, Workshop, config, contain, file, owners, tell_of_root};
+use super::setup::{
+    ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, config, contain, file, owners, take_authority,
+    warn_about_root,
+};
 use crate::catalog::prepare;
 use crate::clock::Clock;
 use crate::config::{Config, Layout};
 use crate::deliver;
 use crate::egress::MAX_LOOKUPS;
+use crate::error_chain::ErrorChain;
 use crate::govern::local::{LocalGovernor, PolicySet};
 use crate::govern::{
-    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, IntentSignatures, IssuerSettings, KeyPair, Push,
-    Records, RemoteGovernor, TokenIssuers, Trust,
+    AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
+    KeyPair, Push, RemoteGovernor, ReportLog, TokenIssuers, Trust,
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{IfMissing, Journal, Opening, Recovered};
+use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
 use crate::memory;
 use crate::run::{Capacity, Executor, Settings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
-use crate::serve::{HttpDoor, HttpSettings, KnownCallers, Rpc, Tls, a2g, serve_stdio};
+use crate::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,37 +33,38 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Mutex, mpsc};
 
-/// The interval between checks for memory that can be given back.
+/// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of large blocks that have to be allocated before memory is given back again.
+/// Bytes of large blocks that have to be allocated before memory is returned again.
 const TRIM_BYTES: u64 = 4 << 20;
-/// How long reports may still be delivered after the last run has ended.
+/// Time for the delivery of reports after the last run has ended.
 const LAST_DELIVERIES: Duration = Duration::from_secs(5);
-/// How long the last receipts may still find no room on the disk.
+/// Time for the last receipts to be written while the disk is full.
 const LAST_RECEIPTS: Duration = Duration::from_secs(5);
-/// How long a thread that ran a guest, or waited for the kernel, is kept for the next.
-const THREADS_KEPT: Duration = Duration::from_millis(500);
-/// How many threads may wait beside those that guests and look-ups of names can hold: for what the server itself waits
-/// for, such as the control group of a child.
+/// Time that an idle blocking thread is kept. tokio's default of 10 seconds would leave threads behind for longer than
+/// the second within which everything of a run is gone.
+const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
+/// Blocking threads besides those that guests and DNS look-ups can hold, for the server's own waits, such as for the
+/// control group of a child.
 const OWN_THREADS: usize = 16;
 
-/// Where messages come from.
+/// The transport that messages arrive over.
 enum Transport {
     /// HTTP and WebSocket.
     Listen,
     /// JSON-RPC on standard input and output.
     Stdio,
-    /// A2E there.
+    /// A2E on standard input and output.
     A2eStdio(A2eSettings),
 }
 
 impl Transport {
-    fn of(arguments: &Serve, config: &Config) -> Result<Self, super::Usage> {
+    fn select(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
         match (&config.doors.a2e, arguments) {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
             (None, Serve { a2e_stdio: true, .. }) => {
-                Err(super::Usage("`--a2e-stdio`, and `doors.a2e.enabled` is false".to_owned()))
+                Err(super::UsageError("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
             }
             (_, _) => Ok(Self::Listen),
         }
@@ -72,59 +77,73 @@ impl Transport {
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     memory::give_large_blocks_back();
-    let config = configured(&arguments)?;
-    let transport = Transport::of(&arguments, &config)?;
-    let accept_unsigned = arguments.insecure_accept_unsigned.then(AcceptUnsigned::given_on_the_command_line);
+    let config = read_config(&arguments)?;
+    let transport = Transport::select(&arguments, &config)?;
+    let authority = take_authority()?;
+    let accept_unsigned =
+        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
+    let granter = Granter::new(authority);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
-            bail!(super::Usage(format!(
+            bail!(super::UsageError(format!(
                 "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
                 config.listen
             )));
         }
-        tracing::warn!("--insecure-accept-unsigned: whoever reaches this door decides what runs");
+        tracing::warn!("--insecure-accept-unsigned: any client that reaches this port decides what runs");
     }
     if transport.listens() {
-        check_callers_are_known(&config)?;
+        check_reach(&config)?;
     }
     let run_as = contain(&config, transport.listens().then_some(&config.listen))?;
-    tell_of_root(&config, run_as);
+    warn_about_root(&config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
-    let most_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
+    let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(most_threads)
-        .thread_keep_alive(THREADS_KEPT)
+        .max_blocking_threads(max_threads)
+        .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()?;
-    let grouped = Grouped::set_up(&config);
+    let cgroup_guard = CgroupGuard::create(&config);
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    let served = runtime.block_on(serve(&config, &grouped, run_as, accept_unsigned, if_missing, transport));
+    let served = runtime.block_on(serve(
+        &config,
+        &cgroup_guard,
+        run_as,
+        granter,
+        accept_unsigned,
+        if_missing,
+        transport,
+    ));
     match served {
-        // A guest that is stuck in a host call keeps its thread; the process does not wait for it.
+        // Does not wait for threads: a guest that is stuck in a host call keeps its own.
         Ok(()) => runtime.shutdown_background(),
-        // What was started before it failed ends with the process. A runtime that is taken down under it would
-        // make its timers panic, and that would be read for the reason.
+        // Leaked on purpose: tasks that were started before the failure end with the process. Dropping the runtime
+        // would make their timers panic, and the panic would look like the cause.
         Err(_) => std::mem::forget(runtime),
     }
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// `config check`: reads the configuration and says what would be in force.
+/// `config check`: reads the configuration and prints the effective settings.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
-        bail!(super::Usage(format!("`--tools` names `{}`, and there is no such folder", tools.display())));
+        bail!(super::UsageError(format!(
+            "`--tools` names `{}`, and there is no such folder",
+            tools.display()
+        )));
     }
     let config = config(setup)?;
-    let said_by = file(setup).unwrap_or(Path::new("the defaults"));
-    config.check_places(said_by)?;
-    config.check_folders(said_by)?;
+    let origin = file(setup).unwrap_or(Path::new("the defaults"));
+    config.check_paths(origin)?;
+    config.check_folders(origin)?;
     let run_as = contain(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
-    // A governor elsewhere has policies of its own.
+    // A remote governor has its own policies.
     let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    check_callers_are_known(&config)?;
+    check_reach(&config)?;
     let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
@@ -135,10 +154,13 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     print(format_args!("listen      {}{with}", config.listen));
     match (&config.callers, callers.as_ref().and_then(Callers::count)) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
-        _ => print("callers     whoever reaches it"),
+        _ => print("callers     any that reaches it"),
     }
-    for (caller, issuer) in callers.iter().flat_map(Callers::without_issuer) {
-        note(format_args!("warning: `{}` shows a JWT of {issuer}: {WITHOUT_ISSUER}", one_line(caller)));
+    for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
+        note(format_args!(
+            "warning: `{}` shows a JWT of {issuer}: {UNKNOWN_ISSUER_WARNING}",
+            one_line(caller)
+        ));
     }
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
         print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
@@ -147,7 +169,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         let agents = keys.agents().count();
         print(format_args!("nexus       on, agents with keys: {agents}"));
     }
-    let governor = config.governor.as_ref().map_or("inside this process".to_owned(), GovernorUrl::shown);
+    let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact);
     print(format_args!("governor    {governor}"));
     if let Some(policies) = inside {
         let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
@@ -161,11 +183,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
     }
     let (journal, loses_nothing) = (config.journal.display(), config.durability.as_str());
-    print(format_args!("journal     {journal}, loses nothing by: {loses_nothing}"));
+    print(format_args!("journal     {journal}, survives: {loses_nothing}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
     let ahead = match config.isolation {
-        Isolation::Process => format!("a process for each run, {} wait ahead of time", config.waiting),
+        Isolation::Process => format!("a process for each run, {} forked ahead of time", config.waiting),
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
     print(format_args!("isolation   {ahead}"));
@@ -208,7 +230,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if ceilings.network {
         let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
         let whom = if hosts.is_empty() {
-            "nobody, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
+            "no hosts, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
         } else {
             hosts.join(", ")
         };
@@ -222,7 +244,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the user as which tools run: for each folder where the folder decides.
+/// Prints the user that tools run as, for each folder where its owner decides.
 fn print_users(config: &Config, run_as: RunAs) {
     match run_as {
         RunAs::Server => {}
@@ -234,7 +256,7 @@ fn print_users(config: &Config, run_as: RunAs) {
                 match run_as.user_for([owner]) {
                     Some(user) => print(format_args!("            {user} in {}", folder.display())),
                     None => print(format_args!(
-                        "            root in {}, which is root's: {OR_ANOTHER_USER}",
+                        "            root in {}, which is root's: {ANOTHER_USER_ADVICE}",
                         folder.display()
                     )),
                 }
@@ -243,13 +265,14 @@ fn print_users(config: &Config, run_as: RunAs) {
     }
 }
 
-fn configured(arguments: &Serve) -> anyhow::Result<Config> {
+fn read_config(arguments: &Serve) -> anyhow::Result<Config> {
     let mut config = config(&arguments.setup)?;
     if let Some(listen) = &arguments.listen {
         config.listen.clone_from(listen);
     }
     if let Some(url) = &arguments.governor {
-        config.governor = Some(GovernorUrl::parse(url).map_err(super::Usage)?);
+        config.governor =
+            Some(GovernorUrl::parse(url).map_err(|error| super::UsageError(error.to_string()))?);
     }
     if let Some(policies) = &arguments.policies {
         config.policies = Some(policies.clone());
@@ -258,23 +281,25 @@ fn configured(arguments: &Serve) -> anyhow::Result<Config> {
     if let Some(reports) = &arguments.reports {
         config.reports = Some(reports.clone());
     }
-    config.check_places(Path::new("the command line"))?;
+    config.check_paths(Path::new("the command line"))?;
     Ok(config)
 }
 
 async fn serve(
     config: &Config,
-    grouped: &Grouped,
+    cgroup_guard: &CgroupGuard,
     run_as: RunAs,
+    granter: Granter,
     accept_unsigned: Option<AcceptUnsigned>,
     if_missing: IfMissing,
     transport: Transport,
 ) -> anyhow::Result<()> {
     let concurrent = u32::try_from(config.capacity.concurrent)?;
-    let workshop =
-        Workshop::new(config, concurrent, grouped.share(), run_as, |text| tracing::info!("{text}"))?;
-    let (governor, pushes) = governor(config, &workshop)?;
+    let tools_runtime =
+        ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
+    let (governor, pushes) = governor(config, &tools_runtime)?;
     let settings = Settings {
+        granter,
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
         capacity: config.capacity,
@@ -284,42 +309,42 @@ async fn serve(
     memory::set_budget(config.memory.bytes(), config.caller_share());
     if config.max_expected_output() > config.memory.bytes() {
         tracing::warn!(
-            "`server.max_memory_mb` has no room for the output of `executor.concurrent` runs of `ceilings.max_output_bytes` \
+            "`server.max_memory_mb` is too small for the output of `executor.concurrent` runs with `ceilings.max_output_bytes` \
              each: fewer may run at once"
         );
     }
-    tokio::spawn(give_memory_back());
+    tokio::spawn(trim_memory());
     let trust = Trust::read(&config.trust, config.did.clone())?;
-    let workshop = Arc::new(workshop);
-    let loaded = workshop.start(config, workshop.read(config)?, config.waiting).await?;
-    let egress = workshop.egress(config)?;
+    let tools_runtime = Arc::new(tools_runtime);
+    let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
+    let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journal = journal(config, if_missing, workshop.clock.now())?;
+    let journal = journal(config, if_missing, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let at_start = journal.head();
-    let clock = Arc::clone(&workshop.clock);
+    let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let methods = a2g::methods(Arc::clone(&executor))?;
     let rpc = Rpc::new(methods.into(), config.bounds, a2g::NOTIFICATIONS);
-    let known = Known::read(config, accept_unsigned)?;
-    // Who cannot be reached must not say that it is there.
+    let caller_files = CallerFiles::read(config, accept_unsigned)?;
+    // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let door = match &transport {
-        Transport::Listen => Some(bind(config, rpc.clone(), &known, &executor).await?),
+        Transport::Listen => Some(bind_server(config, rpc.clone(), &caller_files, &executor).await?),
         Transport::Stdio | Transport::A2eStdio(_) => None,
     };
-    let callers = known.callers.clone();
+    let callers = caller_files.callers.clone();
     if let Some(pushes) = pushes {
-        tokio::spawn(deliver::follow(Arc::clone(&executor), pushes));
+        tokio::spawn(deliver::follow_pushes(Arc::clone(&executor), pushes));
     }
-    // From before anybody is told that it serves: a signal that nobody waits for would end the process.
+    // Installed before the log says that it listens: without a handler, SIGHUP ends the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
-    let catalogue = Arc::new(Catalogue {
+    let catalogue = Arc::new(ServedCatalogue {
         executor: Arc::clone(&executor),
-        workshop,
+        tools_runtime,
         config: config.clone(),
-        changing: Mutex::default(),
+        changes: Mutex::default(),
     });
-    tokio::spawn(renew_at_hangup(hangup, Arc::clone(&catalogue), known));
+    tokio::spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     tokio::spawn(deliver::deliver_reports(Arc::clone(&executor)));
     executor.resume_approved();
     let (did, every) = (config.did.clone(), config.heartbeat);
@@ -334,10 +359,10 @@ async fn serve(
             stop_signal().await;
             closing.close();
         }));
-        // The signal closes the executor; open requests get their answers while it drains.
+        // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
             () = executor.closed() => {}
-            reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
+            reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
         let _answered = tokio::time::timeout(Duration::from_secs(1), serving).await;
@@ -349,14 +374,14 @@ async fn serve(
         match transport {
             Transport::A2eStdio(settings) => serve_a2e_stdio(serving, settings, bounds, callers).await,
             Transport::Listen | Transport::Stdio => {
-                serve_stdio(rpc, Arc::new(Caller::anybody(accept_unsigned))).await
+                serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned))).await
             }
         }
     });
     let served = tokio::select! {
         served = &mut serving => Some(served),
         () = stop_signal() => None,
-        reason = executor.journal().broken() => return Err(broken(&executor, &reason)),
+        reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
     drain(&executor, config.drain).await?;
@@ -369,9 +394,8 @@ async fn serve(
     }
 }
 
-/// Gives memory that was freed back to the system whenever large messages and results have passed through and
-/// fewer come, for as long as the process lives.
-async fn give_memory_back() {
+/// Returns freed memory to the system once a burst of large messages and results is over. Runs until the process ends.
+async fn trim_memory() {
     let (mut trimmed, mut before) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
@@ -385,21 +409,26 @@ async fn give_memory_back() {
     }
 }
 
-/// The journal of the configuration, with what an earlier process left in it.
+/// Opens the journal, and reports what an earlier process left in it.
 fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
     let opening = Opening { if_missing, durability: config.durability };
-    let (journal, recovered) = Journal::open(&config.journal, config.most_undelivered, opening, now)?;
+    let (journal, recovered) = Journal::open(&config.journal, config.max_undelivered, opening, now)?;
     let Recovered { aborted, undelivered } = recovered;
     if aborted > 0 {
-        tracing::warn!(aborted, "runs were cut off when the executor last ended, and are reported as such");
+        tracing::warn!(
+            aborted,
+            "runs were interrupted when the executor last ended, and are reported as such"
+        );
     }
     let (receipts, durability) = (journal.head().number, journal.durability().as_str());
     tracing::info!(journal = %config.journal.display(), receipts, undelivered, durability, "journal");
     Ok(journal)
 }
 
-/// The public key with which the executor registers with a governor elsewhere: that of `journal.key`, or of a key of its
-/// own, which the first start makes beside the journal and which signs nothing.
+/// The public key for the registration with a remote governor: that of `journal.key`, or of a separate key, which the
+/// first start creates beside the journal. A file and not a new key at each start, because a governor that sees a key
+/// expects it again. The separate key signs nothing: a signed checkpoint shows that an operator chose a key to vouch
+/// for the journal.
 fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
     if let Some(key) = signs {
         return Ok(Some(key.public().public_key()));
@@ -413,56 +442,58 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
     Ok(Some(key.public().public_key()))
 }
 
-/// Stops everything at once: nothing that would run now could be recorded.
-fn broken(executor: &Executor, reason: &str) -> anyhow::Error {
+/// Stops all runs at once: none of them could be recorded any more.
+fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     executor.close();
     executor.abort_all();
-    anyhow::anyhow!("{reason}; see `docs/operations.md`")
+    anyhow::anyhow!("{}; see `docs/operations.md`", ErrorChain(reason))
 }
 
-/// Says that strangers cannot reach a door that tells nobody apart.
-fn check_callers_are_known(config: &Config) -> Result<(), super::Usage> {
+/// Checks that a port without authentication is reachable from this machine only.
+fn check_reach(config: &Config) -> Result<(), super::UsageError> {
     if config.callers.is_some() || config.listen.is_local() {
         return Ok(());
     }
-    Err(super::Usage(format!(
-        "`server.listen` is {}, where others can call, and nobody is told apart: list the callers in \
+    Err(super::UsageError(format!(
+        "`server.listen` is {}, where other machines can call, and callers are not authenticated: list them in \
          `server.callers` (`a2g-executor caller new`), or listen on a loopback address or a socket",
         config.listen
     )))
 }
 
-/// What is wrong with a caller who shows tokens of somebody unknown.
-pub(super) const WITHOUT_ISSUER: &str =
-    "no `[[server.issuer]]` has that name, so that its tokens are not taken";
+/// The warning about a caller whose issuer is not configured.
+pub(super) const UNKNOWN_ISSUER_WARNING: &str =
+    "no `[[server.issuer]]` has that name, so its tokens are rejected";
 
-/// By what callers are known, and what SIGHUP reads again of it.
-struct Known {
-    callers: KnownCallers,
+/// The list of callers and the TLS files, which SIGHUP reloads.
+struct CallerFiles {
+    callers: CallerDirectory,
     tls: Option<Arc<Tls>>,
 }
 
-impl Known {
+impl CallerFiles {
     fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
         let listed = config.callers.as_deref().map(read).transpose()?;
-        for (caller, issuer) in listed.iter().flat_map(Callers::without_issuer) {
-            tracing::warn!(caller, %issuer, "{WITHOUT_ISSUER}");
+        for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
+            tracing::warn!(caller, %issuer, "{UNKNOWN_ISSUER_WARNING}");
         }
-        let callers = KnownCallers::new(listed.unwrap_or_else(|| Callers::anybody(accept_unsigned)));
+        let callers = CallerDirectory::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
-            tracing::warn!(listen = %config.listen, "tokens go over the network as they are: see `server.tls`");
+            tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
         }
         Ok(Self { callers, tls })
     }
 
-    /// What cannot be read leaves nobody known, or no issuer believed, but the old certificate in place.
-    fn renew(&self, config: &Config) {
+    /// Reloads callers, issuers and certificates. Callers or issuers that cannot be read are all refused; certificates
+    /// that cannot be read leave the old ones.
+    fn reload(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
-            // Whoever took a key away must not go on believing its tokens because another key is wrong.
-            tracing::error!(%error, "no issuer is believed until the keys of all can be read again");
+            // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
+            // broken.
+            tracing::error!(%error, "all JSON Web Tokens are rejected until the keys of all issuers can be read again");
             TokenIssuers::default()
         });
         let keys = issuers.keys();
@@ -470,128 +501,135 @@ impl Known {
             None => {}
             Some(Ok(callers)) => {
                 let count = callers.count();
-                self.callers.renew(callers);
-                tracing::info!(callers = count, keys, "the callers were read again");
+                self.callers.replace(callers);
+                tracing::info!(callers = count, keys, "callers reloaded");
             }
-            // Whoever removed a caller must not go on hearing it because of a slip elsewhere in the list.
+            // Fails closed: an operator who removed a caller must not have it accepted because of an error elsewhere in
+            // the list.
             Some(Err(error)) => {
-                self.callers.renew(Callers::nobody());
-                tracing::error!(%error, "no caller is known until the list can be read again");
+                self.callers.replace(Callers::empty());
+                tracing::error!(%error, "all callers are refused until the list can be read again");
             }
         }
-        match self.tls.as_deref().map(Tls::renew) {
+        match self.tls.as_deref().map(Tls::reload) {
             None => {}
-            Some(Ok(())) => tracing::info!("the certificates were read again"),
-            Some(Err(error)) => tracing::error!(%error, "the old certificates stay"),
+            Some(Ok(())) => tracing::info!("certificates reloaded"),
+            Some(Err(error)) => {
+                tracing::error!(error = %ErrorChain(&error), "the certificates cannot be reloaded, and the old ones stay")
+            }
         }
     }
 }
 
-/// The place of the configuration.
-async fn bind(
+/// Binds the configured address.
+async fn bind_server(
     config: &Config,
     rpc: Rpc,
-    known: &Known,
+    caller_files: &CallerFiles,
     executor: &Arc<Executor>,
-) -> anyhow::Result<HttpDoor> {
+) -> anyhow::Result<HttpServer> {
     let http = HttpSettings {
         allowed_hosts: config.allowed_hosts.clone(),
         allowed_origins: config.allowed_origins.clone(),
-        callers: known.callers.clone(),
+        callers: caller_files.callers.clone(),
         clock: Arc::clone(executor.clock()),
-        tls: known.tls.clone(),
+        tls: caller_files.tls.clone(),
         connections: config.connections,
         pushes: None,
         executor: Some(Arc::clone(executor)),
-        doorways: doorways(config, &known.callers, executor).await?,
+        protocols: protocol_routers(config, &caller_files.callers, executor).await?,
     };
-    HttpDoor::bind(&config.listen, rpc, http)
+    HttpServer::bind(&config.listen, rpc, http)
         .await
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// The catalogue of a server, which changes while it serves: one change after the other.
-struct Catalogue {
+/// The catalogue of a server. The lock serializes its changes.
+struct ServedCatalogue {
     executor: Arc<Executor>,
-    workshop: Arc<Workshop>,
+    tools_runtime: Arc<ToolRuntime>,
     config: Config,
-    changing: Mutex<()>,
+    changes: Mutex<()>,
 }
 
-impl Catalogue {
-    /// Builds what was not compiled when the server started, and puts each tool into its place as soon as it
-    /// is ready.
+impl ServedCatalogue {
+    /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. The
+    /// server listens meanwhile, and answers calls to those tools as busy.
     async fn prepare(&self) {
-        let _alone = self.changing.lock().await;
+        let _alone = self.changes.lock().await;
         let mut catalog = self.executor.catalog();
-        let (workshop, config) = (Arc::clone(&self.workshop), self.config.clone());
+        let (tools_runtime, config) = (Arc::clone(&self.tools_runtime), self.config.clone());
         let (built, mut ready) = mpsc::unbounded_channel();
-        let names = catalog.preparing();
+        let names = catalog.preparing_tools();
         tokio::task::spawn_blocking(move || {
             let take = |entries: std::sync::mpsc::Receiver<_>| {
                 entries.into_iter().for_each(|entry| drop(built.send(entry)));
             };
-            prepare(names, &config.catalog, &workshop.cache, &*workshop, take);
+            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, take);
         });
         while let Some((name, entry)) = ready.recv().await {
             catalog.insert(name, entry);
             while let Ok((name, entry)) = ready.try_recv() {
                 catalog.insert(name, entry);
             }
-            match self.workshop.start(&self.config, catalog.clone(), self.config.waiting).await {
+            match self.tools_runtime.start(&self.config, catalog.clone(), self.config.waiting).await {
                 Ok(loaded) => self.executor.renew(loaded),
-                Err(error) => tracing::error!(error = format!("{error:#}"), "the tools cannot be started"),
+                Err(error) => {
+                    tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
+                }
             }
         }
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
     }
 
-    /// Reads the catalogue again. One that cannot be read leaves the one before in place.
-    async fn renew(&self) {
-        let _alone = self.changing.lock().await;
-        match self.workshop.load(&self.config, self.config.waiting).await {
+    /// Reloads the catalogue as a whole, so that a changed tool is never absent. On an error the old one stays.
+    async fn reload(&self) {
+        let _alone = self.changes.lock().await;
+        match self.tools_runtime.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
                 self.executor.renew(loaded);
-                tracing::info!(tools = self.executor.tools().len(), "the catalogue was read again");
+                tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
             }
-            Err(error) => tracing::error!(error = format!("{error:#}"), "the old catalogue stays"),
+            Err(error) => {
+                tracing::error!(error = %ErrorChain(error.as_ref()), "the catalogue cannot be reloaded, and the old one stays")
+            }
         }
     }
 }
 
-/// Reads the catalogue, the trusted keys, the callers and the certificates again at SIGHUP. A catalogue that
-/// cannot be read leaves the old one in place; keys that cannot be read leave none.
-async fn renew_at_hangup(mut hangup: Signal, catalogue: Arc<Catalogue>, known: Known) {
+/// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. On an error the old catalogue
+/// and certificates stay, but no key and no caller does.
+async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
-        // Rights are taken away first: the catalogue may have to be compiled.
-        known.renew(&catalogue.config);
-        renew_trust(&catalogue.executor, &catalogue.config);
-        catalogue.renew().await;
+        // Rights are revoked first, because compiling the catalogue may take long.
+        caller_files.reload(&catalogue.config);
+        reload_trust(&catalogue.executor, &catalogue.config);
+        catalogue.reload().await;
     }
 }
 
-fn renew_trust(executor: &Executor, config: &Config) {
+fn reload_trust(executor: &Executor, config: &Config) {
     match Trust::read(&config.trust, config.did.clone()) {
         Ok(trust) => {
             let keys = trust.keys();
             executor.renew_trust(trust);
-            tracing::info!(keys, "the trusted keys were read again");
+            tracing::info!(keys, "trusted keys reloaded");
         }
-        // Whoever took a key away must not go on being obeyed by it because another file is wrong.
+        // Fails closed: an operator who removed a key must not have it trusted because another file is broken.
         Err(error) => {
-            executor.renew_trust(Trust::of_nobody(config.did.clone()));
+            executor.renew_trust(Trust::empty(config.did.clone()));
             tracing::error!(%error, "no key is trusted until the keys can be read again");
         }
     }
 }
 
-/// Lets running work end, stops what does not, and delivers the last reports. Those that the governor
-/// does not take now wait in the journal for the next start.
+/// Waits for runs to end, aborts those that do not in time, and delivers the last reports. Undelivered reports wait in
+/// the journal for the next start.
 async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     let drained = async {
         if tokio::time::timeout(limit, executor.idle()).await.is_err() {
             let stopped = executor.abort_all();
-            tracing::warn!(stopped, "the drain limit was reached");
+            tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
             let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.idle()).await;
         }
         let journal = executor.journal();
@@ -600,32 +638,32 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
         }
         if tokio::time::timeout(LAST_DELIVERIES, journal.all_delivered()).await.is_err() {
             let reports = journal.undelivered();
-            tracing::warn!(reports, "the governor did not take these reports: they wait for the next start");
+            tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
         let flushed = tokio::time::timeout(LAST_RECEIPTS, journal.flush()).await;
         flushed.context("the journal has no room for the last receipts")?.map_err(anyhow::Error::from)
     };
     tokio::select! {
         drained = drained => drained,
-        reason = executor.journal().broken() => Err(broken(executor, &reason)),
+        reason = executor.journal().broken() => Err(abort_broken(executor, &reason)),
     }
 }
 
-/// The governor of the configuration, and what it pushes when it is a remote one.
+/// The configured governor, and the receiver of its pushed messages if it is a remote one.
 fn governor(
     config: &Config,
-    workshop: &Workshop,
+    tools_runtime: &ToolRuntime,
 ) -> anyhow::Result<(Governor, Option<mpsc::Receiver<Push>>)> {
     if let Some(url) = &config.governor {
         let (remote, pushes) = RemoteGovernor::new(url.clone())?;
         return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
     }
-    let local = local_governor(config.policies.as_deref(), Arc::clone(&workshop.clock))?;
+    let local = local_governor(config.policies.as_deref(), Arc::clone(&tools_runtime.clock))?;
     let records = records(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }
 
-/// The governor inside, or of the command `governor`.
+/// The built-in governor, also of the command `governor`.
 pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,
@@ -640,10 +678,10 @@ fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
     })
 }
 
-/// Where a governor keeps its reports.
-pub(super) fn records(path: Option<&Path>) -> anyhow::Result<Records> {
-    let Some(path) = path else { return Ok(Records::default()) };
-    Records::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
+/// Opens the file in which a governor records reports.
+pub(super) fn records(path: Option<&Path>) -> anyhow::Result<ReportLog> {
+    let Some(path) = path else { return Ok(ReportLog::default()) };
+    ReportLog::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
 }
 
 /// Resolves at SIGTERM or Ctrl-C.

@@ -1,21 +1,31 @@
-//! What several commands start with: configuration, sandbox, catalogue.
+//! Set-up that several commands share: configuration, sandbox, catalogue.
 
-use super::Usage;
+use super::UsageError;
 use super::arguments::Setup;
-use crate::catalog::{Build, Cache, Catalog, CatalogError, CompileJob, Compiled, Compiler, Entry};
+use crate::capability::Authority;
+use crate::catalog::{
+    Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, ToolBuilder,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{Config, Containment, DEFAULT_FILE};
 use crate::egress::Egress;
-use crate::isolate::{Ahead, Cgroups, Isolate, Isolation, Module, Owner, RunAs, Support, probe, support};
+use crate::isolate::{
+    Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
+};
 use crate::run::Loaded;
 use crate::sandbox::{Code, Sandbox};
-use crate::serve::Listen;
+use crate::serve::ListenAddress;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The configuration of a command line.
+/// The authority of this process, for the one executor that it runs.
+pub(super) fn take_authority() -> anyhow::Result<Authority> {
+    Authority::take().context("this process runs an executor already")
+}
+
+/// Reads the configuration of a command line.
 pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     let mut config = match file(setup) {
         Some(path) => Config::read(path)?,
@@ -27,25 +37,25 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The configuration file of a command line, when there is one.
+/// The configuration file of a command line, if there is one.
 pub(super) fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Checks the kernel's controls over tools, before there are threads, for calls that come by `listen`. Controls that it
-/// lacks are logged once, or refused. Gives the user as which tools run.
-pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Result<RunAs> {
+/// Checks the kernel's protections for calls that arrive at `listen`, before threads are started. Missing protections
+/// are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
+pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
-    // Without a word in the file, the address decides, so the error names it.
+    // Without a configured value the address decides, so the error names it.
     let why = match listen.filter(|_| config.containment.is_none()) {
-        Some(listen) => format!(", because others than this machine can call {listen}"),
+        Some(listen) => format!(", because other machines can call {listen}"),
         None => String::new(),
     };
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
-        bail!(Usage(format!(
-            "`executor.containment` is `required`{why}, and nothing contains tools that run `inline`: {OR_BEST_EFFORT}"
+        bail!(UsageError(format!(
+            "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {BEST_EFFORT_ADVICE}"
         )));
     }
     if inline {
@@ -57,28 +67,28 @@ pub(super) fn contain(config: &Config, listen: Option<&Listen>) -> anyhow::Resul
     });
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
-        bail!(Usage(format!(
-            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {OR_BEST_EFFORT}"
+        bail!(UsageError(format!(
+            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {BEST_EFFORT_ADVICE}"
         )));
     }
     if !missing.is_empty() {
-        tracing::warn!(missing, "tools are contained without what this machine lacks");
+        tracing::warn!(missing, "tools run without the protections that this machine lacks");
     }
     run_as(config, &support)
 }
 
-/// The end of a message about `required`: how to start all the same.
-const OR_BEST_EFFORT: &str =
+/// The end of a message about `required`: the way to start all the same.
+const BEST_EFFORT_ADVICE: &str =
     "change that, or set `executor.containment` to `best-effort` where you trust the tools";
 
-/// The user as which tools run.
+/// The user that tools run as.
 fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
         (Some(_), _) if !is_root => {
-            bail!(Usage("`executor.run_as` is for a server that runs as root: take it out".to_owned()))
+            bail!(UsageError("`executor.run_as` is for a server that runs as root: remove it".to_owned()))
         }
-        (Some(_), Err(missing)) => bail!(Usage(format!("`executor.run_as` cannot be kept: {missing}"))),
+        (Some(_), Err(missing)) => bail!(UsageError(format!("`executor.run_as` is not possible: {missing}"))),
         (Some(user), Ok(_)) => Ok(RunAs::User(user)),
         (None, Ok(_)) if is_root => Ok(RunAs::Owner),
         (None, Err(missing)) => {
@@ -89,7 +99,7 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     }
 }
 
-/// The owner of each folder of the host that guests may be let into, where the folder exists.
+/// The owner of each existing host folder that guests can reach.
 pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let areas = &config.ceilings.areas;
     let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
@@ -102,24 +112,27 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     opened.collect()
 }
 
-/// Logs the folders in which tools run as root, where they run as another user elsewhere.
-pub(super) fn tell_of_root(config: &Config, run_as: RunAs) {
+/// Logs the folders in which tools run as root, if they run as another user elsewhere.
+pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
     let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
     let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
     if run_as.changes_users() && !of_root.is_empty() {
-        tracing::warn!(folders = of_root, "tools run as root in folders that are root's: {OR_ANOTHER_USER}");
+        tracing::warn!(
+            folders = of_root,
+            "tools run as root in folders that root owns: {ANOTHER_USER_ADVICE}"
+        );
     }
 }
 
-/// The end of a message about runs as root: how they get another user.
-pub(super) const OR_ANOTHER_USER: &str = "give them to another user (chown), or set `executor.run_as`";
+/// The end of a message about runs as root: the ways to another user.
+pub(super) const ANOTHER_USER_ADVICE: &str = "give them to another user (chown), or set `executor.run_as`";
 
-/// The control groups of a command that runs tools. When it ends, nobody is left in them.
-pub(super) struct Grouped(Option<Arc<Cgroups>>);
+/// The control groups of a command that runs tools. Dropping it ends all processes in them.
+pub(super) struct CgroupGuard(Option<Arc<Cgroups>>);
 
-impl Grouped {
-    /// Makes them, where some are delegated and tools run in processes.
-    pub(super) fn set_up(config: &Config) -> Self {
+impl CgroupGuard {
+    /// Creates them, if a hierarchy is delegated and tools run in processes.
+    pub(super) fn create(config: &Config) -> Self {
         Self(match config.isolation {
             Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
                 tracing::warn!(%error, "tools are contained without control groups");
@@ -129,13 +142,12 @@ impl Grouped {
         })
     }
 
-    /// For those who put children into them.
     pub(super) fn share(&self) -> Option<Arc<Cgroups>> {
         self.0.clone()
     }
 }
 
-impl Drop for Grouped {
+impl Drop for CgroupGuard {
     fn drop(&mut self) {
         if let Some(cgroups) = &self.0 {
             cgroups.end();
@@ -143,29 +155,29 @@ impl Drop for Grouped {
     }
 }
 
-/// The engine, and the places from which tools come.
-pub(super) struct Workshop {
+/// The sandbox, the compiler and the cache of compiled tools.
+pub(super) struct ToolRuntime {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) sandbox: Arc<Sandbox>,
     pub(super) cache: Cache,
     pub(super) compiler: Compiler,
-    /// The control groups of runs in processes, where some are delegated.
+    /// The control groups of runs in processes, if a hierarchy is delegated.
     cgroups: Option<Arc<Cgroups>>,
     meters_fuel: bool,
-    /// The user as which tools run.
+    /// The user that tools run as.
     run_as: RunAs,
-    /// How the command tells what takes its time.
-    tell: fn(std::fmt::Arguments<'_>),
+    /// Reports progress to the user or the log.
+    report: fn(std::fmt::Arguments<'_>),
 }
 
-impl Workshop {
-    /// Sets up for `concurrent` executions at once, and as many that are stuck in a host call.
+impl ToolRuntime {
+    /// Sets up for `concurrent` executions, and as many again that are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
         cgroups: Option<Arc<Cgroups>>,
         run_as: RunAs,
-        tell: fn(std::fmt::Arguments<'_>),
+        report: fn(std::fmt::Arguments<'_>),
     ) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let meters_fuel = config.ceilings.budgets.fuel.is_some();
@@ -174,10 +186,10 @@ impl Workshop {
         let cache = Cache::open(&config.cache, sandbox.compatibility())?;
         let this_program = std::env::current_exe().context("this program cannot find its own file")?;
         let compiler = Compiler::new(this_program, meters_fuel, config.compile_limits);
-        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, tell })
+        Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, report })
     }
 
-    /// The way out, when the configuration lets any run have a network.
+    /// The network of runs; `None` if the configuration allows none.
     pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
         if !config.ceilings.network {
             return Ok(None);
@@ -186,35 +198,34 @@ impl Workshop {
         egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
     }
 
-    /// The catalogue as it is; what is not compiled yet is being prepared.
-    pub(super) fn read(&self, config: &Config) -> anyhow::Result<Catalog> {
+    /// Reads the catalogue; tools that are not in the cache are `Preparing`.
+    pub(super) fn read_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let folder = &config.catalog;
         if !folder.is_dir() {
-            bail!("there is no catalogue at `{}`: {}", folder.display(), how_to_get_tools(folder));
+            bail!("there is no catalogue at `{}`: {}", folder.display(), tools_advice(folder));
         }
         let catalog = Catalog::open(folder, &self.cache)?;
-        if catalog.iter().all(|(_, entry)| matches!(entry, Entry::Broken(_))) {
-            let how = how_to_get_tools(folder);
-            (self.tell)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
+        if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
+            let how = tools_advice(folder);
+            (self.report)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
         }
         Ok(catalog)
     }
 
-    /// The catalogue with everything compiled, on this thread.
-    pub(super) fn catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
-        let mut catalog = self.read(config)?;
+    /// Reads the catalogue and compiles all of it, on this thread.
+    pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
+        let mut catalog = self.read_catalog(config)?;
         catalog.prepare(&config.catalog, &self.cache, self);
         Ok(catalog)
     }
 
-    /// The catalogue with everything compiled, and its tools in their places.
+    /// Reads the catalogue, compiles all of it, and starts its isolation.
     pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
-        let catalog = tokio::task::block_in_place(|| self.catalog(config))?;
+        let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
         self.start(config, catalog, waiting).await
     }
 
-    /// Starts the isolation of every tool that is ready, as the configuration has it, with `waiting` processes
-    /// ahead of time.
+    /// Starts the configured isolation of every tool that is ready, with `waiting` processes forked ahead of time.
     pub(super) async fn start(
         &self,
         config: &Config,
@@ -222,9 +233,9 @@ impl Workshop {
         waiting: usize,
     ) -> anyhow::Result<Loaded> {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
-            tracing::warn!(%tool, "`executor.inline_tools` names it, and the catalogue has no such tool");
+            tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
         }
-        let tools = catalog.ready().map(|(name, tool)| Module {
+        let tools = catalog.ready_tools().map(|(name, tool)| Module {
             name,
             code: Code {
                 module: &tool.compiled,
@@ -236,7 +247,7 @@ impl Workshop {
         });
         let tools = tools.collect::<Vec<_>>();
         let budgets = config.ceilings.budgets;
-        let ahead = Ahead {
+        let prefork = PreforkConfig {
             waiting,
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
@@ -246,11 +257,11 @@ impl Workshop {
             fresh_layout: config.layout.fresh,
             run_as: self.run_as,
         };
-        let isolate = Isolate::start(&tools, ahead, self.cgroups.clone(), &self.sandbox, &self.clock)
+        let isolate = Isolate::start(&tools, prefork, self.cgroups.clone(), &self.sandbox, &self.clock)
             .await
-            .context("the process that guests are made from cannot be started")?;
+            .context("the zygote, which forks the processes of runs, cannot be started")?;
         for tool in &tools {
-            if let Err(reason) = isolate.usable(tool.name) {
+            if let Err(reason) = isolate.check_usable(tool.name) {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }
@@ -259,26 +270,26 @@ impl Workshop {
 
     /// Compiles one module in its own process.
     pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
-        (self.tell)(format_args!("compiling `{name}` (once; kept in {})", self.cache.folder().display()));
+        (self.report)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
         self.compiler.run(job, &|seconds| {
-            (self.tell)(format_args!("still compiling `{name}`: {seconds} s so far"));
+            (self.report)(format_args!("still compiling `{name}`: {seconds} s so far"));
         })
     }
 
-    /// Tries the code of one tool in processes of its own; a typed tool says what it is.
-    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, String>> {
-        // Tools are built beside each other, on threads that no runtime has.
+    /// Loads the code of one tool in separate processes; a typed tool describes itself there.
+    fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, ChildError>> {
+        // Tools are built in parallel, on threads outside of the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(probe(code, self.meters_fuel, self.run_as, Arc::clone(&self.clock)))
     }
 }
 
-impl Build for Workshop {
+impl ToolBuilder for ToolRuntime {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
         let Compiled { module, component, componentised, described } = &mut compiled;
         let failed = |error: std::io::Error| {
-            CatalogError::Module(format!("there is no process to try the tool in: {error}"))
+            CatalogError::Module(format!("no process could be started to load the tool in: {error}"))
         };
         let plain = Code { module, component: *component, componentised: None, contract: job.contract };
         if let Some(Ok(code)) = componentised {
@@ -287,20 +298,21 @@ impl Build for Workshop {
                     *described = found;
                     return Ok(compiled);
                 }
-                // It may still run under scopes of whole trees.
-                Err(reason) => *componentised = Some(Err(reason)),
+                // The plain form may still run under scopes of whole trees.
+                Err(error) => *componentised = Some(Err(error.to_string())),
             }
         }
-        *described = self.probe(plain).map_err(failed)?.map_err(CatalogError::Module)?;
+        let described_by_child = self.probe(plain).map_err(failed)?;
+        *described = described_by_child.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok(compiled)
     }
 }
 
-/// In the executor's own repository, `tools` holds sources, and what is built of them lies elsewhere.
-fn how_to_get_tools(instead_of: &Path) -> &'static str {
+/// In the executor's own repository, `tools` has the sources, and `target/tools` the modules built from them.
+fn tools_advice(instead_of: &Path) -> &'static str {
     let built = Path::new("target/tools");
     if built.is_dir() && built != instead_of {
-        "`--tools target/tools` names those that are built here"
+        "use those built in this repository with `--tools target/tools`"
     } else {
         "add one with `a2g-executor tool add`, or build the executor's own with `cargo xtask tools`"
     }

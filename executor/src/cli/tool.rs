@@ -1,11 +1,11 @@
 //! `tool list`, `tool inspect`, `tool add`.
 
 use super::arguments::Tool;
-use super::layout::{Listing, judged, text};
+use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
-use super::setup::{Workshop, config, contain};
-use crate::catalog::{Catalog, CatalogError, Entry, install};
+use super::setup::{ToolRuntime, config, contain};
+use crate::catalog::{Catalog, CatalogEntry, CatalogError, install};
 use crate::config::Config;
 use crate::ident::{ToolName, did_you_mean};
 use crate::tool::{Declared, Descriptor};
@@ -18,7 +18,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     match command {
         Tool::List { setup, json } => {
             let config = config(&setup)?;
-            let catalog = workshop(&config)?.catalog(&config)?;
+            let catalog = set_up(&config)?.compile_catalog(&config)?;
             let rows = rows(&catalog);
             if json {
                 list_json(rows)
@@ -29,35 +29,35 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
         }
         Tool::Inspect { setup, name, json } => {
             let config = config(&setup)?;
-            let catalog = workshop(&config)?.catalog(&config)?;
+            let catalog = set_up(&config)?.compile_catalog(&config)?;
             let name = ToolName::parse(&name)?;
             let Some(entry) = catalog.get(&name) else {
                 bail!(
-                    "there is no tool `{name}` in `{}`{}: `tool list` shows what there is",
+                    "there is no tool `{name}` in `{}`{}: `tool list` lists the tools",
                     config.catalog.display(),
                     did_you_mean(name.as_str(), catalog.iter().map(|(name, _)| name.as_str()))
                 );
             };
             match entry {
-                Entry::Ready(tool) if json => print(pretty(&described(&tool.descriptor))),
-                Entry::Ready(tool) => inspect(&tool.descriptor),
-                Entry::Preparing => bail!("the tool `{name}` was added just now: ask again"),
-                Entry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
+                CatalogEntry::Ready(tool) if json => print(pretty(&descriptor_json(&tool.descriptor))),
+                CatalogEntry::Ready(tool) => inspect(&tool.descriptor),
+                CatalogEntry::Preparing => bail!("the tool `{name}` was added just now: try again"),
+                CatalogEntry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
         }
         Tool::Add { setup, path } => {
             let config = config(&setup)?;
-            let workshop = workshop(&config)?;
-            let tool = install(&path, &config.catalog, &workshop.cache, &workshop)?;
+            let tools_runtime = set_up(&config)?;
+            let tool = install(&path, &config.catalog, &tools_runtime.cache, &tools_runtime)?;
             let Descriptor { name, version, digest, .. } = &tool.descriptor;
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
             if path.is_file() {
-                // What nobody declared is not needed: a bare module has no `tool.toml` to say more.
+                // A bare module has no `tool.toml` that declares files, so the generated one grants none.
                 let manifest = config.catalog.join(name.as_str()).join("tool.toml");
                 print(format_args!(
-                    "it may touch no files: if it needs to, change `filesystem = \"none\"` in `{}` to \"read\" or \
+                    "it has no access to files: if it needs any, change `filesystem = \"none\"` in `{}` to \"read\" or \
                      \"read-write\"",
                     manifest.display()
                 ));
@@ -67,21 +67,21 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The workshop in which tools are compiled and describe themselves, in processes like those of runs.
-fn workshop(config: &Config) -> anyhow::Result<Workshop> {
-    Workshop::new(config, 1, None, contain(config, None)?, |text| note(text))
+/// Sets up for compiling tools and having them describe themselves, in processes like those of runs.
+fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
+    ToolRuntime::new(config, 1, None, contain(config, None)?, |text| note(text))
 }
 
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);
 
-/// The tools, and the folders that are left out.
+/// The tools, and the folders that were skipped because of their names.
 fn rows(catalog: &Catalog) -> impl Iterator<Item = Row<'_>> {
     let tools = catalog.iter().filter_map(|(name, entry)| match entry {
-        Entry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
-        Entry::Preparing => None,
-        Entry::Broken(error) => Some((name.as_str(), Err(&**error))),
+        CatalogEntry::Ready(tool) => Some((name.as_str(), Ok(&tool.descriptor))),
+        CatalogEntry::Preparing => None,
+        CatalogEntry::Broken(error) => Some((name.as_str(), Err(&**error))),
     });
-    tools.chain(catalog.misnamed().map(|(name, error)| (name, Err(error))))
+    tools.chain(catalog.misnamed_folders().map(|(name, error)| (name, Err(error))))
 }
 
 fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
@@ -92,14 +92,14 @@ fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
                 text(name),
                 text(&tool.version),
                 text(tool.capabilities.filesystem.as_str()),
-                judged("ready", true),
+                status_cell("ready", true),
                 text(&tool.description),
             ]),
             Err(error) => listing.row([
                 text(name),
                 text(""),
                 text(""),
-                judged("broken", false),
+                status_cell("broken", false),
                 text(in_one_line(error)),
             ]),
         }
@@ -107,14 +107,14 @@ fn list_table<'a>(rows: impl Iterator<Item = Row<'a>>) {
     listing.show(std::io::stdout());
 }
 
-/// What may have come from a parser or a compiler, which draw into several lines.
+/// Joins the lines of a parser's or compiler's message.
 fn in_one_line(error: &CatalogError) -> String {
     error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
     let tools = rows.map(|(name, tool)| match tool {
-        Ok(tool) => described(tool),
+        Ok(tool) => descriptor_json(tool),
         Err(error) => json!({ "name": name, "error": error.to_string() }),
     });
     print(pretty(&tools.collect()));
@@ -135,7 +135,7 @@ fn inspect(tool: &Descriptor) {
     print(format_args!("arguments  {}", pretty(arguments_schema)));
 }
 
-fn described(tool: &Descriptor) -> Value {
+fn descriptor_json(tool: &Descriptor) -> Value {
     serde_json::from_str(crate::wire::a2g::encode::tool(tool).get()).unwrap_or(Value::Null)
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Doors {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Nexus {
-    pub(super) open_to: OpenTo,
+    pub(super) open_to: DoorAccess,
     pub(super) id: Option<String>,
     pub(super) key_file: Option<PathBuf>,
     pub(super) signature_scope: SignatureScope,
@@ -44,7 +44,7 @@ pub(super) struct Nexus {
 impl Default for Nexus {
     fn default() -> Self {
         Self {
-            open_to: OpenTo::Callers,
+            open_to: DoorAccess::Callers,
             id: None,
             key_file: None,
             signature_scope: SignatureScope::Header,
@@ -64,7 +64,7 @@ pub(super) enum SignatureScope {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct A2e {
     pub(super) enabled: bool,
-    pub(super) open_to: OpenTo,
+    pub(super) open_to: DoorAccess,
     pub(super) agent: Option<String>,
     pub(super) max_parallel: u64,
     pub(super) max_sessions: u64,
@@ -77,7 +77,7 @@ impl Default for A2e {
     fn default() -> Self {
         Self {
             enabled: true,
-            open_to: OpenTo::Callers,
+            open_to: DoorAccess::Callers,
             agent: None,
             max_parallel: 4,
             max_sessions: 128,
@@ -92,7 +92,7 @@ impl Default for A2e {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct A2aDoor {
     pub(super) enabled: bool,
-    pub(super) open_to: OpenTo,
+    pub(super) open_to: DoorAccess,
     pub(super) agent: Option<String>,
     pub(super) dialect: Dialect,
     pub(super) requests_per_minute: u64,
@@ -105,7 +105,7 @@ impl Default for A2aDoor {
     fn default() -> Self {
         Self {
             enabled: true,
-            open_to: OpenTo::Callers,
+            open_to: DoorAccess::Callers,
             agent: None,
             dialect: Dialect::A2a,
             requests_per_minute: 60,
@@ -127,19 +127,19 @@ pub(super) enum Dialect {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Door {
     pub(super) enabled: bool,
-    pub(super) open_to: OpenTo,
+    pub(super) open_to: DoorAccess,
     pub(super) agent: Option<String>,
 }
 
 impl Default for Door {
     fn default() -> Self {
-        Self { enabled: true, open_to: OpenTo::Callers, agent: None }
+        Self { enabled: true, open_to: DoorAccess::Callers, agent: None }
     }
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum OpenTo {
+pub(super) enum DoorAccess {
     Callers,
     Everybody,
 }

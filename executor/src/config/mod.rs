@@ -1,7 +1,7 @@
-//! The configuration: a TOML file as written, then checked, with every limit present.
+//! The configuration: a TOML file, parsed and checked, with every limit present.
 //!
-//! An unknown key, a wrong type or a number out of range is refused with its line and key; nothing
-//! starts on a configuration that was only half understood.
+//! An unknown key, a wrong type or a number out of range is refused with its line and key: no command starts with a
+//! configuration that was only partly understood.
 
 mod doors;
 mod file;
@@ -11,21 +11,21 @@ pub use doors::Doors;
 use crate::capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
 use crate::catalog::CompileLimits;
 use crate::durability::Durability;
-use crate::egress::{EgressSettings, Lifted};
+use crate::egress::{AllowedAddress, EgressSettings};
 use crate::govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
 use crate::ident::{AgentDid, Issuer, ToolName, did_you_mean};
 use crate::isolate::{Isolation, User};
 use crate::limit::{Access, Budgets, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::run::Capacity;
-use crate::serve::{ConnectionLimits, Listen, TlsSettings};
+use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
 use crate::wire::strict_json::JsonBounds;
 use file::File;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Why a configuration was refused.
+/// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
@@ -33,7 +33,8 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        /// The error of the system. It is part of the message and therefore not a `source`, which an error chain would
+        /// print twice.
         error: std::io::Error,
     },
     /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
@@ -41,19 +42,19 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What the parser said, with the line.
+        /// The parser's message, with line and column.
         reason: String,
     },
-    /// A value that cannot be.
+    /// A value is not valid.
     #[error("`{path}`{line}: `{key}` {reason}")]
     Value {
         /// The file.
         path: PathBuf,
-        /// ` line N`, when the key stands in the file.
+        /// ` line N`, if the key is in the file.
         line: String,
         /// The key.
         key: String,
-        /// What is wrong with it.
+        /// The reason, as the rest of a sentence that begins with the key.
         reason: String,
     },
 }
@@ -63,61 +64,61 @@ pub enum ConfigError {
 pub struct Config {
     /// The executor's own DID.
     pub did: AgentDid,
-    /// Where the HTTP door listens.
-    pub listen: Listen,
-    /// The list of callers; `None`: nobody is told apart.
+    /// The address of the HTTP port.
+    pub listen: ListenAddress,
+    /// The list of callers; `None`: callers are not authenticated.
     pub callers: Option<PathBuf>,
-    /// Whose JSON Web Tokens callers may show.
+    /// Issuers of the JSON Web Tokens that callers may present.
     pub issuers: Vec<IssuerSettings>,
-    /// The TLS of the HTTP door.
+    /// The TLS files of the HTTP port.
     pub tls: Option<TlsSettings>,
-    /// What a body may be.
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// `Host` names that are accepted beside loopback names and the address listened on.
+    /// `Host` names that are accepted besides loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
-    /// `Origin` values that are accepted. A request without one is no web page's.
+    /// `Origin` values that are accepted. A request without one does not come from a web page.
     pub allowed_origins: Vec<String>,
-    /// What connections to the HTTP door may be.
+    /// Limits for connections to the HTTP port.
     pub connections: ConnectionLimits,
-    /// Where tools run that are not named in [`Self::inline_tools`].
+    /// Isolation of the tools that are not in [`Self::inline_tools`].
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// The answer to a control of the process ring that the kernel lacks; `None`: as [`Self::containment_at`] says.
+    /// Policy for protections that the kernel lacks; `None`: [`Self::containment_at`] decides.
     pub containment: Option<Containment>,
     /// The user of every run, where the server is root; `None`: the owner of its folders.
     pub run_as: Option<User>,
-    /// How many processes wait ahead of time for a guest.
+    /// Child processes that are forked ahead of time.
     pub waiting: usize,
-    /// The lifetime of an address layout that processes of guests share.
+    /// The lifetime of an address layout that children share.
     pub layout: Layout,
-    /// How many executions run and wait at once.
+    /// Executions that run and wait at once.
     pub capacity: Capacity,
-    /// How long running work may go on after SIGTERM.
+    /// Time that runs may take to end after SIGTERM.
     pub drain: Duration,
-    /// The remote governor; `None` is the one inside.
+    /// The remote governor; `None`: the built-in one.
     pub governor: Option<GovernorUrl>,
-    /// The policies of the governor inside; `None` is the built-in policy.
+    /// The policies of the built-in governor; `None`: the built-in policy.
     pub policies: Option<PathBuf>,
-    /// Where the governor inside records reports.
+    /// The file in which the built-in governor records reports.
     pub reports: Option<PathBuf>,
-    /// The journal.
+    /// The journal's file.
     pub journal: PathBuf,
     /// The event that a commit of the journal waits for.
     pub durability: Durability,
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
-    /// How many reports may wait for the governor before nothing more is run.
-    pub most_undelivered: usize,
-    /// How often a heartbeat goes to the governor.
+    /// Undelivered reports above which no further intent runs.
+    pub max_undelivered: usize,
+    /// Interval of heartbeats to the governor.
     pub heartbeat: Duration,
-    /// Whose proofs are believed, and how intents have to be signed.
+    /// The keys that verdicts' proofs are verified with, and the signature that intents need.
     pub trust: TrustSettings,
     /// The folder of tools.
     pub catalog: PathBuf,
     /// The private folder of compiled tools.
     pub cache: PathBuf,
-    /// Heap memory above which nothing more is taken in.
+    /// Heap memory above which new calls are refused.
     pub memory: MemoryLimit,
     /// Limits on the compilation of one module.
     pub compile_limits: CompileLimits,
@@ -125,35 +126,35 @@ pub struct Config {
     pub ceilings: Ceilings,
     /// The map from guest paths to host folders.
     pub mounts: Mounts,
-    /// The way out, for runs with a network.
+    /// Egress settings, for runs with a network.
     pub egress: EgressSettings,
-    /// Certificates that are trusted beside the machine's own.
+    /// Certificates that are trusted besides the machine's own.
     pub ca_file: Option<PathBuf>,
     /// The doors of the other protocols.
     pub doors: Doors,
 }
 
-/// The answer to a control of the process ring that the kernel lacks.
+/// Policy for protections that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// The log says so, and tools run without it.
+    /// Tools run without it, and a warning is logged.
     BestEffort,
-    /// Nothing starts.
+    /// The executor does not start.
     Required,
 }
 
-/// The lifetime of an address layout that processes of guests share.
+/// The lifetime of an address layout that children share.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// The most runs.
+    /// Runs after which the zygote, and with it the layout, is replaced.
     pub renew_runs: u64,
-    /// The longest time.
+    /// Time after which it is replaced.
     pub renew_after: Duration,
-    /// Not at all: each has one of its own.
+    /// `true` gives every child a layout of its own.
     pub fresh: bool,
 }
 
-/// The configuration file that is read when none is named.
+/// The configuration file that is read if none is named and it exists.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
 impl Config {
@@ -168,53 +169,54 @@ impl Config {
         Self::parse(&text, path, base)
     }
 
-    /// The bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are
-    /// not told apart.
+    /// Bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are not
+    /// authenticated. The share is a caller's and not an agent's, because a caller may name any number of agents.
     #[must_use]
     pub fn caller_share(&self) -> u64 {
         self.memory.bytes() / if self.callers.is_some() { 4 } else { 2 }
     }
 
-    /// The bytes that all runs together may hand out at once.
+    /// Bytes of output that all concurrent runs together may produce.
     #[must_use]
     pub fn max_expected_output(&self) -> u64 {
         (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
     }
 
-    /// The configuration without a file: every default.
+    /// The default configuration.
     ///
     /// # Errors
-    /// [`ConfigError`] when the defaults do not fit this machine, such as without a home folder.
+    /// [`ConfigError`] if the defaults do not fit this machine, such as without a home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
-    /// The containment for calls that come by `listen`: the configured one, or else [`Containment::Required`] where
-    /// others than this machine can call.
+    /// The containment for calls that arrive at `listen`: the configured one, or else [`Containment::Required`] where
+    /// other machines can call: their callers are not the developer, and a missing protection would be one line in a
+    /// log. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
-    pub fn containment_at(&self, listen: Option<&Listen>) -> Containment {
-        let is_local = listen.is_none_or(Listen::is_local);
+    pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
+        let is_local = listen.is_none_or(ListenAddress::is_local);
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
-    /// Checks again that nothing of the executor's own lies where guests are let in: after a command
-    /// line moved something.
+    /// Checks again that no file of the executor is in a folder that guests can reach, after options of the command
+    /// line changed paths.
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the two folders.
-    pub fn check_places(&self, said_by: &Path) -> Result<(), ConfigError> {
-        check_door(&self.listen, self.callers.as_deref(), self.tls.as_ref())
+    pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
+        check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
-            .map_err(|wrong| wrong.at(said_by, "", 0))?;
-        self.check_private_places().map_err(|wrong| wrong.at(said_by, "", 0))
+            .map_err(|error| error.at_path(origin, "", 0))?;
+        self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
-    /// What is the executor's own, by the key that names it, must not lie where a guest could be let in.
-    fn check_private_places(&self) -> Result<(), Wrong> {
+    /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
+    fn check_private_paths(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
-            Listen::Unix(path) => Some(path),
-            Listen::Tcp(_) => None,
+            ListenAddress::Unix(path) => Some(path),
+            ListenAddress::Tcp(_) => None,
         };
         let own = [
             ("catalog.cache", Some(&self.cache)),
@@ -240,11 +242,11 @@ impl Config {
         check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
-    /// Checks that the folders and the tools are there which the file at `path` names. A server needs
-    /// them later: this is for whoever asks whether it will find them.
+    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would fail
+    /// on them only later.
     ///
     /// # Ambient Authority
-    /// Looks at the folders, and reads the file again for its lines.
+    /// Looks at the folders, and reads the file again for its line numbers.
     ///
     /// # Errors
     /// [`ConfigError::Value`] names the first that is missing.
@@ -266,9 +268,9 @@ impl Config {
             Some(("executor.inline_tools", 0, reason))
         };
         let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
-        // Without a file, which is no fault, there is no line to name.
+        // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        Err(Wrong { key, reason }.at(path, &text, nth))
+        Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
     }
 
     fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
@@ -276,12 +278,12 @@ impl Config {
             path: path.to_owned(),
             reason: with_nearest(error.to_string().trim_end()),
         })?;
-        check(file, base).map_err(|wrong| wrong.at(path, text, 0))
+        check_file(file, base).map_err(|error| error.at_path(path, text, 0))
     }
 }
 
-/// The parser's reason, with the nearest of the expected names beside the unknown one. The parser says both in one
-/// line: ``unknown field `lisen`, expected one of `listen`, …``.
+/// The parser's message with the nearest of the expected names added. The message has both in one line: ``unknown field
+/// `lisen`, expected one of `listen`, …``.
 fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
         let mut quoted = line.split('`').skip(1).step_by(2);
@@ -294,51 +296,59 @@ fn with_nearest(reason: &str) -> String {
     reason.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// A value that cannot be, by its dotted key.
-struct Wrong {
+/// An invalid value, by its dotted key.
+struct InvalidValueError {
     key: &'static str,
     reason: String,
 }
 
-impl Wrong {
-    /// As an error of a file with this text, in which the key may stand more than once.
-    fn at(self, path: &Path, text: &str, nth: usize) -> ConfigError {
+impl InvalidValueError {
+    /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
+    fn at_path(self, path: &Path, text: &str, nth: usize) -> ConfigError {
         let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
     }
 }
 
-fn wrong(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> Wrong {
-    move |reason| Wrong { key, reason: reason.to_string() }
+fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
+    move |reason| InvalidValueError { key, reason: reason.to_string() }
 }
 
-fn ranged<T>(key: &'static str, value: u64, make: impl Fn(u64) -> Result<T, OutOfRange>) -> Result<T, Wrong> {
-    make(value).map_err(|error| wrong(key)(&error))
+fn parse_limit<T>(
+    key: &'static str,
+    value: u64,
+    make: impl Fn(u64) -> Result<T, OutOfRangeError>,
+) -> Result<T, InvalidValueError> {
+    make(value).map_err(|error| invalid(key)(&error))
 }
 
-fn within(key: &'static str, value: u64, most: u64) -> Result<u64, Wrong> {
-    between(key, value, 1, most)
+fn check_max(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
+    check_range(key, value, 1, most)
 }
 
-fn between(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, Wrong> {
-    if (least..=most).contains(&value) { Ok(value) } else { Err(wrong(key)(&OutOfRange { least, most })) }
+fn check_range(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
+    if (least..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(invalid(key)(&OutOfRangeError { least, most }))
+    }
 }
 
-fn check(file: File, base: &Path) -> Result<Config, Wrong> {
+fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
     let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
-    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| wrong("ceilings.filesystem_scope")(&e))?;
+    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
     let areas = areas.concat();
     let mounts = mount
         .into_iter()
         .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
     let mounts =
-        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| wrong("mount.guest")(&e))?;
+        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| invalid("mount.guest")(&e))?;
     let cache = match catalog.cache {
         Some(cache) => at(cache),
         None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
-            wrong("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
+            invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
         })?,
     };
     let journal_path = match journal.path {
@@ -346,64 +356,69 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         None => default_folder("XDG_STATE_HOME", ".local/state")
             .map(|state| state.join("journal.db"))
             .ok_or_else(|| {
-                wrong("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
+                invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
             })?,
     };
     let reports = governor.reports.map(at);
     let ca_file = network.ca_file.clone().map(at);
     let journal_key = journal.key.map(at);
-    let listen = match server.listen.parse().map_err(|e| wrong("server.listen")(&e))? {
-        Listen::Unix(path) => Listen::Unix(at(path)),
-        tcp @ Listen::Tcp(_) => tcp,
+    let listen = match server.listen.parse().map_err(|e| invalid("server.listen")(&e))? {
+        ListenAddress::Unix(path) => ListenAddress::Unix(at(path)),
+        tcp @ ListenAddress::Tcp(_) => tcp,
     };
     let callers = server.callers.map(at);
-    let issuers = whose_tokens_are_shown(server.issuer, callers.as_deref(), &executor.did, at)?;
+    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, at)?;
     let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
         certificate: at(certificate),
         key: at(key),
         client_ca: client_ca.map(at),
     });
-    check_door(&listen, callers.as_deref(), tls.as_ref())?;
-    let trust = who_is_trusted(trust, at)?;
+    check_port(&listen, callers.as_deref(), tls.as_ref())?;
+    let trust = parse_trust(trust, at)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
-        return Err(wrong("executor.did")(
-            &"has to be set where `trust.keys` is: a proof is for the executor with this DID, and every executor that \
-              has none of its own has the same",
+        return Err(invalid("executor.did")(
+            &"has to be set where `trust.keys` is: a proof names the executor by this DID, and all executors without \
+              one of their own share the default",
         ));
     }
-    let doors = Doors::check(doors, at)?;
-    let (hosts, network_budgets) = whom_runs_may_reach(&network)?;
-    let egress = way_out(&network)?;
+    let doors = Doors::parse(doors, at)?;
+    let (hosts, network_budgets) = parse_network_limits(&network)?;
+    let egress = parse_egress(&network)?;
     let waiting = match executor.waiting {
-        Some(given) => within("executor.waiting", given, 256)?,
+        Some(given) => check_max("executor.waiting", given, 256)?,
         None => u64::from(default_waiting()),
     };
-    let capacity = how_much_at_once(&executor)?;
-    let output = ranged("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
+    let capacity = parse_capacity(&executor)?;
+    let output =
+        parse_limit("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
     let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
     let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
     let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
-    let memory = ranged("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
+    let memory = parse_limit("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
-        inline_tools.collect::<Result<_, _>>().map_err(|e| wrong("executor.inline_tools")(&e))?;
+        inline_tools.collect::<Result<_, _>>().map_err(|e| invalid("executor.inline_tools")(&e))?;
     let config = Config {
-        did: AgentDid::parse(&executor.did).map_err(|e| wrong("executor.did")(&e))?,
+        did: AgentDid::parse(&executor.did).map_err(|e| invalid("executor.did")(&e))?,
         listen,
         callers,
         issuers,
         tls,
         bounds: JsonBounds {
-            max_bytes: size(within("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
-            max_depth: size(within("server.max_json_depth", server.max_json_depth, 100)?),
-            max_tree_bytes: size((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
+            max_bytes: to_usize(check_max("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
+            max_depth: to_usize(check_max("server.max_json_depth", server.max_json_depth, 100)?),
+            max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
         },
         memory,
         allowed_hosts: server.allowed_hosts,
         allowed_origins: server.allowed_origins,
         connections: ConnectionLimits {
-            most: size(within("server.max_connections", server.max_connections, 100_000)?),
-            request: Duration::from_secs(within("server.request_seconds", server.request_seconds, 3600)?),
+            max_connections: to_usize(check_max("server.max_connections", server.max_connections, 100_000)?),
+            request_timeout: Duration::from_secs(check_max(
+                "server.request_seconds",
+                server.request_seconds,
+                3600,
+            )?),
         },
         isolation: match executor.isolation {
             file::Isolation::Process => Isolation::Process,
@@ -418,11 +433,11 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             .run_as
             .map(|user| User::parse(&user))
             .transpose()
-            .map_err(|e| wrong("executor.run_as")(&e))?,
-        waiting: size(waiting),
+            .map_err(|e| invalid("executor.run_as")(&e))?,
+        waiting: to_usize(waiting),
         layout: Layout {
-            renew_runs: within("executor.renew_runs", executor.renew_runs, 1_000_000)?,
-            renew_after: Duration::from_secs(within(
+            renew_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after: Duration::from_secs(check_max(
                 "executor.renew_seconds",
                 executor.renew_seconds,
                 86_400,
@@ -430,19 +445,19 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
             fresh: executor.fresh_layout,
         },
         capacity,
-        drain: Duration::from_secs(within("executor.drain_seconds", executor.drain_seconds, 3600)?),
+        drain: Duration::from_secs(check_max("executor.drain_seconds", executor.drain_seconds, 3600)?),
         governor: governor
             .url
             .map(|url| GovernorUrl::parse(&url))
             .transpose()
-            .map_err(|e| wrong("governor.url")(&e))?,
+            .map_err(|e| invalid("governor.url")(&e))?,
         policies: governor.policies.map(at),
         reports,
         journal: journal_path,
         durability: journal.durability,
         journal_key,
-        most_undelivered: size(within("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
-        heartbeat: Duration::from_secs(within(
+        max_undelivered: to_usize(check_max("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
+        heartbeat: Duration::from_secs(check_max(
             "governor.heartbeat_seconds",
             governor.heartbeat_seconds,
             86_400,
@@ -451,37 +466,53 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         catalog: at(catalog.tools),
         cache,
         compile_limits: CompileLimits {
-            cpu_seconds: within("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
-            memory: ranged("catalog.compile_memory_mb", catalog.compile_memory_mb, MemoryLimit::from_mb)?,
+            cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
+            memory: parse_limit(
+                "catalog.compile_memory_mb",
+                catalog.compile_memory_mb,
+                MemoryLimit::from_mb,
+            )?,
         },
         ceilings: Ceilings {
-            memory: ranged("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
-            cpu: ranged("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
-            timeout: ranged("ceilings.timeout_seconds", ceilings.timeout_seconds, Timeout::from_seconds)?,
+            memory: parse_limit("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_limit("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_limit(
+                "ceilings.timeout_seconds",
+                ceilings.timeout_seconds,
+                Timeout::from_seconds,
+            )?,
             output,
             budgets: Budgets {
-                written: ranged("ceilings.max_written_mb", ceilings.max_written_mb, MemoryLimit::from_mb)?,
-                created: within("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
-                handles: between(
+                written: parse_limit(
+                    "ceilings.max_written_mb",
+                    ceilings.max_written_mb,
+                    MemoryLimit::from_mb,
+                )?,
+                created: check_max("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
+                handles: check_range(
                     "ceilings.max_handles",
                     ceilings.max_handles,
                     Budgets::MIN_HANDLES,
                     Budgets::MAX_HANDLES,
                 )?,
-                subscriptions: within(
+                subscriptions: check_max(
                     "ceilings.max_subscriptions",
                     ceilings.max_subscriptions,
                     Budgets::MAX_HANDLES,
                 )?,
-                random_bytes: within("ceilings.max_random_bytes", ceilings.max_random_bytes, Budgets::MAX)?,
-                directory_entries: within(
+                random_bytes: check_max(
+                    "ceilings.max_random_bytes",
+                    ceilings.max_random_bytes,
+                    Budgets::MAX,
+                )?,
+                directory_entries: check_max(
                     "ceilings.max_directory_entries",
                     ceilings.max_directory_entries,
                     Budgets::MAX,
                 )?,
                 fuel: ceilings
                     .max_fuel
-                    .map(|fuel| within("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
+                    .map(|fuel| check_max("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
                     .transpose()?,
                 hard_links: ceilings.hard_links,
             },
@@ -496,50 +527,56 @@ fn check(file: File, base: &Path) -> Result<Config, Wrong> {
         ca_file,
         doors,
     };
-    config.check_private_places()?;
+    config.check_private_paths()?;
     Ok(config)
 }
 
-/// What a door needs that is more than a local one.
-fn check_door(listen: &Listen, callers: Option<&Path>, tls: Option<&TlsSettings>) -> Result<(), Wrong> {
+/// Checks that client certificates have a list of callers, and that TLS has a port.
+fn check_port(
+    listen: &ListenAddress,
+    callers: Option<&Path>,
+    tls: Option<&TlsSettings>,
+) -> Result<(), InvalidValueError> {
     let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
     if asks_for_certificates && callers.is_none() {
-        return Err(wrong("server.tls.client_ca")(
-            &"needs `server.callers`, which says whose certificate is good for what",
+        return Err(invalid("server.tls.client_ca")(
+            &"needs `server.callers`, which maps certificates to roles and agents",
         ));
     }
     if tls.is_some() && listen.ip().is_none() {
-        return Err(wrong("server.tls")(&"is for a port, and `server.listen` is a socket in a folder"));
+        return Err(invalid("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
     }
     Ok(())
 }
 
-/// Whose JSON Web Tokens callers may show: of each issuer, the file of its keys and for whom its tokens have to be.
-fn whose_tokens_are_shown(
-    written: Vec<file::Issuer>,
+/// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
+/// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
+/// would trust any host that answers there, and could start only while it does.
+fn parse_issuers(
+    tables: Vec<file::Issuer>,
     callers: Option<&Path>,
     did: &str,
     at: impl Fn(PathBuf) -> PathBuf,
-) -> Result<Vec<IssuerSettings>, Wrong> {
-    let wrong = wrong("server.issuer");
-    if !written.is_empty() && callers.is_none() {
-        return Err(wrong(
-            &"needs `server.callers`, which says about whom its tokens have to be, and what they may do",
+) -> Result<Vec<IssuerSettings>, InvalidValueError> {
+    let invalid = invalid("server.issuer");
+    if !tables.is_empty() && callers.is_none() {
+        return Err(invalid(
+            &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
         ));
     }
     let mut issuers = Vec::<IssuerSettings>::new();
-    for file::Issuer { issuer, keys, audience } in written {
-        let issuer = Issuer::parse(&issuer).map_err(|error| wrong(&error))?;
+    for file::Issuer { issuer, keys, audience } in tables {
+        let issuer = Issuer::parse(&issuer).map_err(|error| invalid(&error))?;
         if issuers.iter().any(|other| other.issuer == issuer) {
-            return Err(wrong(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
+            return Err(invalid(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
         }
         let audience = match audience {
-            Some(audience) if audience.is_empty() => return Err(wrong(&"has an empty `audience`")),
+            Some(audience) if audience.is_empty() => return Err(invalid(&"has an empty `audience`")),
             Some(audience) => audience,
             None if did == file::Executor::default().did => {
-                return Err(wrong(
-                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the audience \
-                      otherwise: a token for the default one would be good at every executor that has it",
+                return Err(invalid(
+                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the default \
+                      audience: a token for the default DID would be valid at every executor that has it",
                 ));
             }
             None => did.to_owned(),
@@ -549,31 +586,34 @@ fn whose_tokens_are_shown(
     Ok(issuers)
 }
 
-/// How many run and wait. An agent may have three quarters of what runs and a quarter of what waits, so that
-/// there is always room for another.
-fn how_much_at_once(executor: &file::Executor) -> Result<Capacity, Wrong> {
+/// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
+/// queued ones, so that there is always room for another agent.
+fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
-        Some(given) => within("executor.concurrent", given, 4096)?,
+        Some(given) => check_max("executor.concurrent", given, 4096)?,
         None => u64::from(default_concurrent()),
     };
-    let queue = within("executor.queue", executor.queue, 1_000_000)?;
+    let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
     let concurrent_per_agent = match executor.concurrent_per_agent {
-        Some(given) => within("executor.concurrent_per_agent", given, concurrent)?,
+        Some(given) => check_max("executor.concurrent_per_agent", given, concurrent)?,
         None => (concurrent * 3).div_ceil(4),
     };
     let queue_per_agent = match executor.queue_per_agent {
-        Some(given) => within("executor.queue_per_agent", given, queue)?,
+        Some(given) => check_max("executor.queue_per_agent", given, queue)?,
         None => queue.div_ceil(4),
     };
     Ok(Capacity {
-        concurrent: size(concurrent),
-        concurrent_per_agent: size(concurrent_per_agent),
-        queue: size(queue),
-        queue_per_agent: size(queue_per_agent),
+        concurrent: to_usize(concurrent),
+        concurrent_per_agent: to_usize(concurrent_per_agent),
+        queue: to_usize(queue),
+        queue_per_agent: to_usize(queue_per_agent),
     })
 }
 
-fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result<TrustSettings, Wrong> {
+fn parse_trust(
+    trust: file::Trust,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<TrustSettings, InvalidValueError> {
     let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
     let signature = |signature: file::IntentSignature| {
         let file::IntentSignature { key_file, key_form, escape_non_ascii } = signature;
@@ -586,18 +626,18 @@ fn who_is_trusted(trust: file::Trust, at: impl Fn(PathBuf) -> PathBuf) -> Result
     Ok(TrustSettings {
         signature: intent_signature.map(signature),
         keys: keys.map(&at),
-        longest: Duration::from_secs(within("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
+        max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
 }
 
-/// Whom runs may reach at all, and how much.
-fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), Wrong> {
+/// The hosts that runs may reach, and their network budgets.
+fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
     let patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
-        parsed.map_err(|error| wrong(key)(&error))
+        parsed.map_err(|error| invalid(key)(&error))
     };
     let count =
-        |key, value, most| within(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+        |key, value, most| check_max(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
     let claims = HostClaims {
         allowed: Some(patterns("network.allowed_domains", &network.allowed_domains)?),
         blocked: patterns("network.blocked_domains", &network.blocked_domains)?,
@@ -610,8 +650,8 @@ fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBu
             network.max_connections,
             NetworkBudgets::MAX_CONNECTIONS,
         )?,
-        sent_bytes: within("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
-        received_bytes: within(
+        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
+        received_bytes: check_max(
             "network.max_received_bytes",
             network.max_received_bytes,
             NetworkBudgets::MAX_BYTES,
@@ -620,28 +660,30 @@ fn whom_runs_may_reach(network: &file::Network) -> Result<(HostClaims, NetworkBu
     Ok((claims, budgets))
 }
 
-fn way_out(network: &file::Network) -> Result<EgressSettings, Wrong> {
-    let lifted = network.allowed_addresses.iter().map(|text| text.parse::<Lifted>());
+fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
+    let allowed_addresses = network.allowed_addresses.iter().map(|text| text.parse::<AllowedAddress>());
     let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
         Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
-        Ok(_) => Err(wrong("network.hosts")(&"has to map names to one address or more each")),
-        Err(error) => Err(wrong("network.hosts")(&error)),
+        Ok(_) => Err(invalid("network.hosts")(&"has to map names to one address or more each")),
+        Err(error) => Err(invalid("network.hosts")(&error)),
     });
     Ok(EgressSettings {
-        lifted: lifted.collect::<Result<_, _>>().map_err(|e| wrong("network.allowed_addresses")(&e))?,
+        allowed_addresses: allowed_addresses
+            .collect::<Result<_, _>>()
+            .map_err(|e| invalid("network.allowed_addresses")(&e))?,
         hosts: hosts.collect::<Result<_, _>>()?,
-        connect: Duration::from_secs(within("network.connect_seconds", network.connect_seconds, 3600)?),
+        connect: Duration::from_secs(check_max("network.connect_seconds", network.connect_seconds, 3600)?),
     })
 }
 
-/// Nothing of `own` may lie in a folder that guests are let in to, and no such folder in another.
+/// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.
 fn check_apart<'a>(
     areas: &[Area],
     mounts: &Mounts,
     own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
-) -> Result<(), Wrong> {
+) -> Result<(), InvalidValueError> {
     let resolved = |path: &Path| {
-        // The path itself may not exist yet; what counts is the nearest folder that does.
+        // The path itself may not exist yet: its nearest existing ancestor is resolved.
         let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
         nearest.map_or_else(
             || path.to_owned(),
@@ -649,8 +691,7 @@ fn check_apart<'a>(
         )
     };
     let own = own.map(|(key, path)| (key, resolved(path))).collect::<Vec<_>>();
-    // Every folder from which a guest's paths may start: of each area, and of each mount that an
-    // area lets guests into.
+    // Every host folder that a guest's path may start in: that of each area, and each mount that an area covers.
     let mounted =
         mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
     let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
@@ -660,16 +701,16 @@ fn check_apart<'a>(
     bases.dedup();
     for host in &bases {
         if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
-            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}`, where the executor keeps `{}` (`{key}`): move one of the two",
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two",
                 host.display(),
                 inside.display()
             )));
         }
-        // A guest that may change the outer folder could put something else in the place of the inner.
+        // A guest that may change the outer folder could replace the inner one.
         if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
-            return Err(wrong("ceilings.filesystem_scope")(&format_args!(
-                "lets guests into `{}` and, by another way, into `{}` inside it: keep the two apart",
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}` and, by another mount, into `{}` inside it: make them separate folders",
                 outer.display(),
                 host.display()
             )));
@@ -678,22 +719,22 @@ fn check_apart<'a>(
     Ok(())
 }
 
-fn size(value: u64) -> usize {
+fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Two for each core, so that one is made while another is used, in an eighth of memory at most.
+/// Two for each core, so that one is prepared while another runs, and at most what an eighth of memory has room for.
 fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
-/// Memory for messages and answers, beside the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
+/// Memory for messages and answers, besides the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
 /// at most 128 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 128)
 }
 
-/// Bytes of memory that the machine has.
+/// Bytes of memory of the machine.
 fn machine_memory() -> u64 {
     sysinfo::System::new().map_or(0, |mut system| {
         system.refresh_memory();
@@ -701,7 +742,7 @@ fn machine_memory() -> u64 {
     })
 }
 
-/// Sixteen for each core, but no more than the machine has room for at 64 MB each.
+/// Sixteen for each core, but at most what memory has room for at 64 MB each.
 fn default_concurrent() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let room = machine_memory() >> 26;
@@ -719,8 +760,8 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
     base.map(|base| base.join("a2g-executor"))
 }
 
-/// The line on which a dotted key stands for the nth time, from 0. The file was parsed already, so
-/// this only has to find it.
+/// The line number of the nth occurrence of a dotted key, from 0. A search by text is enough: the file has been parsed
+/// already.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let (table, last) = key.split_once('.')?;
     let mut here = "";
@@ -730,7 +771,7 @@ fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
             let line = line.trim();
             if let Some(name) = line.strip_prefix('[') {
                 here = name.trim_matches(['[', ']', ' ']);
-                // A table can be the value itself.
+                // The key can name a table.
                 return here == key;
             }
             let named = line.split('=').next().unwrap_or_default().trim();

@@ -17,7 +17,7 @@ fn the_defaults_are_whole() {
     assert_eq!(counts, [10_000, 1024, 128, 16 << 20]);
     assert_eq!((budgets.directory_entries, budgets.fuel), (1_000_000, None));
     assert_eq!(config.ceilings.hosts.allowed, Some(Vec::new()));
-    assert_eq!((config.egress.lifted, config.egress.hosts.len()), (Vec::new(), 0));
+    assert_eq!((config.egress.allowed_addresses, config.egress.hosts.len()), (Vec::new(), 0));
     let network = config.ceilings.network_budgets;
     assert_eq!((network.requests, network.connections), (100, 8));
     assert_eq!((network.sent_bytes, network.received_bytes), (16 << 20, 64 << 20));

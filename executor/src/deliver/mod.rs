@@ -1,12 +1,13 @@
-//! What the executor sends to its governor by itself: registration, heartbeats and reports; and
-//! what the governor pushes back over the same connection.
+//! Messages that the executor sends to its governor on its own: registration, heartbeats and reports; and the messages
+//! that the governor pushes over the same connection.
 
 mod webhook;
 
-pub use webhook::Post;
+pub use webhook::WebhookPoster;
 
+use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
-use crate::govern::{Checkpoint, Introduction, KeyPair, Pulse, Push, RemoteError};
+use crate::govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, KeyPair, Push, RemoteError};
 use crate::ident::AgentDid;
 use crate::journal::chain::{Head, shown};
 use crate::outcome::Receipt;
@@ -18,42 +19,45 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-/// How many reports are on their way at once.
+/// Reports that are in flight at once.
 const MAX_IN_FLIGHT: usize = 16;
-/// The first and the longest pause before something is sent again.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The first and the longest delay before a retry.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// The name on record for decisions that come over the executor's own connection to its governor.
+/// The recorded source of decisions that arrive over the executor's own connection to its governor.
 const GOVERNOR: &str = "the governor";
 
-/// Delivers reports for as long as the process lives, each at least once.
+/// Delivers reports until the process ends, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
     let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (due, receipt) = match executor.journal().next_report().await {
             Ok(next) => next,
-            Err(error) => return tracing::error!(%error, "no more reports are delivered"),
+            Err(error) => {
+                return tracing::error!(error = %ErrorChain(&error), "the delivery of reports has stopped");
+            }
         };
         let executor = Arc::clone(&executor);
         tokio::spawn(async move {
-            let span = span(&receipt);
+            let span = delivery_span(&receipt);
             let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
-            executor.metrics().delivered(delivered.is_ok());
+            executor.metrics().record_delivery(delivered.is_ok());
             let Err(error) = delivered else {
                 span.in_scope(|| tracing::debug!("delivered"));
                 return executor.journal().delivered(&due);
             };
-            // A pause takes no place away from others.
+            // A report that waits for its retry does not occupy a delivery slot.
             drop(place);
             let refused = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().failed(due, refused);
-            let pause = jittered(pause_before(due.tries));
-            let governor = executor.governor().place();
+            let pause = jitter(retry_delay(due.tries));
+            let governor = executor.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
                 let (tries, pause_ms) = (due.tries, pause.as_millis());
-                tracing::warn!(governor, %error, tries, pause_ms, "the report is sent again");
+                let error = ErrorChain(&error);
+                tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
             });
             drop((receipt, span));
             tokio::time::sleep(pause).await;
@@ -62,31 +66,32 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
     }
 }
 
-/// The span of one try to deliver a report.
-fn span(receipt: &Receipt) -> Span {
+/// The span of one delivery attempt.
+fn delivery_span(receipt: &Receipt) -> Span {
     let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
+    // Level `error`, so that warnings have these fields at `RUST_LOG=warn`, too.
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }
 
-/// The pause after so many tries: twice as long each time.
-fn pause_before(tries: u32) -> Duration {
+/// The delay after `tries` attempts, which doubles each time.
+fn retry_delay(tries: u32) -> Duration {
     let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
-    FIRST_PAUSE.saturating_mul(factor).min(MAX_RETRY_DELAY)
+    FIRST_RETRY_DELAY.saturating_mul(factor).min(MAX_RETRY_DELAY)
 }
 
-/// A pause of half to all of `pause`, so that many senders do not come back at once.
-fn jittered(pause: Duration) -> Duration {
+/// A random delay between half and all of `pause`, so that many senders do not retry at once.
+fn jitter(pause: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
     let share = u32::try_from(random).unwrap_or(0);
     pause / 2 + pause / 2 * share / 1000
 }
 
-/// Registers the executor, again whenever the governor has forgotten it, and sends heartbeats.
+/// Registers the executor, sends heartbeats, and registers again when the governor reports the session as expired.
 ///
-/// A heartbeat carries the journal's checkpoint, signed by `key` when there is one, and the registration carries
-/// `public_key`. The first heartbeat, right after the registration, carries the checkpoint `at_start`, before
-/// anything ran: it shows a restored older copy even if that has since grown longer than the history that it lost.
+/// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
+/// first heartbeat, right after the registration, has the checkpoint `at_start`, from before any run: a restored older
+/// copy of the journal is detected even if it has since grown longer than the history that it lost.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
@@ -96,27 +101,33 @@ pub async fn stay_registered(
     at_start: Head,
 ) {
     let began = executor.clock().monotonic();
-    let introduction = Introduction { agent: did.clone(), public_key, tools: executor.tool_names() };
-    let mut untold = Some(at_start);
+    let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
+    let mut unsent = Some(at_start);
     loop {
-        register(&executor, &introduction).await;
+        register(&executor, &registration).await;
         let mut just_registered = true;
         loop {
             let (running, queued) = executor.load();
             let uptime = executor.clock().monotonic().saturating_duration_since(began);
-            let Head { number: count, hash } = untold.unwrap_or_else(|| executor.journal().head());
+            let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
             let root = shown(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
             let checkpoint = Checkpoint { count, root, signature };
-            let pulse =
-                Pulse { agent: did.clone(), uptime_seconds: uptime.as_secs(), running, queued, checkpoint };
+            let pulse = ExecutorHeartbeat {
+                agent: did.clone(),
+                uptime_seconds: uptime.as_secs(),
+                running,
+                queued,
+                checkpoint,
+            };
             match executor.governor().heartbeat(&pulse).await {
-                Ok(()) => untold = None,
-                // Who forgets at once is not asked again at once.
+                Ok(()) => unsent = None,
+                // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
                 Err(error) => {
-                    tracing::warn!(governor = executor.governor().place(), %error, "the heartbeat failed");
+                    let governor = executor.governor().endpoint();
+                    tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
                 }
             }
             just_registered = false;
@@ -125,38 +136,44 @@ pub async fn stay_registered(
     }
 }
 
-async fn register(executor: &Executor, introduction: &Introduction) {
-    let mut pause = FIRST_PAUSE;
-    let governor = executor.governor().place();
+async fn register(executor: &Executor, registration: &ExecutorRegistration) {
+    let mut pause = FIRST_RETRY_DELAY;
+    let governor = executor.governor().endpoint();
     loop {
-        match executor.governor().register(introduction).await {
+        match executor.governor().register(registration).await {
             Ok(policy) => {
-                tracing::info!(governor, agent = %introduction.agent, "registered with the governor");
+                tracing::info!(governor, agent = %registration.agent, "registered with the governor");
                 if let Some(policy) = policy {
                     executor.set_policy(policy);
                 }
                 return;
             }
             Err(error) => {
-                tracing::warn!(governor, %error, pause_ms = pause.as_millis(), "not registered yet");
-                tokio::time::sleep(jittered(pause)).await;
+                let pause_ms = pause.as_millis();
+                tracing::warn!(governor, error = %ErrorChain(&error), pause_ms, "the registration failed, and is retried");
+                tokio::time::sleep(jitter(pause)).await;
                 pause = (pause * 2).min(MAX_RETRY_DELAY);
             }
         }
     }
 }
 
-/// Follows what the governor pushes over the executor's own connection to it.
-pub async fn follow(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
+/// Applies the messages that the governor pushes over the executor's own connection to it.
+pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
-        if let Err(fault) = obey(&executor, &push).await {
-            let governor = executor.governor().place();
-            tracing::warn!(governor, method = push.method, ?fault, "a push of the governor was refused");
+        if let Err(fault) = apply_push(&executor, &push).await {
+            let governor = executor.governor().endpoint();
+            tracing::warn!(
+                governor,
+                method = push.method,
+                ?fault,
+                "a pushed message of the governor was refused"
+            );
         }
     }
 }
 
-async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
+async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
     let params = push.params.get();
     match push.method {
         "g2a/policy" => executor.set_policy(decode::policy(params)?),
@@ -165,7 +182,7 @@ async fn obey(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
         "g2a/directive" => executor.direct(&decode::directive(params)?, GOVERNOR).await?,
-        other => tracing::warn!(method = other, "a push of an unknown method"),
+        other => tracing::warn!(method = other, "a pushed message has an unknown method"),
     }
     Ok(())
 }

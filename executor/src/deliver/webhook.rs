@@ -1,113 +1,116 @@
-//! Notices to the webhooks of A2A tasks, each in the order in which it came, tried again for a while, and never
-//! waited for by anybody.
+//! Posts notifications to the webhooks of A2A tasks, in order for each webhook and with a few retries. Neither runs nor
+//! callers wait for them.
 //!
-//! Every webhook of a task has a line of its own, so that one that does not answer keeps no other waiting. What
-//! finds no room is dropped, and the log says so: a client that has to know asks for the task.
+//! Every webhook of a task has its own queue, so that one that does not answer delays no other. A notification that
+//! does not fit is dropped and logged: a client can always query the task.
 
-use crate::egress::Courier;
-use crate::wire::a2a::push::{Notice, Webhooks};
+use crate::egress::WebhookClient;
+use crate::wire::a2a::push::{PushNotification, WebhookUrlError, Webhooks};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How many webhooks are told at once.
+/// Webhooks with a queue at once.
 const MAX_CONCURRENT: usize = 256;
-/// How many of them may be one owner's.
+/// Webhooks of one owner with a queue at once.
 const MAX_CONCURRENT_PER_OWNER: usize = MAX_CONCURRENT / 4;
-/// How many notices wait for one webhook.
+/// Notifications that wait for one webhook.
 const MAX_WAITING: usize = 64;
-/// The pauses before a notice is sent again. After the last it is dropped.
-const PAUSES: [Duration; 4] =
+/// The delays before the retries of a notification. After the last one it is dropped.
+const RETRY_DELAYS: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8), Duration::from_secs(30)];
-/// The longest that one try may take.
-const ONE_TRY: Duration = Duration::from_secs(20);
+/// Timeout of one attempt.
+const POST_TIMEOUT: Duration = Duration::from_secs(20);
 
-type Key = (String, String);
-type Lines = Arc<Mutex<HashMap<Key, (String, mpsc::Sender<Notice>)>>>;
+type WebhookId = (String, String);
+type WebhookQueues = Arc<Mutex<HashMap<WebhookId, (String, mpsc::Sender<PushNotification>)>>>;
 
-/// Posts notices.
-pub struct Post {
-    courier: Arc<Courier>,
-    lines: Lines,
+/// Posts notifications.
+pub struct WebhookPoster {
+    client: Arc<WebhookClient>,
+    queues: WebhookQueues,
 }
 
-impl Post {
-    /// With this courier.
+impl WebhookPoster {
+    /// Posts with this client.
     #[must_use]
-    pub fn new(courier: Courier) -> Self {
-        Self { courier: Arc::new(courier), lines: Lines::default() }
+    pub fn new(client: WebhookClient) -> Self {
+        Self { client: Arc::new(client), queues: WebhookQueues::default() }
     }
 }
 
-impl Webhooks for Post {
-    fn check(&self, url: &str) -> Result<(), String> {
-        self.courier.check(url).map_err(|refusal| {
-            format!("nothing is posted there ({refusal}): `doors.a2a.webhook_domains` lists who is told")
-        })
+impl Webhooks for WebhookPoster {
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
+        self.client.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
     }
 
-    fn notify(&self, notice: Notice) {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+    fn notify(&self, notice: PushNotification) {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let key = notice.of.clone();
-        if let Some((_, line)) = lines.get(&key) {
-            if line.try_send(notice).is_err() {
-                dropped(&key, "too many wait for this webhook");
+        if let Some((_, queue)) = queues.get(&key) {
+            if queue.try_send(notice).is_err() {
+                log_dropped(&key, "too many notifications wait for this webhook");
             }
             return;
         }
         let owner = notice.owner.to_string();
-        let theirs = lines.values().filter(|(of, _)| *of == owner).count();
-        if lines.len() >= MAX_CONCURRENT || theirs >= MAX_CONCURRENT_PER_OWNER {
-            return dropped(&key, "too many webhooks are told at once");
+        let theirs = queues.values().filter(|(of, _)| *of == owner).count();
+        if queues.len() >= MAX_CONCURRENT || theirs >= MAX_CONCURRENT_PER_OWNER {
+            return log_dropped(&key, "too many webhooks have notifications that wait");
         }
-        let (line, waiting) = mpsc::channel(MAX_WAITING);
-        let _there_is_room = line.try_send(notice);
-        lines.insert(key.clone(), (owner, line));
-        drop(lines);
-        tokio::spawn(post_all(Arc::clone(&self.courier), Arc::clone(&self.lines), key, waiting));
+        let (queue, waiting) = mpsc::channel(MAX_WAITING);
+        let _there_is_room = queue.try_send(notice);
+        queues.insert(key.clone(), (owner, queue));
+        drop(queues);
+        tokio::spawn(post_all(Arc::clone(&self.client), Arc::clone(&self.queues), key, waiting));
     }
 }
 
-/// Posts what waits, and goes when nothing does.
-async fn post_all(courier: Arc<Courier>, lines: Lines, key: Key, mut waiting: mpsc::Receiver<Notice>) {
+/// Posts the queued notifications, and ends when the queue is empty.
+async fn post_all(
+    client: Arc<WebhookClient>,
+    queues: WebhookQueues,
+    key: WebhookId,
+    mut waiting: mpsc::Receiver<PushNotification>,
+) {
     loop {
         let next = {
-            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
             let next = waiting.try_recv();
-            // Nobody can say anything in between.
+            // Removed under the lock of `notify`, so that no notification is added to a queue without a reader.
             if next.is_err() {
-                lines.remove(&key);
+                queues.remove(&key);
             }
             next
         };
         let Ok(notice) = next else { return };
-        post(&courier, notice).await;
+        post(&client, notice).await;
     }
 }
 
-async fn post(courier: &Courier, notice: Notice) {
-    let Notice { of, owner, url, headers, body } = notice;
-    let mut pauses = PAUSES.into_iter();
+async fn post(client: &WebhookClient, notice: PushNotification) {
+    let PushNotification { of, owner, url, headers, body } = notice;
+    let mut delays = RETRY_DELAYS.into_iter();
     loop {
-        let posted = courier.post(&owner, &url, &headers, body.clone());
-        let why = match tokio::time::timeout(ONE_TRY, posted).await {
-            Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "told"),
-            // What the other side does not want is not sent again.
+        let posted = client.post(&owner, &url, &headers, body.clone());
+        let why = match tokio::time::timeout(POST_TIMEOUT, posted).await {
+            Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "posted"),
+            // A rejected notification is not retried.
             Ok(Ok(status @ 300..=499)) if ![408, 429].contains(&status) => {
-                return dropped(&of, &format!("it was answered with {status}"));
+                return log_dropped(&of, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
-            Ok(Err(crate::egress::Refusal::Denied(reason))) => return dropped(&of, reason.as_str()),
-            Ok(Err(refusal @ crate::egress::Refusal::Failed(_))) => refusal.to_string(),
-            Err(_late) => "it took too long".to_owned(),
+            Ok(Err(crate::egress::EgressError::Denied(reason))) => return log_dropped(&of, reason.as_str()),
+            Ok(Err(refusal @ crate::egress::EgressError::Failed(_))) => refusal.to_string(),
+            Err(_late) => "it timed out".to_owned(),
         };
-        let Some(pause) = pauses.next() else { return dropped(&of, &why) };
-        tracing::debug!(task = of.0, webhook = of.1, why, "a notice is sent again");
-        tokio::time::sleep(pause).await;
+        let Some(delay) = delays.next() else { return log_dropped(&of, &why) };
+        tracing::debug!(task = of.0, webhook = of.1, why, "a notification is retried");
+        tokio::time::sleep(delay).await;
     }
 }
 
-fn dropped(of: &Key, why: &str) {
-    tracing::warn!(task = of.0, webhook = of.1, why, "a notice is dropped");
+fn log_dropped(of: &WebhookId, why: &str) {
+    tracing::warn!(task = of.0, webhook = of.1, why, "a notification is dropped");
 }

@@ -1,15 +1,15 @@
-//! Which addresses may be connected to.
+//! The rule for addresses: only those of the public Internet may be connected to.
 //!
-//! Those of the public Internet. Everything else is refused: loopback, private and local networks, the
-//! metadata services of clouds among them, multicast, and every form of IPv6 that carries an IPv4
-//! address inside, which another reader might unwrap. The operator lifts this for services of their own.
+//! Refused are loopback, private and local networks (which include the metadata services of clouds), multicast, and
+//! every form of IPv6 that embeds an IPv4 address, which another parser might unwrap. The operator can lift the rule
+//! for services of their own.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// IPv4 networks that are not the public Internet, after IANA's registry of special purposes.
+/// IPv4 networks that are not the public Internet, after IANA's special-purpose address registry.
 const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
     v4(0, 0, 0, 0, 8),       // this network
     v4(10, 0, 0, 0, 8),      // private
@@ -28,11 +28,12 @@ const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
     v4(240, 0, 0, 0, 4),     // reserved, and broadcast
 ];
 
-/// Of IPv6 only this is the public Internet. Outside of it are the unspecified address, loopback, mapped
-/// and compatible IPv4, NAT64, unique local, link-local, site-local and multicast addresses.
+/// The IPv6 network of global unicast addresses.
+// An allow list and not a block list: outside are the unspecified address, loopback, mapped and compatible IPv4, NAT64,
+// unique local, link-local, site-local and multicast addresses, and everything that is not assigned yet.
 const PUBLIC_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
-/// And inside of it these are not.
+/// Networks inside [`PUBLIC_V6`] that are not the public Internet.
 const NOT_PUBLIC_V6: [Ipv6Net; 4] = [
     v6([0x2001, 0, 0], 23),     // protocol assignments, and Teredo, which carries IPv4
     v6([0x2001, 0xdb8, 0], 32), // documentation
@@ -48,41 +49,42 @@ const fn v6([a, b, c]: [u16; 3], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0), prefix)
 }
 
-/// Addresses that the operator lets runs connect to although they are not public.
+/// Addresses that runs may connect to although they are not public, with the operator's permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lifted {
+pub struct AllowedAddress {
     network: IpNet,
-    /// One port, or any.
+    /// `None` for any port.
     port: Option<u16>,
 }
 
-/// Why a text names no addresses.
+/// A text does not name an address, an address with a port, or a network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "has to be an address (`10.1.2.3`), an address and a port (`127.0.0.1:8080`, `[::1]:8080`) or a network \
      (`10.1.0.0/16`, without bits set behind its prefix)"
 )]
-pub struct LiftedError;
+pub struct AllowedAddressError;
 
-impl FromStr for Lifted {
-    type Err = LiftedError;
+impl FromStr for AllowedAddress {
+    type Err = AllowedAddressError;
 
-    fn from_str(text: &str) -> Result<Self, LiftedError> {
+    fn from_str(text: &str) -> Result<Self, AllowedAddressError> {
         if let Ok(address) = text.parse::<SocketAddr>() {
             return Ok(Self { network: address.ip().into(), port: Some(address.port()) });
         }
         if let Ok(address) = text.parse::<IpAddr>() {
             return Ok(Self { network: address.into(), port: None });
         }
-        let network = text.parse::<IpNet>().map_err(|_| LiftedError)?;
+        let network = text.parse::<IpNet>().map_err(|_| AllowedAddressError)?;
+        // `10.0.0.1/8` may mean one address or sixteen million, so it is refused.
         if network.addr() != network.network() {
-            return Err(LiftedError);
+            return Err(AllowedAddressError);
         }
         Ok(Self { network, port: None })
     }
 }
 
-impl fmt::Display for Lifted {
+impl fmt::Display for AllowedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.port, self.network) {
             (Some(port), network) => write!(f, "{}", SocketAddr::new(network.addr(), port)),
@@ -91,10 +93,9 @@ impl fmt::Display for Lifted {
     }
 }
 
-/// Whether a run may connect to an address: at this port, or without one at some port, as far as is known
-/// when only a name is looked up.
-pub(super) fn may_connect(address: IpAddr, port: Option<u16>, lifted: &[Lifted]) -> bool {
-    let lifts = |lifted: &Lifted| {
+/// A run may connect to the address at `port`; without a port, as at a look-up, at some port.
+pub(super) fn is_allowed(address: IpAddr, port: Option<u16>, lifted: &[AllowedAddress]) -> bool {
+    let lifts = |lifted: &AllowedAddress| {
         let at = lifted.port.is_none_or(|lifted| port.is_none_or(|port| port == lifted));
         lifted.network.contains(&address) && at
     };
@@ -194,13 +195,13 @@ mod tests {
         let may = |address: &str, lifted: &[&str]| {
             let lifted = lifted.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
             let address = address.parse::<SocketAddr>().unwrap();
-            let may = may_connect(address.ip(), Some(address.port()), &lifted);
-            assert!(!may || may_connect(address.ip(), None, &lifted), "{address}: at no port, and at this");
+            let may = is_allowed(address.ip(), Some(address.port()), &lifted);
+            assert!(!may || is_allowed(address.ip(), None, &lifted), "{address}: at no port, and at this");
             may
         };
         let lifted = ["127.0.0.1:8080".parse().unwrap()];
-        assert!(may_connect("127.0.0.1".parse().unwrap(), None, &lifted));
-        assert!(!may_connect("127.0.0.2".parse().unwrap(), None, &lifted));
+        assert!(is_allowed("127.0.0.1".parse().unwrap(), None, &lifted));
+        assert!(!is_allowed("127.0.0.2".parse().unwrap(), None, &lifted));
         assert!(may("127.0.0.1:8080", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.1:8081", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.2:8080", &["127.0.0.1:8080"]));
@@ -214,15 +215,15 @@ mod tests {
         for text in
             ["", "localhost", "10.0.0.1/8", "10.0.0.0/33", "10.0.0/8", "127.1", "127.0.0.1:99999", "*"]
         {
-            assert_eq!(text.parse::<Lifted>(), Err(LiftedError), "{text}");
+            assert_eq!(text.parse::<AllowedAddress>(), Err(AllowedAddressError), "{text}");
         }
         for text in ["127.0.0.1:8080", "[::1]:8080", "10.1.0.0/16"] {
-            assert_eq!(text.parse::<Lifted>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<AllowedAddress>().unwrap().to_string(), text);
         }
     }
 
     proptest! {
-        /// An IPv4 address is never reached in the clothes of IPv6.
+        /// No IPv6 form of an IPv4 address is allowed.
         #[test]
         fn no_ipv6_form_carries_an_ipv4_address(number in any::<u32>()) {
             let [a, b, c, d] = number.to_be_bytes();

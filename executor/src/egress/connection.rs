@@ -1,10 +1,11 @@
-//! One connection: counted at the socket, with TLS or without, speaking HTTP/1.1.
+//! One HTTP/1.1 connection, with or without TLS, whose bytes are counted at the socket.
 
-use super::line::{Line, Place};
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
+use super::session::{ConnectionSlot, NetworkSession};
 use super::target::Target;
 use super::{Body, MAX_FIELDS, MAX_HEAD_BYTES};
 use crate::capability::Host;
+use crate::error_chain::BoxedError;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
@@ -26,30 +27,30 @@ use tokio::task::AbortHandle;
 use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
 
-/// Why TLS cannot be set up.
+/// TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The file of further certificates cannot be used.
-    #[error("`{}` cannot be used: {reason}", path.display())]
+    /// The file of additional certificates cannot be used.
+    #[error("`{}` cannot be used", path.display())]
     File {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why not.
-        reason: String,
+        /// The library's error, or this program's message.
+        source: BoxedError,
     },
-    /// The TLS library refuses its own settings.
+    /// The TLS library rejects the settings.
     #[error("TLS cannot be set up")]
     Settings(#[from] rustls::Error),
 }
 
-/// What makes TLS connections.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError> {
     let mut config = client_config(ca_file)?;
+    // So that no server selects HTTP/2, which this client does not speak.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Trust in the certificates that the machine trusts, and in those of `ca_file` beside them.
+/// A client configuration that trusts the machine's certificates and those of `ca_file`.
 ///
 /// # Ambient Authority
 /// Reads the machine's certificates and `ca_file`.
@@ -64,19 +65,18 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
     }
     roots.add_parsable_certificates(native.certs);
     if let Some(path) = ca_file {
-        let unusable = |reason: String| TlsError::File { path: path.to_owned(), reason };
-        let certificates =
-            CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
+        let unusable = |source: BoxedError| TlsError::File { path: path.to_owned(), source };
+        let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.into()))?;
         let before = roots.len();
         for certificate in certificates {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+            let certificate = certificate.map_err(|error| unusable(error.into()))?;
+            roots.add(certificate).map_err(|error| unusable(error.into()))?;
         }
         if roots.len() == before {
-            return Err(unusable("it holds no certificate in PEM".to_owned()));
+            return Err(unusable("it holds no certificate in PEM".into()));
         }
     }
-    // The provider is named, so that nothing else in this process decides it.
+    // Named explicitly: a crate that installs a process-wide default must not change it.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -84,47 +84,54 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
         .with_no_client_auth())
 }
 
-/// A socket whose bytes are counted, and that ends where the run's budget does.
-pub(super) struct Counted {
+/// A socket whose bytes are counted, and that fails at the end of the run's budget.
+pub(super) struct MeteredStream {
     stream: TcpStream,
-    line: Arc<Line>,
-    /// What the line knows the other side by.
+    session: Arc<NetworkSession>,
+    /// The index of the other side in the session's list of contacts.
     contact: Option<usize>,
     target: String,
 }
 
-impl Counted {
-    pub(super) fn new(stream: TcpStream, line: Arc<Line>, contact: Option<usize>, target: String) -> Self {
-        Self { stream, line, contact, target }
+impl MeteredStream {
+    pub(super) fn new(
+        stream: TcpStream,
+        session: Arc<NetworkSession>,
+        contact: Option<usize>,
+        target: String,
+    ) -> Self {
+        Self { stream, session, contact, target }
     }
 }
 
-impl AsyncRead for Counted {
+impl AsyncRead for MeteredStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, line, contact, target } = self.get_mut();
-        line.receive(*contact, target, |left| {
-            if left == 0 {
-                return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
-            }
-            let space = into.initialize_unfilled_to(into.remaining().min(left));
-            let mut space = ReadBuf::new(space);
-            ready!(Pin::new(stream).poll_read(context, &mut space))?;
-            let read = space.filled().len();
-            into.advance(read);
-            Poll::Ready(Ok(read))
-        })
-        .map_ok(|_| ())
+        let Self { stream, session, contact, target } = self.get_mut();
+        session
+            .receive(*contact, target, |left| {
+                if left == 0 {
+                    // Only tells whether a further byte is there, or the response just fits.
+                    return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
+                }
+                let space = into.initialize_unfilled_to(into.remaining().min(left));
+                let mut space = ReadBuf::new(space);
+                ready!(Pin::new(stream).poll_read(context, &mut space))?;
+                let read = space.filled().len();
+                into.advance(read);
+                Poll::Ready(Ok(read))
+            })
+            .map_ok(|_| ())
     }
 }
 
-impl AsyncWrite for Counted {
+impl AsyncWrite for MeteredStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let Self { stream, line, contact, target } = self.get_mut();
-        line.transmit(*contact, target, |left| {
+        let Self { stream, session, contact, target } = self.get_mut();
+        session.transmit(*contact, target, |left| {
             Pin::new(stream).poll_write(context, bytes.get(..left).unwrap_or(bytes))
         })
     }
@@ -138,26 +145,27 @@ impl AsyncWrite for Counted {
     }
 }
 
-/// What is read before there is an answer: the head, all the heads that only inform before it, and what of
-/// the body comes along. More than this is no answer, and reading it would keep others waiting.
+/// The most bytes that are read before the response's head is complete: interim heads, the head itself, and the part of
+/// the body that arrives with it.
+// A server that sends interim heads without end would otherwise occupy the runtime.
 const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
 
-/// A stream that ends when too much was read of it before there was an answer.
-struct Heads<S> {
+/// A stream that fails when too much is read from it before the response's head is complete.
+struct HeadLimit<S> {
     stream: S,
     left: usize,
-    answered: Arc<AtomicBool>,
+    head_received: Arc<AtomicBool>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for HeadLimit<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, left, answered } = self.get_mut();
-        if !answered.load(Ordering::Relaxed) && *left == 0 {
-            return Poll::Ready(Err(io::Error::other(Refusal::from(Failure::AnswerHead))));
+        let Self { stream, left, head_received } = self.get_mut();
+        if !head_received.load(Ordering::Relaxed) && *left == 0 {
+            return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::AnswerHead))));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(context, into))?;
@@ -166,7 +174,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeadLimit<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
     }
@@ -180,17 +188,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
     }
 }
 
-/// A connection that lives as long as this value, and no longer than its run.
+/// A connection that is closed when this value is dropped or the run ends.
 pub(super) struct Connection {
-    answered: Arc<AtomicBool>,
+    head_received: Arc<AtomicBool>,
     driver: AbortHandle,
-    _place: Place,
+    _slot: ConnectionSlot,
 }
 
 impl Connection {
-    /// Says that the head of the answer is there.
-    pub(super) fn answered(&self) {
-        self.answered.store(true, Ordering::Relaxed);
+    /// Lifts the bound on bytes before the response's head.
+    pub(super) fn lift_head_limit(&self) {
+        self.head_received.store(true, Ordering::Relaxed);
     }
 }
 
@@ -200,91 +208,93 @@ impl Drop for Connection {
     }
 }
 
-/// Greets whoever is at the other end of `counted`, which was connected to a checked address.
-pub(super) async fn greet(
-    counted: Counted,
+/// Performs the TLS handshake if the target requires it, then the HTTP handshake, over `stream`, which is connected to
+/// a checked address.
+pub(super) async fn tls_and_http_handshake(
+    stream: MeteredStream,
     target: &Target,
     tls: &TlsConnector,
-    place: Place,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
+    slot: ConnectionSlot,
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
     if !target.tls {
-        return speak(counted, place).await;
+        return http_handshake(stream, slot).await;
     }
     let name = match &target.host {
         Host::Name(name) => {
-            ServerName::try_from(name.as_str().to_owned()).map_err(|_| Failure::Certificate)?
+            ServerName::try_from(name.as_str().to_owned()).map_err(|_| NetworkError::Certificate)?
         }
         Host::Address(address) => ServerName::from(*address),
     };
-    let greeted = tls.connect(name, counted).await.map_err(|error| {
+    let encrypted = tls.connect(name, stream).await.map_err(|error| {
         let inner = error.get_ref();
-        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<Refusal>()) {
+        // A budget that ended during the handshake is a denial and no failure of TLS.
+        if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<EgressError>()) {
             return *refusal;
         }
         match inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(rustls::Error::InvalidCertificate(_)) => Failure::Certificate.into(),
-            Some(_) | None => Failure::Tls.into(),
+            Some(rustls::Error::InvalidCertificate(_)) => NetworkError::Certificate.into(),
+            Some(_) | None => NetworkError::Tls.into(),
         }
     })?;
-    speak(greeted, place).await
+    http_handshake(encrypted, slot).await
 }
 
-async fn speak<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     stream: S,
-    place: Place,
-) -> Result<(SendRequest<Body>, Connection), Refusal> {
-    let answered = Arc::<AtomicBool>::default();
-    let stream = Heads { stream, left: MAX_INTERIM_BYTES, answered: Arc::clone(&answered) };
+    slot: ConnectionSlot,
+) -> Result<(SendRequest<Body>, Connection), EgressError> {
+    let head_received = Arc::<AtomicBool>::default();
+    let stream = HeadLimit { stream, left: MAX_INTERIM_BYTES, head_received: Arc::clone(&head_received) };
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
-    let (sender, connection) = handshake.await.map_err(|error| Refusal::of(&error))?;
-    let over = place.over();
+    let (sender, connection) = handshake.await.map_err(|error| EgressError::from_hyper(&error))?;
+    let ended = slot.wait_ended();
     let driver = tokio::spawn(async move {
         tokio::select! {
-            // What goes wrong is told to whoever waits for the answer.
+            // The sender of the request, or the reader of the body, receives the error.
             _told_elsewhere = connection => {}
-            () = over => {}
+            () = ended => {}
         }
     });
-    Ok((sender, Connection { answered, driver: driver.abort_handle(), _place: place }))
+    Ok((sender, Connection { head_received, driver: driver.abort_handle(), _slot: slot }))
 }
 
-/// The body of an answer, which keeps its connection.
-pub(super) struct Answer {
+/// The body of a response, which owns its connection.
+pub(super) struct ResponseBody {
     incoming: Incoming,
     between: Option<Duration>,
     waiting: Option<Pin<Box<Sleep>>>,
     _connection: Connection,
 }
 
-impl Answer {
+impl ResponseBody {
     pub(super) fn new(incoming: Incoming, between: Option<Duration>, connection: Connection) -> Self {
         Self { incoming, between, waiting: None, _connection: connection }
     }
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
                 self.waiting = None;
-                // Trailers end an answer, and no guest sees them.
+                // Trailers end a response, and guests do not receive them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
-                Poll::Ready(frame.map(|frame| frame.map_err(|error| Refusal::of(&error))))
+                Poll::Ready(frame.map(|frame| frame.map_err(|error| EgressError::from_hyper(&error))))
             }
             Poll::Pending => {
                 let Some(between) = self.between else { return Poll::Pending };
                 let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(between)));
                 ready!(waiting.as_mut().poll(context));
-                Poll::Ready(Some(Err(Failure::AnswerTimeout.into())))
+                Poll::Ready(Some(Err(NetworkError::AnswerTimeout.into())))
             }
         }
     }

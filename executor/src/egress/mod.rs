@@ -1,37 +1,37 @@
-//! The one way out: every byte that a guest exchanges with a network goes through here.
+//! The only network access of guests: every byte that a guest exchanges with a network passes through here.
 //!
 //! ```text
-//! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ Carrier ─┬─ inline: the run's Line
-//!                                                        └─ process ring: a socket pair ─▶ the run's
-//!                                                           Line, in the server
+//! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ NetworkBackend ─┬─ inline: the run's NetworkSession
+//!                                                               └─ process ring: a socket pair ─▶ the run's
+//!                                                                  NetworkSession, in the server
 //!
-//! Line::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
+//! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
 //!    ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ HTTP/1.1
-//! Line::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
-//! Line::connect: was it found, or is it listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
+//! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
+//! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
-//! It guarantees that a run reaches only whom its grant and the address rules allow, within its
-//! budgets, and that its connections are closed when it ends. What is reported was counted here. It
-//! follows no redirect, keeps no connection for another request, asks no proxy, and believes no `Host`
-//! header: whoever is checked is who is connected to, named in TLS and written in the request.
+//! A run reaches only hosts that its grant and the address rules allow, within its budgets, and its connections are
+//! closed when it ends. The reported figures are counted here. Redirects are not followed, connections are not reused,
+//! proxies are not used, and a `Host` header of the guest is ignored: the checked host is the one that is connected to,
+//! named in TLS and written in the request.
 
 mod address;
 mod connection;
-mod courier;
-mod line;
 mod rate;
 mod refusal;
 mod resolve;
+mod session;
 mod target;
 #[cfg(test)]
 pub(crate) mod tests;
 mod tunnel;
+mod webhook;
 
-pub use address::{Lifted, LiftedError};
+pub use address::{AllowedAddress, AllowedAddressError};
 pub use connection::{TlsError, client_config};
-pub use courier::Courier;
-pub use line::Line;
-pub use refusal::{Failure, Refusal};
+pub use refusal::{EgressError, NetworkError};
+pub use session::NetworkSession;
+pub use webhook::WebhookClient;
 
 use crate::capability::{Domain, Grant};
 use crate::clock::Clock;
@@ -39,7 +39,7 @@ use crate::ident::AgentDid;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use rate::Rates;
-use resolve::{Resolve, System};
+use resolve::{Resolve, SystemResolver};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,83 +51,84 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-/// The most bytes of the head of a request, and of the head of an answer.
+/// The most bytes of the head of a request, and of the head of a response.
 pub const MAX_HEAD_BYTES: usize = 64 << 10;
-/// The most header fields of an answer.
+/// The most header fields of a response.
 const MAX_FIELDS: usize = 128;
-/// How many names are looked up at once: each takes a thread, which may have to wait for a name server.
+/// The most concurrent name look-ups of the process.
+// Each occupies a thread, which may have to wait for a name server.
 pub const MAX_LOOKUPS: usize = 16;
 
-/// The body of a request or of an answer.
-pub type Body = UnsyncBoxBody<Bytes, Refusal>;
-/// An answer on its way.
-pub type Sending = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Refusal>> + Send>>;
+/// The body of a request or of a response.
+pub type Body = UnsyncBoxBody<Bytes, EgressError>;
+/// The future response to a request.
+pub type SendFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, EgressError>> + Send>>;
 
-/// The addresses of a name on their way.
-pub type LookingUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, Refusal>> + Send>>;
-/// A connection on its way: what the other side sends, piece by piece. It ends when this is dropped.
-pub type Connecting = Pin<Box<dyn Future<Output = Result<Body, Refusal>> + Send>>;
+/// The future addresses of a name.
+pub type LookUpFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, EgressError>> + Send>>;
+/// The future connection, as the body that the other side sends. Dropping the body closes the connection.
+pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, EgressError>> + Send>>;
 
-/// How long a guest wants to wait. The executor's own limits hold as well.
+/// The timeouts that a guest asks for. The executor's own limits apply as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Patience {
-    /// For a connection.
+pub struct Timeouts {
+    /// For establishing the connection.
     pub connect: Option<Duration>,
-    /// For the head of the answer, once the connection stands.
+    /// For the head of the response, once the connection is established.
     pub first_byte: Option<Duration>,
-    /// For each further part of the answer.
+    /// For each further part of the response.
     pub between_bytes: Option<Duration>,
 }
 
-/// Takes what a guest asks of the network to where it is judged and done.
-pub trait Carrier: Send + Sync {
+/// The network of a guest: authorizes and performs its requests, here or in another process.
+pub trait NetworkBackend: Send + Sync {
     /// Sends one request.
-    fn send(self: Arc<Self>, request: http::Request<Body>, patience: Patience) -> Sending;
+    fn send(self: Arc<Self>, request: http::Request<Body>, timeouts: Timeouts) -> SendFuture;
 
-    /// Looks a name up. What it gives may be connected to.
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp;
+    /// Looks a name up. The run may then connect to its addresses.
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture;
 
-    /// Connects over TCP, and sends `upload`, whose end ends that direction only. Its next piece is asked for
-    /// when the piece before is with the kernel that sends it; it is dropped when no more is taken.
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting;
+    /// Connects over TCP and sends `upload`, whose end closes that direction only. The next chunk of `upload` is polled
+    /// for when the sending kernel has accepted the previous one; the body is dropped when no more of it is read.
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture;
 }
 
 /// The network of one run.
 #[derive(Clone, Default)]
 pub enum Network {
-    /// It has none.
+    /// The run has no network.
     #[default]
     Off,
-    /// Requests are judged and sent in this process.
-    Here(Arc<Line>),
-    /// Requests are carried to the process that judges them, which also keeps the books.
-    Carried(Arc<dyn Carrier>),
+    /// Requests are authorized and sent in this process.
+    Local(Arc<NetworkSession>),
+    /// Requests are forwarded to the process that authorizes them and does the accounting.
+    Remote(Arc<dyn NetworkBackend>),
 }
 
 impl Network {
-    /// The run's line, when this process has it.
+    /// The run's session, if it is in this process.
     #[must_use]
-    pub fn line(&self) -> Option<&Arc<Line>> {
+    pub fn session(&self) -> Option<&Arc<NetworkSession>> {
         match self {
-            Self::Here(line) => Some(line),
-            Self::Off | Self::Carried(_) => None,
+            Self::Local(session) => Some(session),
+            Self::Off | Self::Remote(_) => None,
         }
     }
 
-    /// Who takes the run's requests, when it has a network.
+    /// The receiver of the run's requests, if it has a network.
     #[must_use]
-    pub fn carrier(&self) -> Option<Arc<dyn Carrier>> {
+    pub fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
         match self {
             Self::Off => None,
-            Self::Here(line) => Some(Arc::<Line>::clone(line)),
-            Self::Carried(carrier) => Some(Arc::clone(carrier)),
+            Self::Local(session) => Some(Arc::<NetworkSession>::clone(session)),
+            Self::Remote(backend) => Some(Arc::clone(backend)),
         }
     }
 
-    /// Closes all connections of the run, which is over.
+    /// Closes all connections of the run, and lets no request begin.
     pub fn close(&self) {
-        if let Some(line) = self.line() {
-            line.close();
+        if let Some(session) = self.session() {
+            session.close();
         }
     }
 }
@@ -136,24 +137,24 @@ impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Off => "Off",
-            Self::Here(_) => "Here",
-            Self::Carried(_) => "Carried",
+            Self::Local(_) => "Local",
+            Self::Remote(_) => "Remote",
         })
     }
 }
 
-/// What the operator says about the way out, beside whom runs may reach.
+/// The operator's settings for network access, besides the hosts that runs may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
     /// Addresses that runs may connect to although they are not public.
-    pub lifted: Vec<Lifted>,
-    /// Names that are not looked up, with their addresses.
+    pub allowed_addresses: Vec<AllowedAddress>,
+    /// Fixed addresses of names, which are not looked up.
     pub hosts: BTreeMap<Domain, Vec<IpAddr>>,
-    /// The longest that a name may take to be resolved, connected to and greeted by TLS.
+    /// The timeout for name look-up, connection and TLS handshake together.
     pub connect: Duration,
 }
 
-/// The way out of one executor.
+/// The network access of one executor.
 pub struct Egress {
     settings: EgressSettings,
     resolver: Arc<dyn Resolve>,
@@ -164,10 +165,10 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// The way out, with the certificates that the machine trusts, and those of `ca_file` beside them.
+    /// Network access with the machine's trusted certificates and those of `ca_file`.
     ///
     /// # Ambient Authority
-    /// Reads the machine's certificates and `ca_file`, asks the machine's resolver, and connects.
+    /// Reads the machine's certificates and `ca_file`, uses the machine's resolver, and opens connections.
     ///
     /// # Errors
     /// [`TlsError`] when `ca_file` cannot be read or holds no certificate.
@@ -178,7 +179,7 @@ impl Egress {
     ) -> Result<Self, TlsError> {
         Ok(Self {
             settings,
-            resolver: Arc::new(System),
+            resolver: Arc::new(SystemResolver),
             lookups: Arc::new(Semaphore::new(MAX_LOOKUPS)),
             tls: connection::connector(ca_file)?,
             rates: Rates::new(clock.monotonic()),
@@ -190,7 +191,7 @@ impl Egress {
     #[must_use]
     pub fn open(self: &Arc<Self>, agent: &AgentDid, grant: &Grant) -> Network {
         if grant.network().value {
-            Network::Here(Line::new(Arc::clone(self), agent.clone(), grant))
+            Network::Local(NetworkSession::new(Arc::clone(self), agent.clone(), grant))
         } else {
             Network::Off
         }

@@ -2,6 +2,9 @@
 //!
 //! Counted by whole seconds of the monotonic clock, so that the memory for an agent is the same
 //! whatever it may ask. A second counts until it is wholly over a minute old.
+//!
+//! A policy promises at most so many requests in any minute. The crate's [`RateLimit`](crate::rate_limit::RateLimit)
+//! keeps that only with half the burst and half the rate, so this is a sliding window.
 
 use crate::ident::AgentDid;
 use std::collections::BTreeMap;
@@ -49,7 +52,33 @@ impl Rates {
 mod tests {
     use super::*;
     use crate::clock::{Clock as _, SystemClock};
+    use proptest::prelude::*;
     use std::time::Duration;
+
+    proptest! {
+        #[test]
+        fn no_minute_has_more_and_none_that_has_room_refuses(
+            most in 1_u32..8,
+            pauses in proptest::collection::vec(prop_oneof![0_u64..20, 0_u64..2000, 0_u64..90_000], 1..120),
+        ) {
+            let (rates, agent) = (Rates::new(SystemClock.monotonic()), AgentDid::parse("did:a2g:one:1").unwrap());
+            let (mut now, mut accepted) = (rates.start, Vec::new());
+            for pause in pauses {
+                now += Duration::from_millis(pause);
+                let within = |seconds| {
+                    let recent = accepted.iter().filter(|&&at| now - at < Duration::from_secs(seconds));
+                    recent.count() as u64
+                };
+                let (minute, and_a_second) = (within(60), within(SECONDS));
+                let is_accepted = rates.take(&agent, most, now);
+                prop_assert!(!is_accepted || minute < most.into(), "one too many");
+                prop_assert!(is_accepted || and_a_second >= most.into(), "refused without need");
+                if is_accepted {
+                    accepted.push(now);
+                }
+            }
+        }
+    }
 
     #[test]
     fn no_minute_has_more_than_its_rate() {

@@ -1,96 +1,96 @@
-//! Why a request, a look-up or a connection did not come to its end.
+//! The errors of requests, look-ups and connections.
 
 use crate::outcome::DenialReason;
 use serde::{Deserialize, Serialize};
 
-/// Why a request, the body of its answer, a look-up or a connection ends early.
+/// A request, the body of its response, a look-up or a connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
-    /// A rule or a limit of the run; it is counted in `usage.denied`.
+pub enum EgressError {
+    /// A rule or a limit of the run denies it; counted in `usage.denied`.
     #[error("the request is denied: {}", .0.as_str())]
     Denied(DenialReason),
-    /// The network, the other side, or the request itself.
+    /// The network, the other side or the request itself is the cause.
     #[error("{0}")]
-    Failed(Failure),
+    Failed(NetworkError),
 }
 
-/// What went wrong that no rule forbids.
+/// A failure for another reason than a rule or a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Failure {
-    /// Neither `http` nor `https`.
+pub enum NetworkError {
+    /// The scheme is neither `http` nor `https`.
     #[error("the scheme is neither `http` nor `https`")]
     Scheme,
-    /// `CONNECT`, which would make a tunnel.
+    /// The method is `CONNECT`, which would open a tunnel.
     #[error("this method is not supported")]
     Method,
-    /// The request cannot be understood, or has trailers.
+    /// The request is not valid, or has trailers.
     #[error("the request is malformed")]
     Request,
     /// The request's head is too large.
     #[error("the head of the request is too large")]
     RequestHead,
-    /// The request's body broke off.
+    /// The request's body ended early.
     #[error("the body of the request broke off")]
     RequestBody,
     /// The name has no address.
     #[error("the name has no address")]
     Name,
-    /// Nobody listens there.
+    /// No address of the host accepted a connection.
     #[error("no connection was accepted")]
     Refused,
-    /// Nobody answered in time.
+    /// The connection was not established in time.
     #[error("no connection was made in time")]
     ConnectTimeout,
-    /// The certificate is not one that this executor trusts for this host.
+    /// The executor does not trust the certificate for this host.
     #[error("the certificate is not trusted for this host")]
     Certificate,
-    /// TLS could not be agreed on.
-    #[error("TLS could not be agreed on")]
+    /// The TLS handshake failed.
+    #[error("the TLS handshake failed")]
     Tls,
-    /// The answer did not begin, or did not go on, in time.
-    #[error("the answer did not come in time")]
+    /// The response did not begin, or did not continue, in time.
+    #[error("the response did not arrive in time")]
     AnswerTimeout,
-    /// The answer's head is too large.
-    #[error("the head of the answer is too large")]
+    /// The response's head is too large.
+    #[error("the head of the response is too large")]
     AnswerHead,
-    /// The answer wants another protocol.
-    #[error("the answer wants another protocol")]
+    /// The response switches to another protocol.
+    #[error("the response switches to another protocol")]
     Upgrade,
-    /// The answer is not HTTP.
-    #[error("the answer is not HTTP")]
+    /// The response is not HTTP.
+    #[error("the response is not HTTP")]
     Answer,
-    /// The other side closed the connection before the answer was complete.
-    #[error("the answer broke off")]
+    /// The other side closed the connection before the response was complete.
+    #[error("the response is incomplete")]
     Incomplete,
-    /// A connection of the guest's own broke.
+    /// A TCP connection of the guest's own failed.
     #[error("the connection broke")]
     Broken,
-    /// The run is over.
-    #[error("the run is over")]
+    /// The run has ended.
+    #[error("the run has ended")]
     Over,
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<NetworkError> for EgressError {
+    fn from(failure: NetworkError) -> Self {
         Self::Failed(failure)
     }
 }
 
-impl From<DenialReason> for Refusal {
+impl From<DenialReason> for EgressError {
     fn from(reason: DenialReason) -> Self {
         Self::Denied(reason)
     }
 }
 
-impl Refusal {
-    /// A refusal that travelled through a socket, or that the socket broke.
-    pub(super) fn of_socket(error: &std::io::Error) -> Self {
+impl EgressError {
+    /// The refusal inside a socket's error, or [`NetworkError::Broken`].
+    pub(super) fn from_io(error: &std::io::Error) -> Self {
         let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
-        refusal.copied().unwrap_or(Failure::Broken.into())
+        refusal.copied().unwrap_or(NetworkError::Broken.into())
     }
 
-    /// A refusal that travelled through the HTTP library, or what its error means.
-    pub(super) fn of(error: &hyper::Error) -> Self {
+    /// The refusal inside an error of the HTTP library, or the failure that the error stands for.
+    pub(super) fn from_hyper(error: &hyper::Error) -> Self {
         use std::error::Error as _;
         let mut cause = error.source();
         while let Some(inner) = cause {
@@ -104,15 +104,15 @@ impl Refusal {
             cause = inner.source();
         }
         let failure = if error.is_parse_too_large() {
-            Failure::AnswerHead
+            NetworkError::AnswerHead
         } else if error.is_parse() {
-            Failure::Answer
+            NetworkError::Answer
         } else if error.is_body_write_aborted() {
-            Failure::RequestBody
+            NetworkError::RequestBody
         } else if error.is_user() {
-            Failure::Request
+            NetworkError::Request
         } else {
-            Failure::Incomplete
+            NetworkError::Incomplete
         };
         failure.into()
     }

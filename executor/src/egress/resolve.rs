@@ -1,11 +1,11 @@
-//! From a name to its addresses, once for each request.
+//! Name resolution, once for each request.
 
 use crate::capability::Domain;
 use std::io::Result;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-/// Looks names up.
+/// A resolver of names; tests replace the system's.
 pub(super) trait Resolve: Send + Sync {
     /// All addresses of a name, in the order in which they should be tried.
     fn addresses<'a>(
@@ -16,16 +16,16 @@ pub(super) trait Resolve: Send + Sync {
 
 /// The machine's own resolver.
 #[derive(Debug)]
-pub(super) struct System;
+pub(super) struct SystemResolver;
 
-impl Resolve for System {
+impl Resolve for SystemResolver {
     fn addresses<'a>(
         &'a self,
         name: &'a Domain,
     ) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>>> + Send + 'a>> {
         Box::pin(async move {
-            // With a dot at its end it is this name and no other: a resolver's list of suffixes would make
-            // another one of it, which nobody has checked.
+            // The trailing dot makes the name absolute. The resolver's search list would otherwise turn it into
+            // another name, which was never checked.
             let name = format!("{}.", name.as_str());
             let found = tokio::net::lookup_host((name, 0)).await?;
             Ok(found.map(|address| address.ip()).collect())

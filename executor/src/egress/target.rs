@@ -1,14 +1,13 @@
-//! The one reading of whom a request is for.
+//! Parsing the target of a request, once.
 
-use super::refusal::{Failure, Refusal};
+use super::refusal::{EgressError, NetworkError};
 use crate::capability::Host;
 use crate::outcome::DenialReason;
 use http::Uri;
 use http::uri::Scheme;
 use std::fmt;
 
-/// Whom a request is for. What is checked, resolved, connected to, named in TLS and written as `Host` is
-/// this and nothing else.
+/// The target of a request. The same value is checked, resolved, connected to, named in TLS and written as `Host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) tls: bool,
@@ -17,15 +16,15 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Reads it from a request's URI.
-    pub(super) fn of(uri: &Uri) -> Result<Self, Refusal> {
+    /// Parses the URI of a request.
+    pub(super) fn parse(uri: &Uri) -> Result<Self, EgressError> {
         let tls = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
-            Some(_) | None => return Err(Failure::Scheme.into()),
+            Some(_) | None => return Err(NetworkError::Scheme.into()),
         };
         let authority = uri.authority().ok_or(DenialReason::Authority)?;
-        // Split here and not by `Uri`, which passes over what stands before an `@`.
+        // Split here and not by `Uri`, which ignores the part before an `@`: `user@host` is refused instead.
         let (host, port) = match authority.as_str().rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
                 let read = port.parse::<u16>().ok().filter(|read| *read != 0 && read.to_string() == port);
@@ -37,7 +36,7 @@ impl Target {
         Ok(Self { tls, host, port })
     }
 
-    /// The value of `Host`: the port only where it is not the usual one.
+    /// The value of `Host`, with the port unless it is the scheme's default.
     pub(super) fn host_header(&self) -> String {
         match (self.tls, self.port) {
             (true, 443) | (false, 80) => self.host.to_string(),
@@ -56,8 +55,8 @@ impl fmt::Display for Target {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<String, Refusal> {
-        Target::of(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
+    fn read(text: &str) -> Result<String, EgressError> {
+        Target::parse(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
     }
 
     #[test]
@@ -95,7 +94,7 @@ mod tests {
             assert_eq!(read(text), Err(DenialReason::Authority.into()), "{text}");
         }
         for (scheme, text) in [("ftp", "ftp://example.com/"), ("none", "/path")] {
-            assert_eq!(read(text), Err(Failure::Scheme.into()), "{scheme}");
+            assert_eq!(read(text), Err(NetworkError::Scheme.into()), "{scheme}");
         }
     }
 }

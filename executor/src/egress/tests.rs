@@ -1,7 +1,7 @@
-//! Names whose answer changes or does not come: what only a resolver of our own can do.
+//! Names whose answer changes or never arrives, which needs a resolver of the test's own.
 
 use super::*;
-use crate::capability::{Ceilings, Claims, HostClaims, HostPattern};
+use crate::capability::{Authority, Ceilings, Claims, HostClaims, HostPattern};
 use crate::clock::SystemClock;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::outcome::DenialReason;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// A grant of the network under these budgets, to everyone by name.
+/// A grant of the network under these budgets, for every name.
 pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
     let ceilings = Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
@@ -34,14 +34,14 @@ pub(crate) fn grant(budgets: NetworkBudgets) -> Grant {
             hard_links: false,
         },
     };
-    Grant::new([(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+    Grant::meet(&Authority::for_tests(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
-/// Some of each.
+/// A small budget of each kind.
 pub(crate) const BUDGETS: NetworkBudgets =
     NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
 
-/// A resolver with an answer for each time that it is asked, and none after that.
+/// A resolver with one answer per look-up; it never answers after the last.
 struct Changing(Mutex<Vec<Vec<IpAddr>>>);
 
 impl Resolve for Changing {
@@ -59,10 +59,10 @@ impl Resolve for Changing {
     }
 }
 
-fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
+fn egress(answers: &[&[&str]], allowed_addresses: SocketAddr) -> Arc<Egress> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let settings = EgressSettings {
-        lifted: vec![lifted.to_string().parse().unwrap()],
+        allowed_addresses: vec![allowed_addresses.to_string().parse().unwrap()],
         hosts: BTreeMap::new(),
         connect: Duration::from_millis(500),
     };
@@ -72,7 +72,7 @@ fn egress(answers: &[&[&str]], lifted: SocketAddr) -> Arc<Egress> {
     Arc::new(egress)
 }
 
-/// A server that answers each connection with 204, and says how many there were.
+/// A server that answers each connection with 204 and counts them.
 async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -89,18 +89,18 @@ async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     (address, count)
 }
 
-async fn ask(network: &Network, port: u16) -> Result<u16, Refusal> {
+async fn ask(network: &Network, port: u16) -> Result<u16, EgressError> {
     let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
     let mut request = http::Request::new(body);
     *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
-    let carrier = network.carrier().unwrap();
-    carrier.send(request, Patience::default()).await.map(|answer| answer.status().as_u16())
+    let backend = network.backend().unwrap();
+    backend.send(request, Timeouts::default()).await.map(|answer| answer.status().as_u16())
 }
 
 #[tokio::test]
 async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     let (address, connections) = server().await;
-    // What is asked for once more would be given the next answer, or none.
+    // A second look-up for the same request would get the next answer, or none.
     let answers: [&[&str]; 5] =
         [&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"], &[]];
     let egress = egress(&answers, address);
@@ -112,10 +112,10 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     assert_eq!(ask(&network, port).await, denied);
     assert_eq!(ask(&network, port).await, Ok(204));
     assert_eq!(*connections.lock().unwrap(), 2);
-    assert_eq!(ask(&network, port).await, Err(Failure::Name.into()));
+    assert_eq!(ask(&network, port).await, Err(NetworkError::Name.into()));
     // A name server that never answers.
-    assert_eq!(ask(&network, port).await, Err(Failure::ConnectTimeout.into()));
-    let what = network.line().unwrap().denied().0;
+    assert_eq!(ask(&network, port).await, Err(NetworkError::ConnectTimeout.into()));
+    let what = network.session().unwrap().denials().0;
     let what = what.iter().map(|denial| denial.what.as_str()).collect::<Vec<_>>();
     let authority = format!("http://changes.example:{port}");
     assert_eq!(what, [format!("{authority} (127.0.0.2)"), format!("{authority} (10.0.0.1)")]);
@@ -127,43 +127,43 @@ async fn a_line_that_is_closed_sends_nothing() {
     let egress = egress(&[&["127.0.0.1"]], address);
     let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
     network.close();
-    assert_eq!(ask(&network, address.port()).await, Err(Failure::Over.into()));
+    assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
     assert_eq!(*connections.lock().unwrap(), 0);
 }
 
-async fn connect(network: &Network, address: SocketAddr) -> Result<Body, Refusal> {
+async fn connect(network: &Network, address: SocketAddr) -> Result<Body, EgressError> {
     let upload = Empty::new().map_err(|never| match never {}).boxed_unsync();
-    network.carrier().unwrap().connect(address, upload).await
+    network.backend().unwrap().connect(address, upload).await
 }
 
 #[tokio::test]
 async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     let (address, _) = server().await;
-    // The second answer is of another name, and after the last one every name is unknown.
+    // The second answer is for another name; after the last one no name resolves.
     let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
     let egress = egress(&answers, address);
     let agent = AgentDid::parse("did:a2g:one:1").unwrap();
     let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
-    let look_up = |network: &Network, name: &str| network.carrier().unwrap().look_up(name.to_owned());
-    let not_looked_up = Refusal::from(DenialReason::NotLookedUp);
+    let look_up = |network: &Network, name: &str| network.backend().unwrap().look_up(name.to_owned());
+    let not_looked_up = EgressError::from(DenialReason::NotLookedUp);
     assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
     assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
     assert_eq!(look_up(&other, "two.example").await, Err(DenialReason::Address.into()));
     assert_eq!(connect(&other, address).await.err(), Some(not_looked_up), "what one run found is no other's");
-    // The name is not asked again, and would have no address.
+    // The name is not looked up again; it would have no address.
     drop(connect(&run, address).await.unwrap());
     drop(connect(&run, address).await.unwrap());
     let elsewhere = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
     assert_eq!(connect(&run, elsewhere).await.err(), Some(DenialReason::Address.into()));
-    let usage = run.line().unwrap().usage();
+    let usage = run.session().unwrap().usage();
     // Refused, looked up and connected, connected again, refused.
     assert_eq!((usage.requests, usage.connections), (4, 1));
     assert_eq!(usage.contacted.len(), 1);
     assert_eq!(usage.contacted[0].authority, format!("tcp://one.example:{}", address.port()));
     assert_eq!(usage.contacted[0].requests, 2);
     run.close();
-    assert_eq!(connect(&run, address).await.err(), Some(Failure::Over.into()));
-    assert_eq!(look_up(&run, "one.example").await, Err(Failure::Over.into()));
+    assert_eq!(connect(&run, address).await.err(), Some(NetworkError::Over.into()));
+    assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::Over.into()));
 }
 
 #[tokio::test]
@@ -175,11 +175,11 @@ async fn a_run_remembers_so_many_look_ups_and_the_latest() {
         &AgentDid::parse("did:a2g:one:1").unwrap(),
         &grant(NetworkBudgets { requests: 1000, ..BUDGETS }),
     );
-    let carrier = run.carrier().unwrap();
+    let backend = run.backend().unwrap();
     for number in 0..256 {
-        Arc::clone(&carrier).look_up(format!("n{number}.example")).await.unwrap();
+        Arc::clone(&backend).look_up(format!("n{number}.example")).await.unwrap();
     }
     drop(connect(&run, address).await.unwrap());
-    carrier.look_up("last.example".to_owned()).await.unwrap();
+    backend.look_up("last.example".to_owned()).await.unwrap();
     assert_eq!(connect(&run, address).await.err(), Some(DenialReason::NotLookedUp.into()));
 }

@@ -1,12 +1,13 @@
-//! Connections of a guest's own: names that it looks up, and bytes both ways to what was found.
+//! A guest's own TCP connections: name look-ups, and bytes in both directions.
 //!
-//! A guest connects to an address, and no rule allows addresses by what they belong to. So the run keeps
-//! what its look-ups gave, and connects to nothing else but an address that is listed itself.
+//! A run connects only to addresses that its own look-ups returned, or that its rules list as addresses.
+// Rules are about names, and `connect` about addresses. A reverse look-up would trust the owner of the address, and the
+// addresses of `*.example.com` cannot be enumerated. So the run remembers the name that gave it an address.
 
 use super::Body;
-use super::connection::Counted;
-use super::line::{Line, Place};
-use super::refusal::{Failure, Refusal};
+use super::connection::MeteredStream;
+use super::refusal::{EgressError, NetworkError};
+use super::session::{ConnectionSlot, NetworkSession};
 use crate::capability::{Domain, Host};
 use crate::outcome::DenialReason;
 use bytes::{Bytes, BytesMut};
@@ -22,51 +23,56 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-/// How many look-ups a run remembers. The oldest is forgotten, and its addresses have to be looked up again.
+/// The most look-ups that a run remembers. Addresses of a forgotten one have to be looked up again.
 const MAX_REMEMBERED_ADDRESSES: usize = 256;
-/// The most addresses of one name that a guest is told.
+/// The most addresses of one name that a guest receives.
 const MAX_ADDRESSES: usize = 32;
-/// The most bytes that are read at once.
-const PIECE_BYTES: usize = 64 << 10;
+/// The most bytes that are read from a socket at once.
+const READ_BYTES: usize = 64 << 10;
 
-/// What the look-ups of a run gave, the latest at the end.
+/// The results of a run's look-ups, the latest last.
 #[derive(Debug, Default)]
-pub(super) struct Found(VecDeque<Answer>);
+pub(super) struct ResolvedNames(VecDeque<ResolvedName>);
 
-/// What one look-up gave.
+/// The result of one look-up.
 #[derive(Debug)]
-struct Answer {
+struct ResolvedName {
     name: Domain,
     addresses: Vec<IpAddr>,
-    /// Whether a connection to one of them is counted already, by the look-up.
-    paid: bool,
+    /// The look-up has already been counted for the first connection to one of the addresses.
+    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one
+    // request to the person who set the limit.
+    prepaid: bool,
 }
 
-impl Found {
-    fn keep(&mut self, name: Domain, addresses: Vec<IpAddr>) {
+impl ResolvedNames {
+    fn insert(&mut self, name: Domain, addresses: Vec<IpAddr>) {
         if self.0.len() >= MAX_REMEMBERED_ADDRESSES {
             self.0.pop_front();
         }
-        self.0.push_back(Answer { name, addresses, paid: true });
+        self.0.push_back(ResolvedName { name, addresses, prepaid: true });
     }
 
-    /// The name that gave this address, the latest first, and whether the connection is paid for.
+    /// The latest name that gave this address, and `true` if the connection has been counted already.
     fn name_of(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
         let mut gave = self.0.iter_mut().rev().filter(|answer| answer.addresses.contains(&address));
         let latest = gave.next()?;
-        Some((latest.name.clone(), std::mem::take(&mut latest.paid)))
+        Some((latest.name.clone(), std::mem::take(&mut latest.prepaid)))
     }
 }
 
-impl Line {
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+impl NetworkSession {
+    fn resolved_names(&self) -> MutexGuard<'_, ResolvedNames> {
+        self.resolved_names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up a name, or reads an address that stands for itself.
-    pub(super) async fn judged_and_found(self: &Arc<Self>, text: &str) -> Result<Vec<IpAddr>, Refusal> {
+    /// Looks up a name; an address is its own result.
+    pub(super) async fn authorize_and_look_up(
+        self: &Arc<Self>,
+        text: &str,
+    ) -> Result<Vec<IpAddr>, EgressError> {
         self.count(text)?;
-        // In a URL an address of IPv6 has brackets, and here it has none.
+        // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
         let host = match text.parse::<Ipv6Addr>() {
             Ok(_) => Host::parse(&format!("[{text}]")),
             Err(_) => Host::parse(text),
@@ -74,37 +80,38 @@ impl Line {
         let host = host.map_err(|_| self.deny(DenialReason::Authority, text))?;
         let what = host.to_string();
         self.check_host(&host, &what)?;
-        self.take_of_the_rate(&what)?;
-        let place = self.place(&what)?;
-        let found = timeout_at(self.connected_by(None), self.checked_addresses(&host, None, &what)).await;
-        drop(place);
-        let mut addresses = found.unwrap_or(Err(Failure::ConnectTimeout.into()))?;
+        self.check_rate_limit(&what)?;
+        // A look-up takes a connection's slot, because it may take as long.
+        let slot = self.acquire_slot(&what)?;
+        let found = timeout_at(self.connect_deadline(None), self.checked_addresses(&host, None, &what)).await;
+        drop(slot);
+        let mut addresses = found.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         addresses.truncate(MAX_ADDRESSES);
         match host {
-            Host::Name(_) if addresses.is_empty() => return Err(Failure::Name.into()),
-            Host::Name(name) => self.found().keep(name, addresses.clone()),
-            // It is listed, and is so again when it is connected to.
+            Host::Name(_) if addresses.is_empty() => return Err(NetworkError::Name.into()),
+            Host::Name(name) => self.resolved_names().insert(name, addresses.clone()),
+            // The rules list it, and are asked again when the guest connects.
             Host::Address(_) => {}
         }
         Ok(addresses)
     }
 
-    /// Connects to what was found, or is listed itself.
-    pub(super) async fn judged_and_connected(
+    /// Connects to an address that was looked up, or that the rules list.
+    pub(super) async fn authorize_and_connect(
         self: &Arc<Self>,
         address: SocketAddr,
         upload: Body,
-    ) -> Result<Body, Refusal> {
-        // Without the scope of a link, which is not for a guest to choose.
+    ) -> Result<Body, EgressError> {
+        // Without the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
-        let found = self.found().name_of(ip);
-        let (host, paid) = match found {
-            Some((name, paid)) => (Host::Name(name), paid),
+        let found = self.resolved_names().name_of(ip);
+        let (host, prepaid) = match found {
+            Some((name, prepaid)) => (Host::Name(name), prepaid),
             None => (Host::Address(ip), false),
         };
         let what = format!("tcp://{host}:{port}");
-        if !paid {
+        if !prepaid {
             self.count(&what)?;
         }
         match &host {
@@ -112,82 +119,85 @@ impl Line {
             Host::Address(ip) if self.is_listed(*ip) => {}
             Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &what)),
         }
+        // Again, because the look-up was checked without a port.
         self.check_address(ip, Some(port), &host, &what)?;
         if port == 0 {
-            return Err(Failure::Request.into());
+            return Err(NetworkError::Request.into());
         }
-        if !paid {
-            self.take_of_the_rate(&what)?;
+        if !prepaid {
+            self.check_rate_limit(&what)?;
         }
-        let place = self.place(&what)?;
-        let by = self.connected_by(None);
-        let (counted, place) = self.dial(&[address], &what, by, place).await?;
-        Ok(Received::of(counted, place, upload).boxed_unsync())
+        let slot = self.acquire_slot(&what)?;
+        let by = self.connect_deadline(None);
+        let (stream, slot) = self.dial(&[address], &what, by, slot).await?;
+        Ok(ReceivedBody::new(stream, slot, upload).boxed_unsync())
     }
 }
 
-/// What comes over a connection, which ends when this is dropped, and no later than its run. It has its place
-/// until then, also when both sides have said all.
-struct Received {
-    pieces: mpsc::Receiver<Result<Bytes, Refusal>>,
+/// The received bytes of a connection. The connection and its slot last until this is dropped, or the run ends.
+struct ReceivedBody {
+    chunks: mpsc::Receiver<Result<Bytes, EgressError>>,
     driver: AbortHandle,
-    _place: Place,
+    _slot: ConnectionSlot,
 }
 
-impl Received {
-    fn of(counted: Counted, place: Place, upload: Body) -> Self {
-        // One piece waits for whoever reads; the next is not read of the socket before that is taken.
-        let (sender, pieces) = mpsc::channel(1);
-        let over = place.over();
+impl ReceivedBody {
+    fn new(stream: MeteredStream, slot: ConnectionSlot, upload: Body) -> Self {
+        // One chunk waits for the reader, and the next is read from the socket after that: TCP's own flow control then
+        // slows the sender down.
+        let (sender, chunks) = mpsc::channel(1);
+        let ended = slot.wait_ended();
         let driver = tokio::spawn(async move {
-            let (reading, writing) = tokio::io::split(counted);
+            let (reading, writing) = tokio::io::split(stream);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}
-                () = over => {}
+                () = ended => {}
             }
         });
-        Self { pieces, driver: driver.abort_handle(), _place: place }
+        Self { chunks, driver: driver.abort_handle(), _slot: slot }
     }
 }
 
-impl Drop for Received {
+impl Drop for ReceivedBody {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl http_body::Body for Received {
+impl http_body::Body for ReceivedBody {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        self.pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+        self.chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
     }
 }
 
-/// Sends until there is no more, and says so to the other side; or until no more is taken.
-async fn send(mut upload: Body, mut to: WriteHalf<Counted>) {
+/// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more.
+async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
     while let Some(Ok(part)) = upload.frame().await {
-        let Ok(piece) = part.into_data() else { break };
-        // A limit that is reached was written down where it was. The guest sees that no more is taken.
-        if to.write_all(&piece).await.is_err() {
+        let Ok(chunk) = part.into_data() else { break };
+        // A budget that was exceeded has been recorded by the socket. The guest's next write fails, because
+        // `upload` is dropped.
+        if to.write_all(&chunk).await.is_err() {
             return;
         }
     }
     let _other_side_is_gone = to.shutdown().await;
 }
 
-/// Receives until there is no more.
-async fn receive(mut from: ReadHalf<Counted>, to: mpsc::Sender<Result<Bytes, Refusal>>) {
-    while let Ok(place) = to.reserve().await {
-        let mut piece = BytesMut::with_capacity(PIECE_BYTES);
-        match from.read_buf(&mut piece).await {
+/// Receives until the other side or the reader ends.
+async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, EgressError>>) {
+    // The channel's slot first: bytes are read only when the reader has room for them.
+    while let Ok(slot) = to.reserve().await {
+        let mut chunk = BytesMut::with_capacity(READ_BYTES);
+        match from.read_buf(&mut chunk).await {
             Ok(0) => return,
-            Ok(_) => place.send(Ok(piece.freeze())),
-            Err(error) => return place.send(Err(Refusal::of_socket(&error))),
+            Ok(_) => slot.send(Ok(chunk.freeze())),
+            Err(error) => return slot.send(Err(EgressError::from_io(&error))),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The strings of a call's arguments, each with the role that it seems to play.
+//! The strings in a call's arguments, each with its presumed role.
 //!
-//! Which argument is a path is a guess from its key and its first byte, because a governor does not
-//! know a tool's schema. The guess decides early and clear refusals. It never decides what a guest
-//! can reach: only the trees of the grant do that.
+//! A governor does not have a tool's schema, so it guesses from a key and the first byte of the value which
+//! argument is a path. The guess serves early and clear refusals. It never determines what a guest can reach:
+//! only the grant does.
 
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Keys whose last word says that the value is a path.
+/// Last words of keys whose values are paths.
 const PATH_WORDS: [&str; 15] = [
     "path",
     "paths",
@@ -26,8 +26,8 @@ const PATH_WORDS: [&str; 15] = [
     "cwd",
 ];
 
-/// Keys whose last word says that the value is text to keep, to look for or to replace. Source text
-/// starts with `/` often enough (`//! …`, `/* … */`) that it must not be taken for a path.
+/// Last words of keys whose values are text to store, to search for or to replace. Source text often starts
+/// with `/` (`//! …`, `/* … */`) and must not be taken for a path.
 const CONTENT_WORDS: [&str; 30] = [
     "content",
     "contents",
@@ -61,67 +61,61 @@ const CONTENT_WORDS: [&str; 30] = [
     "reason",
 ];
 
-/// The part that a string seems to play.
+/// The presumed role of a string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// It names a file or a folder.
+pub(super) enum ArgumentRole {
+    /// The path of a file or a folder.
     Path,
-    /// It is text that the tool keeps, looks for or replaces.
+    /// Text that the tool stores, searches for or replaces.
     Content,
     /// Anything else: a command, a URL, a mode.
     Other,
-    /// The strings of one list with a space between them, so that `["rm", "-rf", "/"]` is seen as
-    /// the command that it is. Not a string that the caller sent.
+    /// All strings of a list, joined by spaces, so that `["rm", "-rf", "/"]` is recognized as a command. The
+    /// caller did not send this string.
     Joined,
 }
 
-/// One string.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text<'a> {
-    /// What it seems to be.
-    pub(super) role: Role,
-    /// The string itself.
+pub(super) struct ArgumentText<'a> {
+    pub(super) role: ArgumentRole,
     pub(super) text: Cow<'a, str>,
 }
 
 /// Every string of a JSON object, keys included, at any depth.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Arguments<'a>(Vec<Text<'a>>);
+pub(super) struct Arguments<'a>(Vec<ArgumentText<'a>>);
 
 impl<'a> Arguments<'a> {
-    /// Walks an object.
     pub(super) fn of(object: &'a Map<String, Value>) -> Self {
         let mut found = Self(Vec::new());
         found.walk_object(object);
         found
     }
 
-    /// All strings.
-    pub(super) fn texts(&self) -> &[Text<'a>] {
+    pub(super) fn texts(&self) -> &[ArgumentText<'a>] {
         &self.0
     }
 
-    /// The strings that seem to be paths.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().filter(|text| text.role == Role::Path).map(|text| &*text.text)
+        self.0.iter().filter(|text| text.role == ArgumentRole::Path).map(|text| &*text.text)
     }
 
-    fn push(&mut self, role: Role, text: &'a str) {
+    fn push(&mut self, role: ArgumentRole, text: &'a str) {
         let role = match role {
-            Role::Other | Role::Joined if text.starts_with('/') => Role::Path,
-            Role::Path | Role::Content | Role::Other | Role::Joined => role,
+            ArgumentRole::Other | ArgumentRole::Joined if text.starts_with('/') => ArgumentRole::Path,
+            ArgumentRole::Path | ArgumentRole::Content | ArgumentRole::Other | ArgumentRole::Joined => role,
         };
-        self.0.push(Text { role, text: Cow::Borrowed(text) });
+        self.0.push(ArgumentText { role, text: Cow::Borrowed(text) });
     }
 
     fn walk_object(&mut self, object: &'a Map<String, Value>) {
         for (key, value) in object {
-            self.push(Role::Other, key);
+            self.push(ArgumentRole::Other, key);
             self.walk(role_of(key), value);
         }
     }
 
-    fn walk(&mut self, role: Role, value: &'a Value) {
+    fn walk(&mut self, role: ArgumentRole, value: &'a Value) {
         match value {
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
             Value::String(text) => self.push(role, text),
@@ -133,22 +127,22 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn join(&mut self, role: Role, items: &[Value]) {
+    fn join(&mut self, role: ArgumentRole, items: &[Value]) {
         let words: Vec<&str> = items.iter().filter_map(Value::as_str).collect();
-        if role == Role::Other && words.len() > 1 {
-            self.0.push(Text { role: Role::Joined, text: Cow::Owned(words.join(" ")) });
+        if role == ArgumentRole::Other && words.len() > 1 {
+            self.0.push(ArgumentText { role: ArgumentRole::Joined, text: Cow::Owned(words.join(" ")) });
         }
     }
 }
 
-fn role_of(key: &str) -> Role {
+fn role_of(key: &str) -> ArgumentRole {
     let word = last_word(key);
     if PATH_WORDS.contains(&&*word) {
-        Role::Path
+        ArgumentRole::Path
     } else if CONTENT_WORDS.contains(&&*word) {
-        Role::Content
+        ArgumentRole::Content
     } else {
-        Role::Other
+        ArgumentRole::Other
     }
 }
 
@@ -169,7 +163,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn roles(arguments: &Value) -> Vec<(Role, String)> {
+    fn roles(arguments: &Value) -> Vec<(ArgumentRole, String)> {
         let object = arguments.as_object().unwrap();
         let keys: Vec<&String> = object.keys().collect();
         Arguments::of(object)
@@ -183,14 +177,14 @@ mod tests {
     #[test]
     fn a_key_or_a_leading_slash_makes_a_path() {
         for key in ["path", "paths", "output_path", "filePath", "log-file", "directory", "Dir", "a.folder"] {
-            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Path, "x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "x y" })), [(ArgumentRole::Path, "x y".to_owned())], "{key}");
         }
         for key in ["profile", "xpath", "mode", "url", ""] {
-            assert_eq!(roles(&json!({ key: "x y" })), [(Role::Other, "x y".to_owned())], "{key}");
-            assert_eq!(roles(&json!({ key: "/x y" })), [(Role::Path, "/x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "x y" })), [(ArgumentRole::Other, "x y".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "/x y" })), [(ArgumentRole::Path, "/x y".to_owned())], "{key}");
         }
         for key in ["content", "old_text", "newString", "pattern"] {
-            assert_eq!(roles(&json!({ key: "// x" })), [(Role::Content, "// x".to_owned())], "{key}");
+            assert_eq!(roles(&json!({ key: "// x" })), [(ArgumentRole::Content, "// x".to_owned())], "{key}");
         }
     }
 
@@ -199,19 +193,19 @@ mod tests {
         assert_eq!(
             roles(&json!({ "args": ["rm", "-rf"] })),
             [
-                (Role::Joined, "rm -rf".to_owned()),
-                (Role::Other, "rm".to_owned()),
-                (Role::Other, "-rf".to_owned())
+                (ArgumentRole::Joined, "rm -rf".to_owned()),
+                (ArgumentRole::Other, "rm".to_owned()),
+                (ArgumentRole::Other, "-rf".to_owned())
             ]
         );
         assert_eq!(
             roles(&json!({ "edits": [{ "paths": ["a"] }, { "/b": "c", "n": 1 }] })),
             [
-                (Role::Other, "paths".to_owned()),
-                (Role::Path, "a".to_owned()),
-                (Role::Path, "/b".to_owned()),
-                (Role::Other, "c".to_owned()),
-                (Role::Other, "n".to_owned())
+                (ArgumentRole::Other, "paths".to_owned()),
+                (ArgumentRole::Path, "a".to_owned()),
+                (ArgumentRole::Path, "/b".to_owned()),
+                (ArgumentRole::Other, "c".to_owned()),
+                (ArgumentRole::Other, "n".to_owned())
             ]
         );
     }

@@ -1,16 +1,16 @@
-//! Who calls: by which token or certificate a caller is known, what it may do here, and in whose name.
+//! Callers: authentication by token or certificate, roles, and the agents in whose name they act.
 //!
-//! A file lists the callers. It holds the SHA-256 of each token and never a token, so that whoever reads
-//! it can call in nobody's name. Without such a file nobody is told apart, which only a local door allows.
-//! A caller says nothing about a verdict: whose word that is, its proof shows.
+//! A file lists the callers. It contains the SHA-256 of each token and never a token, so a leaked list
+//! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
+//! proves nothing about a verdict: that takes the governor's proof, so a stolen token runs nothing.
 //!
-//! A token in the form of a JSON Web Token is read as one, and in no other way: it is never looked up by its
-//! hash, which would go on being good when the token has expired.
+//! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
+//! would remain valid after the token has expired or its key was removed.
 
 use super::admit::AcceptUnsigned;
-use super::files::{self, FileError, folder_of};
-use super::jwt::{Jwt, JwtSubject, TokenIssuers, TokenRefusal};
-use crate::ident::{AgentDid, Issuer};
+use super::files::{self, FileError, parent_folder};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
+use crate::ident::{AgentDid, IdentError, Issuer};
 use crate::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -24,15 +24,15 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-/// The most bytes of a list of callers.
+/// The maximum size of a list of callers, in bytes.
 const MAX_LIST_BYTES: u64 = 4 << 20;
-/// The longest name of a caller, in characters.
+/// The maximum length of a caller's name, in characters.
 const MAX_NAME_BYTES: usize = 64;
-/// What every token begins with, so that one that got into a log or a repository is found.
+/// The prefix of every token, by which scanners find one in a log or a repository.
 const TOKEN_PREFIX: &str = "a2g_";
-/// How many random bytes a token has.
+/// The number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
-/// In the place of an agent: all of them.
+/// The entry in `agents` that stands for all agents.
 const EVERY_AGENT: &str = "*";
 
 const HEADER: &str = "\
@@ -40,22 +40,22 @@ const HEADER: &str = "\
 # It holds no token, only the SHA-256 of each. SIGHUP makes the executor read it again.
 ";
 
-/// What a caller may do.
+/// A role of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Sends intents in the name of its agents, and asks for, and cancels, those.
+    /// May send intents in the name of its agents, and query and cancel those.
     Agent,
-    /// Sends standing policies, revocations and directives, and asks for, and cancels, any intent.
+    /// May send standing policies, revocations and directives, and query and cancel any intent.
     Governor,
-    /// Decides escalated intents, and asks for any.
+    /// May decide escalated intents, and query any intent.
     Approver,
-    /// Asks for, and cancels, any intent, and reads the metrics.
+    /// May query and cancel any intent, and read the metrics.
     Operator,
 }
 
 impl Role {
-    /// The word in the list of callers.
+    /// The name in the list of callers.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -67,111 +67,149 @@ impl Role {
     }
 }
 
-/// Why a list of callers cannot be used.
+/// The reason why a list of callers cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CallersError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Its text is not such a list.
+    /// The text is not a list of callers.
     #[error("`{path}`: {reason}")]
     NotAList {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// A caller that cannot be.
+    /// An entry is not valid.
     #[error("the caller `{name}` {reason}")]
     Caller {
-        /// Its name.
+        /// The name of the caller.
         name: String,
-        /// What is wrong with it.
-        reason: String,
+        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
+        /// again.
+        reason: CallerEntryError,
     },
 }
 
-/// One caller of the list.
+/// The problem of one entry of the list, as the end of a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallerEntryError {
+    /// The name is too long, empty, or not printable.
+    #[error("needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters")]
+    Name,
+    /// Another entry has the same name.
+    #[error("is in the list already")]
+    SameName,
+    /// No entry has this name.
+    #[error("is not in `{}`", .0.display())]
+    NotListed(PathBuf),
+    /// The entry has no role.
+    #[error("has no role: give it `agent`, `governor`, `approver` or `operator`")]
+    NoRole,
+    /// Agents without the role `agent`, or the role without agents.
+    #[error(
+        "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only then: DIDs, \
+         or `*` for every agent"
+    )]
+    Agents,
+    /// An agent is not a DID.
+    #[error("has an invalid agent: {0}")]
+    Agent(IdentError),
+    /// The token's digest is not valid.
+    #[error("has an invalid `token_sha256`: {0}")]
+    NotADigest(&'static str),
+    /// The digest is that of an empty token.
+    #[error("has the SHA-256 of the empty text in `token_sha256`")]
+    EmptyToken,
+    /// The subject is empty.
+    #[error("has an empty `subject` in `jwt`")]
+    EmptySubject,
+    /// The entry has no credential, or more than one.
+    #[error("must have exactly one of `token_sha256`, `certificate` and `jwt`")]
+    NotOneCredential,
+    /// Another entry has the same credential.
+    #[error("has the same credential as another caller")]
+    SameCredential,
+}
+
+/// One entry of the list of callers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CallerEntry {
-    /// What it is called in logs.
+    /// The name in logs.
     pub name: String,
-    /// What it may do.
+    /// The roles.
     pub roles: BTreeSet<Role>,
-    /// In whose name it sends intents: DIDs, or `*` for anybody's.
+    /// The agents in whose name it may send intents: DIDs, or `*` for all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub agents: BTreeSet<String>,
     /// The SHA-256 of its token, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_sha256: Option<String>,
-    /// Or a DNS name or URI that its certificate is for.
+    /// A DNS name or URI in its certificate. Certificates are renewed, so the entry has no digest of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// When it is no longer known.
+    /// The time from which the entry is no longer valid.
     #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<OffsetDateTime>,
-    /// Or about whom its JSON Web Tokens are.
+    /// The issuer and the subject of its JSON Web Tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtSubject>,
 }
 
-/// What a caller is known by.
+/// The credential that identifies a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Shows {
-    /// A token, which has this SHA-256.
+pub enum CallerIdentity {
+    /// A token with this SHA-256.
     Token(Digest),
     /// A certificate for this DNS name or URI.
     Certificate(String),
-    /// JSON Web Tokens about this subject.
+    /// JSON Web Tokens with this issuer and subject.
     Jwt(JwtSubject),
 }
 
 impl CallerEntry {
-    /// What it is known by, which is one of three.
+    /// The credential of this entry, which must be exactly one of three.
     ///
     /// # Errors
-    /// What is wrong with it, as the end of a sentence about the caller.
-    pub fn shows(&self) -> Result<Shows, String> {
+    /// [`CallerEntryError`] when it is none or more of them.
+    pub fn identity(&self) -> Result<CallerIdentity, CallerEntryError> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
-                Ok(token) if token == Digest::of(b"") => {
-                    Err("has the SHA-256 of nothing in `token_sha256`".to_owned())
-                }
-                Ok(token) => Ok(Shows::Token(token)),
-                Err(error) => Err(format!("has no SHA-256 in `token_sha256`: {error}")),
+                Ok(token) if token == Digest::of(b"") => Err(CallerEntryError::EmptyToken),
+                Ok(token) => Ok(CallerIdentity::Token(token)),
+                Err(error) => Err(CallerEntryError::NotADigest(error)),
             },
-            (None, Some(certificate), None) => Ok(Shows::Certificate(certificate.clone())),
-            (None, None, Some(jwt)) if jwt.subject.is_empty() => {
-                Err("has an empty `subject` in `jwt`".to_owned())
-            }
-            (None, None, Some(jwt)) => Ok(Shows::Jwt(jwt.clone())),
+            (None, Some(certificate), None) => Ok(CallerIdentity::Certificate(certificate.clone())),
+            (None, None, Some(jwt)) if jwt.subject.is_empty() => Err(CallerEntryError::EmptySubject),
+            (None, None, Some(jwt)) => Ok(CallerIdentity::Jwt(jwt.clone())),
             (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
-                Err("has to show one of three: `token_sha256`, `certificate` or `jwt`".to_owned())
+                Err(CallerEntryError::NotOneCredential)
             }
         }
     }
 }
 
-/// The file as it is written.
+/// The TOML form of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct CallerFile {
     #[serde(default)]
     caller: Vec<CallerEntry>,
 }
 
-/// A token, which is shown once.
+/// A secret token. Its text is shown once, when it is created.
 pub struct Token(Zeroizing<String>);
 
 impl Token {
-    /// A new one.
+    /// Creates a random token.
     ///
     /// # Ambient Authority
     /// Asks the system for random bytes.
     ///
     /// # Errors
-    /// When there are none.
+    /// The error of the system when there are no random bytes.
     pub fn new() -> std::io::Result<Self> {
         let mut random = Zeroizing::new([0; TOKEN_BYTES]);
         getrandom::fill(&mut *random).map_err(std::io::Error::other)?;
@@ -179,13 +217,13 @@ impl Token {
         Ok(Self(Zeroizing::new(format!("{TOKEN_PREFIX}{}", *digits))))
     }
 
-    /// Its text, for its bearer alone.
+    /// The secret text, for the caller alone.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Its SHA-256, as the list has it.
+    /// The SHA-256 for the list of callers, in hexadecimal digits.
     #[must_use]
     pub fn sha256(&self) -> String {
         Digest::of(self.0.as_bytes()).to_string()
@@ -198,12 +236,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The list of callers, as a file has it.
+/// The list of callers in a file.
 #[derive(Debug)]
 pub struct CallerList {
     path: PathBuf,
     entries: Vec<CallerEntry>,
-    /// Held by whoever changes the list, so that two who do it at once do it one after the other.
+    /// The lock of a list that is open for changes; it serializes concurrent changes.
     _lock: Option<File>,
 }
 
@@ -219,22 +257,23 @@ impl CallerList {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
         let text = files::read_guarded(path, MAX_LIST_BYTES)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
-        let written = toml::from_str::<Written>(text);
+        let written = toml::from_str::<CallerFile>(text);
         let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
         Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
     }
 
-    /// The list of a file that may not be there yet, to change it. Waits for whoever changes one beside it.
+    /// Opens a list for changes, empty if the file does not exist. Waits while another process changes a list
+    /// in the same folder.
     ///
     /// # Ambient Authority
     /// Reads the file, and locks its folder.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn to_change(path: &Path) -> Result<Self, CallersError> {
-        // What a link leads to is changed, and not the link.
+    pub fn open_for_update(path: &Path) -> Result<Self, CallersError> {
+        // The target of a symbolic link is changed, not the link.
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let folder = folder_of(&path);
+        let folder = parent_folder(&path);
         let lock = File::open(folder).map_err(|error| FileError::io(folder, error))?;
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| FileError::io(folder, error))?;
         let list = match path.try_exists() {
@@ -244,44 +283,44 @@ impl CallerList {
         Ok(Self { _lock: Some(lock), ..list })
     }
 
-    /// All callers, in the order in which they were added.
+    /// All entries, in the order of their addition.
     #[must_use]
     pub fn entries(&self) -> &[CallerEntry] {
         &self.entries
     }
 
-    /// Adds a caller, and writes the list.
+    /// Adds an entry and writes the file.
     ///
     /// # Ambient Authority
     /// Writes the file.
     ///
     /// # Errors
-    /// [`CallersError`] when the list would not be one to go by; then the file is as it was.
+    /// [`CallersError`] when the new list would not be valid; the file is then unchanged.
     pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
         self.entries.push(entry);
-        Callers::of(&self.entries, TokenIssuers::default())?;
+        Callers::from_entries(&self.entries, TokenIssuers::default())?;
         self.write()
     }
 
-    /// Removes a caller, and writes the list.
+    /// Removes an entry and writes the file.
     ///
     /// # Ambient Authority
     /// Writes the file.
     ///
     /// # Errors
-    /// [`CallersError`], also when there is none of this name.
+    /// [`CallersError`], also when no entry has this name.
     pub fn remove(&mut self, name: &str) -> Result<(), CallersError> {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.name != name);
         if self.entries.len() == before {
-            let reason = format!("is not in `{}`", self.path.display());
+            let reason = CallerEntryError::NotListed(self.path.clone());
             return Err(CallersError::Caller { name: name.to_owned(), reason });
         }
         self.write()
     }
 
     fn write(&self) -> Result<(), CallersError> {
-        let text = toml::to_string(&Written { caller: self.entries.clone() });
+        let text = toml::to_string(&CallerFile { caller: self.entries.clone() });
         let not_a_list = |error: toml::ser::Error| CallersError::NotAList {
             path: self.path.clone(),
             reason: error.to_string(),
@@ -291,303 +330,302 @@ impl CallerList {
     }
 }
 
-/// Somebody who calls and is known. Only [`Callers::identify`], [`Caller::anybody`] and
-/// [`Caller::any_agent`] make one.
+/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anonymous`] and
+/// [`Caller::any_agent`] construct one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Caller {
     name: Box<str>,
     roles: BTreeSet<Role>,
-    agents: Agents,
+    agents: AllowedAgents,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Agents {
+enum AllowedAgents {
     Every,
     These(BTreeSet<AgentDid>),
 }
 
 impl Caller {
-    /// Whoever reaches a door that tells nobody apart: every agent, and the operator. With the leave to take
-    /// unsigned verdicts it is the governor as well.
+    /// The caller of a server without a list of callers: every agent, and the operator. With permission for
+    /// unsigned verdicts it is the governor and an approver, too.
     #[must_use]
-    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
-        let more: &[Role] = if leave.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        let more: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
         let roles = [Role::Agent, Role::Operator].iter().chain(more).copied().collect();
-        Self { name: "anybody".into(), roles, agents: Agents::Every }
+        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every }
     }
 
-    /// What it is called in logs.
+    /// The name in logs.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it may do.
+    /// The roles.
     pub fn roles(&self) -> impl Iterator<Item = Role> {
         self.roles.iter().copied()
     }
 
-    /// Whether it may do what any of these may.
+    /// Returns `true` when the caller has at least one of these roles.
     #[must_use]
     pub fn is_any_of(&self, roles: &[Role]) -> bool {
         roles.iter().any(|role| self.roles.contains(role))
     }
 
-    /// Whoever reaches a door that is open to everybody: an agent of any name, and nothing more.
+    /// The caller of a public door: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
-        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: Agents::Every }
+        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: AllowedAgents::Every }
     }
 
-    /// The agent in whose name it sends intents, when there is only one.
+    /// The caller's agent, if it has exactly one.
     #[must_use]
     pub fn only_agent(&self) -> Option<&AgentDid> {
         match &self.agents {
-            Agents::These(agents) if agents.len() == 1 => agents.first(),
-            Agents::Every | Agents::These(_) => None,
+            AllowedAgents::These(agents) if agents.len() == 1 => agents.first(),
+            AllowedAgents::Every | AllowedAgents::These(_) => None,
         }
     }
 
-    /// Whether it sends intents in this agent's name.
+    /// Returns `true` when the caller may send intents in this agent's name.
     #[must_use]
-    pub fn speaks_for(&self, agent: &AgentDid) -> bool {
+    pub fn may_act_as(&self, agent: &AgentDid) -> bool {
         let theirs = match &self.agents {
-            Agents::Every => true,
-            Agents::These(agents) => agents.contains(agent),
+            AllowedAgents::Every => true,
+            AllowedAgents::These(agents) => agents.contains(agent),
         };
         theirs && self.roles.contains(&Role::Agent)
     }
 }
 
-/// What was shown in the place of a token.
+/// The token part of a credential.
 #[derive(Debug, Clone, Default)]
-enum Presented {
+enum PresentedToken {
     #[default]
     Nothing,
     Hashed(Digest),
-    /// In the form of a JSON Web Token.
-    Jwt(Arc<Result<Jwt, TokenRefusal>>),
-    /// It is nobody's, and is not passed over.
-    Nonsense,
+    /// A JSON Web Token, or the reason why it is not valid.
+    Jwt(Arc<Result<Jwt, TokenError>>),
+    /// Not a token, and not ignored either: a certificate beside it does not count.
+    Malformed,
 }
 
-/// What somebody shows to say who they are.
+/// The credentials that a caller presents.
 #[derive(Debug, Clone, Default)]
 pub struct Credential {
-    token: Presented,
+    token: PresentedToken,
     names: Arc<[Box<str>]>,
 }
 
 impl Credential {
-    /// A token, if one was shown, and the names of a certificate that was checked.
+    /// A token, if one was presented, and the names in a verified certificate.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
         let token = match token {
-            None => Presented::Nothing,
-            Some(token) if Jwt::is_meant(token) => Presented::Jwt(Arc::new(Jwt::parse(token))),
-            Some(token) => Presented::Hashed(Digest::of(token)),
+            None => PresentedToken::Nothing,
+            Some(token) if Jwt::looks_like_jwt(token) => PresentedToken::Jwt(Arc::new(Jwt::parse(token))),
+            Some(token) => PresentedToken::Hashed(Digest::of(token)),
         };
         Self { token, names }
     }
 
-    /// Whether a token was shown, good or not.
+    /// Returns `true` when a token was presented, valid or not.
     #[must_use]
-    pub fn shows_a_token(&self) -> bool {
+    pub fn has_token(&self) -> bool {
         match self.token {
-            Presented::Hashed(_) | Presented::Jwt(_) => true,
-            Presented::Nothing | Presented::Nonsense => false,
+            PresentedToken::Hashed(_) | PresentedToken::Jwt(_) => true,
+            PresentedToken::Nothing | PresentedToken::Malformed => false,
         }
     }
 
-    /// Something in the place of a token that is none: where callers are listed, it is nobody's.
+    /// An unreadable token. It identifies no caller of a list.
     #[must_use]
-    pub fn nonsense() -> Self {
-        Self { token: Presented::Nonsense, names: Arc::default() }
+    pub fn malformed() -> Self {
+        Self { token: PresentedToken::Malformed, names: Arc::default() }
     }
 }
 
-/// Why somebody is not known. For the operator: a caller is told no more than that it is not.
+/// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKnown {
-    /// Nobody in the list shows this.
-    #[error("nobody in the list of callers shows this")]
+pub enum AuthError {
+    /// No entry has this credential.
+    #[error("no caller in the list has this credential")]
     Unlisted,
-    /// Somebody who was known for some time.
-    #[error("the caller `{name}` was known until {until}")]
+    /// The entry has expired.
+    #[error("the entry of the caller `{name}` expired at {until}")]
     Over {
-        /// What it was called.
+        /// The name of the caller.
         name: Box<str>,
-        /// When it ended.
+        /// The time of expiry.
         until: OffsetDateTime,
     },
-    /// A JSON Web Token that is not taken.
+    /// The JSON Web Token is not valid.
     #[error(transparent)]
-    Token(#[from] TokenRefusal),
+    Token(#[from] TokenError),
 }
 
-/// Everybody who is known.
+/// All callers that this server authenticates.
 #[derive(Debug)]
-pub struct Callers(Known);
+pub struct Callers(CallerSource);
 
 #[derive(Debug)]
-enum Known {
-    /// Nobody is told apart.
-    Anybody(Arc<Caller>),
-    /// Those of a list.
-    Listed(Listed),
+enum CallerSource {
+    Anonymous(Arc<Caller>),
+    Listed(CallerTable),
 }
 
 #[derive(Debug, Default)]
-struct Listed {
-    callers: Vec<Listing>,
-    places: HashMap<Shows, usize>,
+struct CallerTable {
+    callers: Vec<CallerRecord>,
+    index: HashMap<CallerIdentity, usize>,
     issuers: TokenIssuers,
 }
 
 #[derive(Debug)]
-struct Listing {
+struct CallerRecord {
     caller: Arc<Caller>,
     expires_at: Option<OffsetDateTime>,
 }
 
 impl Callers {
-    /// Tells nobody apart.
+    /// Treats every caller as [`Caller::anonymous`].
     #[must_use]
-    pub fn anybody(leave: Option<AcceptUnsigned>) -> Self {
-        Self(Known::Anybody(Arc::new(Caller::anybody(leave))))
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        Self(CallerSource::Anonymous(Arc::new(Caller::anonymous(permission))))
     }
 
-    /// Knows nobody at all.
+    /// Rejects every caller.
     #[must_use]
-    pub fn nobody() -> Self {
-        Self(Known::Listed(Listed::default()))
+    pub fn empty() -> Self {
+        Self(CallerSource::Listed(CallerTable::default()))
     }
 
-    /// Those of a list, some of whom may show tokens of these issuers.
+    /// Reads a list of callers, whose JSON Web Tokens are verified with the keys of `issuers`.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`CallersError`] for the first caller that cannot be. Nobody is left out: an operator who wrote it
-    /// means it.
+    /// [`CallersError`] for the first entry that is not valid. No entry is skipped: an operator who wrote it
+    /// relies on it.
     pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
-        Self::of(CallerList::read(path)?.entries(), issuers)
+        Self::from_entries(CallerList::read(path)?.entries(), issuers)
     }
 
-    fn of(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
-        let mut listed = Listed { issuers, ..Listed::default() };
+    fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
+        let mut listed = CallerTable { issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
-            let wrong = |reason: String| CallersError::Caller { name: entry.name.clone(), reason };
+            let wrong = |reason| CallersError::Caller { name: entry.name.clone(), reason };
             if !names.insert(&entry.name) {
-                return Err(wrong("is in the list already".to_owned()));
+                return Err(wrong(CallerEntryError::SameName));
             }
             listed.add(entry).map_err(wrong)?;
         }
-        Ok(Self(Known::Listed(listed)))
+        Ok(Self(CallerSource::Listed(listed)))
     }
 
-    /// How many are known; `None` when nobody is told apart.
+    /// The number of callers; `None` without a list.
     #[must_use]
     pub fn count(&self) -> Option<usize> {
         match &self.0 {
-            Known::Anybody(_) => None,
-            Known::Listed(listed) => Some(listed.callers.len()),
+            CallerSource::Anonymous(_) => None,
+            CallerSource::Listed(listed) => Some(listed.callers.len()),
         }
     }
 
-    /// Whose JSON Web Tokens are of an issuer that is not configured, so that none is believed: the caller's name
-    /// and its issuer.
+    /// The callers whose issuer is not configured, so that their tokens are never valid: name and issuer.
     #[must_use]
-    pub fn without_issuer(&self) -> Vec<(&str, &Issuer)> {
-        let Known::Listed(Listed { callers, places, issuers }) = &self.0 else { return Vec::new() };
-        let missing = places.iter().filter_map(|(shows, place)| match shows {
-            Shows::Jwt(JwtSubject { issuer, .. }) if !issuers.has(issuer) => {
+    pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
+        let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
+            return Vec::new();
+        };
+        let missing = index.iter().filter_map(|(shows, place)| match shows {
+            CallerIdentity::Jwt(JwtSubject { issuer, .. }) if !issuers.contains(issuer) => {
                 Some((&*callers.get(*place)?.caller.name, issuer))
             }
-            Shows::Jwt(_) | Shows::Token(_) | Shows::Certificate(_) => None,
+            CallerIdentity::Jwt(_) | CallerIdentity::Token(_) | CallerIdentity::Certificate(_) => None,
         });
         let mut missing = missing.collect::<Vec<_>>();
         missing.sort();
         missing
     }
 
-    /// Who shows this. A token decides alone; without one, a certificate has to name one caller.
+    /// Authenticates a caller. A token alone decides if there is one; otherwise the certificate must name
+    /// exactly one caller.
     ///
     /// # Errors
-    /// [`NotKnown`] says why nobody does.
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, NotKnown> {
+    /// [`AuthError`] with the reason.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
         let listed = match &self.0 {
-            Known::Anybody(caller) => return Ok(Arc::clone(caller)),
-            Known::Listed(listed) => listed,
+            CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
+            CallerSource::Listed(listed) => listed,
         };
         let found = match &shown.token {
-            Presented::Hashed(token) => listed.places.get(&Shows::Token(*token)).copied(),
-            Presented::Jwt(token) => Some(listed.about(token, now)?),
-            Presented::Nothing => listed.certified(&shown.names),
-            Presented::Nonsense => None,
+            PresentedToken::Hashed(token) => listed.index.get(&CallerIdentity::Token(*token)).copied(),
+            // The token is verified again with each request: a cached result would have to be invalidated at
+            // `exp` and at SIGHUP.
+            PresentedToken::Jwt(token) => Some(listed.find_by_jwt(token, now)?),
+            PresentedToken::Nothing => listed.find_by_certificate(&shown.names),
+            PresentedToken::Malformed => None,
         };
         let found = found.and_then(|found| listed.callers.get(found));
-        let Listing { caller, expires_at } = found.ok_or(NotKnown::Unlisted)?;
+        let CallerRecord { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
         match expires_at {
-            Some(until) if *until <= now => Err(NotKnown::Over { name: caller.name.clone(), until: *until }),
+            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
             Some(_) | None => Ok(Arc::clone(caller)),
         }
     }
 }
 
-impl Listed {
-    /// The one caller that a certificate names.
-    fn certified(&self, names: &[Box<str>]) -> Option<usize> {
-        let shown = names.iter().map(|name| Shows::Certificate(String::from(&**name)));
-        let mut found = shown.filter_map(|shown| self.places.get(&shown).copied());
+impl CallerTable {
+    /// The index of the only caller that a certificate names.
+    fn find_by_certificate(&self, names: &[Box<str>]) -> Option<usize> {
+        let shown = names.iter().map(|name| CallerIdentity::Certificate(String::from(&**name)));
+        let mut found = shown.filter_map(|shown| self.index.get(&shown).copied());
         let first = found.next()?;
         found.all(|other| other == first).then_some(first)
     }
 
-    /// The one caller that a token is about.
-    fn about(&self, token: &Result<Jwt, TokenRefusal>, now: OffsetDateTime) -> Result<usize, TokenRefusal> {
+    /// The index of the caller with the subject of a token.
+    fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
-        let subject = self.issuers.believe(token, now)?;
-        let place = self.places.get(&Shows::Jwt(subject.clone())).copied();
-        place.ok_or(TokenRefusal::Unlisted(subject))
+        let subject = self.issuers.verify(token, now)?;
+        let place = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
+        place.ok_or(TokenError::Unlisted(subject))
     }
 
-    fn add(&mut self, entry: &CallerEntry) -> Result<(), String> {
+    fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
         if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return Err(format!(
-                "needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters"
-            ));
+            return Err(CallerEntryError::Name);
         }
         if roles.is_empty() {
-            return Err("has no role: give it `agent`, `governor`, `approver` or `operator`".to_owned());
+            return Err(CallerEntryError::NoRole);
         }
-        let agents = agents_of(roles, agents)?;
-        if self.places.insert(entry.shows()?, self.callers.len()).is_some() {
-            return Err("shows the same as another caller".to_owned());
+        let agents = parse_agents(roles, agents)?;
+        if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
+            return Err(CallerEntryError::SameCredential);
         }
         let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
-        self.callers.push(Listing { caller, expires_at: *expires_at });
+        self.callers.push(CallerRecord { caller, expires_at: *expires_at });
         Ok(())
     }
 }
 
-fn agents_of(roles: &BTreeSet<Role>, agents: &BTreeSet<String>) -> Result<Agents, String> {
+fn parse_agents(
+    roles: &BTreeSet<Role>,
+    agents: &BTreeSet<String>,
+) -> Result<AllowedAgents, CallerEntryError> {
     if roles.contains(&Role::Agent) == agents.is_empty() {
-        return Err(
-            "has to name in `agents` (`--agent`) for whom it sends intents when it has the role `agent`, and only \
-             then: DIDs, or `*` for every agent"
-                .to_owned(),
-        );
+        return Err(CallerEntryError::Agents);
     }
     if agents.contains(EVERY_AGENT) {
-        return Ok(Agents::Every);
+        return Ok(AllowedAgents::Every);
     }
     let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
-    agents.map(Agents::These).map_err(|error| format!("has an agent that is none: {error}"))
+    agents.map(AllowedAgents::These).map_err(CallerEntryError::Agent)
 }
 
 #[cfg(test)]

@@ -1,34 +1,33 @@
-//! JSON in the one form that is hashed and compared: the JSON Canonicalization Scheme (RFC 8785).
+//! Canonical JSON for hashes and comparisons: the JSON Canonicalization Scheme (RFC 8785).
 //!
-//! The scheme knows numbers as doubles only. An integer beyond 2^53 is written with other digits than
-//! it came with, so that two of them have one form; it is refused instead. Everything else that has one
-//! form is one value to every reader of I-JSON (RFC 7493): `1`, `1.0` and `1e0` are.
+//! The scheme represents numbers as doubles. Two integers beyond 2^53 can have the same canonical form, so they
+//! are rejected. All other texts with one canonical form are one value to every reader of I-JSON (RFC 7493),
+//! such as `1`, `1.0` and `1e0`.
 
 use serde_json::{Map, Number, Value};
 
-/// The largest integer all of whose neighbours are doubles, 2^53 - 1.
+/// 2^53 - 1, the largest integer whose neighbours are both representable as doubles.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
-/// Why there is no canonical form.
+/// An integer that has no exact canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is an integer beyond 2^53, which canonical JSON (RFC 8785) cannot tell from its neighbours: send it as a string"
 )]
-pub(super) struct NotCanonical(String);
+pub(super) struct CanonicalError(String);
 
-/// The canonical text of an object.
-pub(super) fn canonical(object: &Map<String, Value>) -> Result<Vec<u8>, NotCanonical> {
+pub(super) fn canonical(object: &Map<String, Value>) -> Result<Vec<u8>, CanonicalError> {
     object.values().try_for_each(exact)?;
-    // It fails for a number that is not finite and for a key that is no string, and JSON has neither.
-    serde_json_canonicalizer::to_vec(object).map_err(|error| NotCanonical(error.to_string()))
+    // The library fails for numbers that are not finite and for keys that are not strings. JSON has neither.
+    serde_json_canonicalizer::to_vec(object).map_err(|error| CanonicalError(error.to_string()))
 }
 
-/// Checks that every integer is one that a double can be told from its neighbours by.
-fn exact(value: &Value) -> Result<(), NotCanonical> {
+/// Rejects integers that a double cannot distinguish from their neighbours.
+fn exact(value: &Value) -> Result<(), CanonicalError> {
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
         Value::Number(number) if is_exact(number) => Ok(()),
-        Value::Number(number) => Err(NotCanonical(number.to_string())),
+        Value::Number(number) => Err(CanonicalError(number.to_string())),
         Value::Array(items) => items.iter().try_for_each(exact),
         Value::Object(object) => object.values().try_for_each(exact),
     }
@@ -44,7 +43,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(text: &str) -> Result<String, NotCanonical> {
+    fn of(text: &str) -> Result<String, CanonicalError> {
         canonical(&serde_json::from_str(text).unwrap()).map(|text| String::from_utf8(text).unwrap())
     }
 
@@ -57,7 +56,7 @@ mod tests {
             let input: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             let output =
                 std::fs::read_to_string(folder.join("output").join(path.file_name().unwrap())).unwrap();
-            // One of them is an array. As a member it is written the same.
+            // One vector is an array; as a member it has the same text.
             let mut object = Map::new();
             object.insert("v".to_owned(), input);
             let text = String::from_utf8(canonical(&object).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The files that say who is trusted: small, regular, and nobody else's to read or to change.
+//! Files that define trust, such as keys and callers: small, regular, and protected from other users.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
@@ -8,36 +8,37 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
-/// The most bytes of a file with one key.
+/// The maximum size of a file with one key, in bytes.
 pub(super) const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
-/// The most bytes of a file of secrets, which may be those of many agents.
+/// The maximum size of a file with the secrets of many agents, in bytes.
 const MAX_SECRETS_BYTES: u64 = 1 << 20;
-/// The most bytes of a file with certificates.
+/// The maximum size of a file with certificates, in bytes.
 const MAX_BUNDLE_BYTES: u64 = 4 << 20;
 
-/// Why a file cannot be used. No message repeats anything of what is in it.
+/// The reason why a file cannot be used. No message repeats any of its content.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read or made.
+    /// The file cannot be read or created.
     #[error("`{path}`: {error}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said. Part of the sentence, so no `source`, which a chain would say again.
+        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
+        /// print again.
         error: std::io::Error,
     },
-    /// A file that should be made anew.
-    #[error("`{0}` is there already, and is left as it is: remove it, or name another file")]
+    /// The file to create exists already.
+    #[error("`{0}` exists already and was not changed: remove it, or name another file")]
     Exists(PathBuf),
-    /// It is a folder, a device, or far too large.
-    #[error("`{0}`: this is not a file of at most {1} bytes")]
+    /// The path is a folder or a device, or the file is too large.
+    #[error("`{0}` is not a regular file of at most {1} bytes")]
     NotSmall(PathBuf, u64),
-    /// Others could read a secret, or change what is trusted.
+    /// Other users can read a secret, or change what is trusted.
     #[error("`{path}` {reason}")]
     NotPrivate {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         reason: &'static str,
     },
 }
@@ -48,7 +49,7 @@ impl FileError {
     }
 }
 
-/// Reads a file that nobody but its owner can read.
+/// Reads a file of at most 1 MiB that only its owner can read.
 ///
 /// # Ambient Authority
 /// Reads the file.
@@ -57,17 +58,17 @@ impl FileError {
 /// [`FileError`], also when others can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let (text, metadata) = read(path, MAX_SECRETS_BYTES)?;
-    let reason = if !is_ours(&metadata) {
+    let reason = if !is_owned_by_us_or_root(&metadata) {
         "belongs to another user, who can change it"
     } else if metadata.mode() & 0o077 != 0 {
-        "holds a secret and others may read it: run `chmod 600` on it"
+        "contains a secret that other users may read: run `chmod 600` on it"
     } else {
         return Ok(text);
     };
     Err(FileError::NotPrivate { path: path.to_owned(), reason })
 }
 
-/// Reads a file that nobody but its owner can change, such as certificates.
+/// Reads a file of at most 4 MiB that only its owner can change, such as certificates.
 ///
 /// # Ambient Authority
 /// Reads the file.
@@ -80,10 +81,9 @@ pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     Ok(text)
 }
 
-/// Reads a file that nobody but its owner can change, in a folder where nobody else can put another one in its
-/// place.
+/// Reads a file that only its owner can change, in a folder where others cannot replace it.
 pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
-    let folder = folder_of(path);
+    let folder = parent_folder(path);
     let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
     check_unchanged_by_others(folder, &metadata)?;
     let (text, metadata) = read(path, most)?;
@@ -91,15 +91,14 @@ pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>,
     Ok(text)
 }
 
-/// The folder of a file.
-pub(super) fn folder_of(path: &Path) -> &Path {
+pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads a regular file of at most `most` bytes, and what the system says of the very file that was read.
+/// Reads a regular file of at most `most` bytes, with the metadata of that very file.
 pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
-    // Not to wait for the other end of a FIFO.
+    // Without NONBLOCK, opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| FileError::io(path, error))?;
     let file = File::from(file);
@@ -113,25 +112,25 @@ pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metada
     Ok((text, metadata))
 }
 
-/// Makes a new file, which is there as a whole or not at all.
+/// Creates a new file atomically: it exists completely or not at all.
 pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
-    let file = written(path, text, mode)?;
+    let file = write_temporary(path, text, mode)?;
     file.persist_noclobber(path).map(drop).map_err(|error| {
         let exists = error.error.kind() == std::io::ErrorKind::AlreadyExists;
         if exists { FileError::Exists(path.to_owned()) } else { FileError::io(path, error.error) }
     })
 }
 
-/// Puts another text in the place of a file: whoever reads it gets the old one or the new one.
+/// Replaces the text of a file atomically: a reader gets the old text or the new one.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
-    let file = written(path, text, mode)?;
+    let file = write_temporary(path, text, mode)?;
     file.persist(path).map(drop).map_err(|error| FileError::io(path, error.error))
 }
 
-/// A file with this text beside `path`.
-fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileError> {
+/// Writes a synced temporary file beside `path`.
+fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
-    let folder = folder_of(path);
+    let folder = parent_folder(path);
     let mut file = tempfile::Builder::new()
         .permissions(std::fs::Permissions::from_mode(mode))
         .tempfile_in(folder)
@@ -140,19 +139,18 @@ fn written(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, FileErro
     Ok(file)
 }
 
-/// Says that nobody but its owner may change what says who is trusted.
+/// Checks that only root or this user may change a file that defines trust.
 pub(super) fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
-    let reason = if !is_ours(metadata) {
-        "says who is trusted and belongs to another user"
+    let reason = if !is_owned_by_us_or_root(metadata) {
+        "defines who is trusted and belongs to another user: run `chown` on it"
     } else if metadata.mode() & 0o022 != 0 {
-        "says who is trusted and others may change it: run `chmod go-w` on it"
+        "defines who is trusted and other users may change it: run `chmod go-w` on it"
     } else {
         return Ok(());
     };
     Err(FileError::NotPrivate { path: path.to_owned(), reason })
 }
 
-/// Whether a file belongs to this user or to root.
-fn is_ours(metadata: &Metadata) -> bool {
+fn is_owned_by_us_or_root(metadata: &Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }

@@ -1,13 +1,15 @@
-//! A compact JWS (RFC 7515), taken apart: what proofs and the tokens of callers have in common.
+//! A compact JWS (RFC 7515), split and decoded: the part that proofs and callers' tokens share.
 //!
-//! Nothing of it is believed here. What it says, and who has signed it, is for whoever asked.
+//! This module verifies nothing; its callers check signature and content. It is written here and not taken from
+//! a JOSE crate, because those parse the header themselves and pass on only what they understood: a duplicate
+//! or unknown member would be lost before it could be rejected.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// The parts of a compact JWS.
 pub(super) struct Jws<'a> {
-    /// What the signature is over: the first two parts, as they were sent.
+    /// The signed text: the first two parts, verbatim.
     pub(super) signed: &'a str,
     /// The header, decoded.
     pub(super) header: Vec<u8>,
@@ -18,11 +20,11 @@ pub(super) struct Jws<'a> {
 }
 
 impl<'a> Jws<'a> {
-    /// Takes a text apart; `None` for what is not three parts in base64url with a dot between them.
+    /// Splits a text; `None` unless it is three parts in base64url separated by dots.
     pub(super) fn parse(compact: &'a str) -> Option<Self> {
         let (signed, signature) = compact.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
-        // This reads one text for each sequence of bytes: no padding, no bits left over.
+        // This decoder accepts exactly one text for each sequence of bytes: no padding, no stray bits.
         let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         Some(Self {
             signed,

@@ -1,23 +1,24 @@
-//! JSON Web Tokens of callers (RFC 7519): whose are believed, and about whom they are.
+//! Verification of callers' JSON Web Tokens (RFC 7519).
 //!
-//! An issuer is an identity provider that the operator names, with its public keys in a file. Its tokens say
-//! who somebody is, and nothing more: what a caller may do stands in the list of callers. No key of a governor
-//! is among them.
+//! An issuer is an identity provider that the operator configures, with its public keys in a file. Its tokens
+//! identify a caller and nothing more: roles come from the list of callers, because roles in claims would let
+//! an identity provider appoint governors. Keys of issuers and of governors are separate.
 //!
 //! ```text
 //! token ─ three parts, header ─▶ Jwt ─ known keys ─▶ signature ─▶ claims ─ iss, aud, times ─▶ JwtSubject
 //! ```
-//! The signature is looked at before anything that it covers is read. The key decides the algorithm, and a
-//! token brings no key along.
+//! The signature is verified before anything that it covers is parsed. The key determines the algorithm, and
+//! keys inside a token are ignored. Files are the only source of keys: with a `jwks_uri` the executor would
+//! trust whatever answers there, and start only while it does.
 
 use super::files;
 use super::jws::Jws;
-use super::keys::{KeyError, said};
-use super::proof::LEEWAY;
+use super::keys::{KeyError, fault_message};
+use super::proof::CLOCK_LEEWAY;
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwks::{self, PublicKey, TokenJwk};
-use crate::wire::jwt::{self, Claims, Header};
+use crate::wire::jwt::{self, TokenClaims, TokenHeader};
 use ed25519_dalek::{Signature, VerifyingKey};
 use ring::signature::{ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256};
 use ring::signature::{RsaPublicKeyComponents, UnparsedPublicKey};
@@ -27,25 +28,26 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
-/// The most bytes of a token.
+/// The maximum size of a token, in bytes.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
-/// The most bytes of a file of keys: a set may have the certificates of each key beside it.
+/// The maximum size of a key file, in bytes. A set may contain a certificate for each key.
 const MAX_KEY_SET_BYTES: u64 = 256 << 10;
-/// What every token begins with: `{"` in base64url.
-const BEGINNING: &[u8] = b"eyJ";
+/// The first bytes of every token: `{"` in base64url.
+const JWT_PREFIX: &[u8] = b"eyJ";
 
-/// One issuer, as the operator names it.
+/// The operator's settings for one issuer. They are a table of the configuration, because a JWK Set does not
+/// contain the name of its issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerSettings {
-    /// What its tokens say in `iss`.
+    /// The `iss` of its tokens.
     pub issuer: Issuer,
-    /// The file of its public keys: one JWK, or a JWK Set.
+    /// The file of its public keys: one JWK or a JWK Set.
     pub keys: PathBuf,
-    /// What `aud` of its tokens has to hold.
+    /// The audience that `aud` of its tokens must contain.
     pub audience: String,
 }
 
-/// About whom a token is: somebody that an issuer knows.
+/// The identity in a token: a subject of an issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtSubject {
@@ -55,56 +57,58 @@ pub struct JwtSubject {
     pub subject: String,
 }
 
-/// Why a token was not taken. For the operator: its caller is told no more than that it was not.
+/// The reason why a token is rejected. It is for the operator: the caller only learns that it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TokenRefusal {
-    /// More bytes than are read.
-    #[error("it has {0} bytes, and at most {MAX_TOKEN_BYTES} are read")]
+pub enum TokenError {
+    /// The token is too long.
+    #[error("it has {0} bytes, but at most {MAX_TOKEN_BYTES} are accepted")]
     TooLong(usize),
-    /// Not a compact JWS.
-    #[error("it is not three parts in base64url, with a dot between them")]
+    /// The token is not a compact JWS.
+    #[error("it is not three parts in base64url, separated by dots")]
     NotCompact,
-    /// A header that is refused.
-    #[error("its header is refused: {0}")]
+    /// The header is not valid.
+    #[error("its header is not valid: {0}")]
     Header(String),
-    /// Nobody's tokens are believed.
-    #[error("no issuer's keys are in force: see `[[server.issuer]]`, which is read at the start")]
+    /// No issuer's keys are loaded.
+    #[error(
+        "no issuer's keys are loaded: check `[[server.issuer]]`, which is read at the start, and its key files"
+    )]
     NoIssuer,
-    /// It names a key that nobody has.
+    /// No issuer has the named key.
     #[error("no issuer has the key `{key}` for {algorithm}")]
     UnknownKey {
         /// `kid`.
         key: String,
-        /// What the token says that the key is for.
+        /// The algorithm in the token's header.
         algorithm: &'static str,
     },
-    /// It names no key, and no issuer has just one for it.
+    /// The token names no key, and no issuer has exactly one for its algorithm.
     #[error("it names no key, and no issuer has just one key for {0}")]
     NoKeyNamed(&'static str),
-    /// Somebody else's signature, or none.
-    #[error("it is not signed by the key that it is checked with")]
+    /// The signature is wrong.
+    #[error("its signature does not match the key")]
     Signature,
-    /// Claims that are refused.
-    #[error("its claims are refused: {0}")]
+    /// The claims are not valid.
+    #[error("its claims are not valid: {0}")]
     Claims(String),
-    /// The key speaks for another issuer.
-    #[error("it speaks for the issuer `{0}`, and its key does not")]
+    /// The key belongs to another issuer.
+    #[error("its issuer is `{0}`, to which its key does not belong")]
     OtherIssuer(Issuer),
-    /// It is for somebody else.
+    /// The audience is another.
     #[error("it is for another audience than `{0}`")]
     OtherAudience(String),
-    /// It is from the future.
-    #[error("it is not to be used before {0}")]
+    /// The token is not valid yet.
+    #[error("it is not valid before {0}")]
     TooEarly(OffsetDateTime),
-    /// It is over.
+    /// The token has expired.
     #[error("it expired at {0}")]
     Expired(OffsetDateTime),
-    /// It is in order, and nobody in the list shows it.
+    /// The token is valid, but no caller has its subject.
     #[error("no caller is listed for the subject `{}` of the issuer `{}`", excerpt(&.0.subject), .0.issuer)]
     Unlisted(JwtSubject),
 }
 
-impl TokenRefusal {
+impl TokenError {
     /// The label of this error in the metrics.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
@@ -125,10 +129,10 @@ impl TokenRefusal {
     }
 }
 
-/// A token that was shown, taken apart. Nothing of it is believed yet.
+/// A parsed token, not yet verified.
 pub(super) struct Jwt {
     signed: Box<str>,
-    header: Header,
+    header: TokenHeader,
     payload: Vec<u8>,
     signature: Vec<u8>,
 }
@@ -140,24 +144,26 @@ impl fmt::Debug for Jwt {
 }
 
 impl Jwt {
-    /// Whether what was shown is read as a token of this kind: three parts, of which the first is JSON.
-    pub(super) fn is_meant(shown: &[u8]) -> bool {
-        shown.starts_with(BEGINNING) && shown.iter().filter(|byte| **byte == b'.').count() == 2
+    /// Returns `true` when a credential has the form of a JSON Web Token: three parts, of which the first is
+    /// JSON.
+    pub(super) fn looks_like_jwt(shown: &[u8]) -> bool {
+        shown.starts_with(JWT_PREFIX) && shown.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
-    /// Takes a token apart and reads its header.
-    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenRefusal> {
+    /// Splits a token and decodes its header.
+    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenError> {
         if shown.len() > MAX_TOKEN_BYTES {
-            return Err(TokenRefusal::TooLong(shown.len()));
+            return Err(TokenError::TooLong(shown.len()));
         }
-        let text = std::str::from_utf8(shown).map_err(|_| TokenRefusal::NotCompact)?;
-        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenRefusal::NotCompact)?;
-        let header = jwt::header(&header).map_err(|fault| TokenRefusal::Header(said(&fault)))?;
+        let text = std::str::from_utf8(shown).map_err(|_| TokenError::NotCompact)?;
+        let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenError::NotCompact)?;
+        let header =
+            jwt::decode_header(&header).map_err(|fault| TokenError::Header(fault_message(&fault)))?;
         Ok(Self { signed: signed.into(), header, payload, signature })
     }
 }
 
-/// Whose tokens are believed.
+/// The issuers whose tokens are accepted.
 #[derive(Debug, Clone, Default)]
 pub struct TokenIssuers(Vec<TokenIssuer>);
 
@@ -178,20 +184,20 @@ struct TokenKey {
 #[derive(Debug, Clone)]
 enum Verifier {
     Ed25519(VerifyingKey),
-    /// A point as it is written without compression.
+    /// A point in uncompressed form.
     P256(Vec<u8>),
     Rsa(RsaPublicKeyComponents<Vec<u8>>),
 }
 
 impl TokenIssuers {
-    /// Reads the keys of these issuers, whose names are all different.
+    /// Reads the keys of these issuers, whose names must differ.
     ///
     /// # Ambient Authority
     /// Reads the files of the settings.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file that has no key to verify with, or one that cannot be used, or that
-    /// others may change. Nothing is left out: an operator who named a file means it.
+    /// [`KeyError`] for the first file without a key that verifies, with an unusable one, or that others may
+    /// change. No file is skipped: an operator who named it relies on it.
     pub fn read(settings: &[IssuerSettings]) -> Result<Self, KeyError> {
         let read = |IssuerSettings { issuer, keys, audience }: &IssuerSettings| {
             let text = files::read_guarded(keys, MAX_KEY_SET_BYTES)?;
@@ -201,49 +207,51 @@ impl TokenIssuers {
         Ok(Self(settings.iter().map(read).collect::<Result<_, KeyError>>()?))
     }
 
-    /// Whether it is one of these.
+    /// Returns `true` when an issuer of this name is configured.
     #[must_use]
-    pub fn has(&self, name: &Issuer) -> bool {
+    pub fn contains(&self, name: &Issuer) -> bool {
         self.0.iter().any(|issuer| issuer.name == *name)
     }
 
-    /// How many keys are in force.
+    /// The number of keys of all issuers.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.0.iter().map(|issuer| issuer.keys.len()).sum()
     }
 
-    /// About whom a token is that is believed at this time.
-    pub(super) fn believe(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
+    /// Verifies a token at time `now` and returns its subject.
+    pub(super) fn verify(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
-            return Err(TokenRefusal::NoIssuer);
+            return Err(TokenError::NoIssuer);
         }
-        let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key(header)?)));
+        let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key_for(header)?)));
         let mut fitting = fitting.peekable();
         if fitting.peek().is_none() {
             let algorithm = header.algorithm.as_str();
             return Err(match &header.key {
-                Some(key) => TokenRefusal::UnknownKey { key: excerpt(key), algorithm },
-                None => TokenRefusal::NoKeyNamed(algorithm),
+                Some(key) => TokenError::UnknownKey { key: excerpt(key), algorithm },
+                None => TokenError::NoKeyNamed(algorithm),
             });
         }
-        // Tenants of one identity provider are issuers of their own that share its keys.
+        // Tenants of one identity provider are issuers of their own that share its keys. So `iss`, which is
+        // signed, is read last and must name an issuer whose key verified the signature.
         let verified = fitting.filter(|(_, key)| key.verifies(signed.as_bytes(), signature));
         let signers = verified.map(|(issuer, _)| issuer).collect::<Vec<_>>();
         if signers.is_empty() {
-            return Err(TokenRefusal::Signature);
+            return Err(TokenError::Signature);
         }
-        let claims = jwt::claims(payload).map_err(|fault| TokenRefusal::Claims(said(&fault)))?;
+        let claims =
+            jwt::decode_claims(payload).map_err(|fault| TokenError::Claims(fault_message(&fault)))?;
         let issuer = signers.into_iter().find(|issuer| issuer.name == claims.issuer);
-        let issuer = issuer.ok_or_else(|| TokenRefusal::OtherIssuer(claims.issuer.clone()))?;
-        issuer.believe(claims, now)
+        let issuer = issuer.ok_or_else(|| TokenError::OtherIssuer(claims.issuer.clone()))?;
+        issuer.check_claims(claims, now)
     }
 }
 
 impl TokenIssuer {
-    /// The key that a header names, or, when it names none, the only one for its algorithm.
-    fn key(&self, header: &Header) -> Option<&TokenKey> {
+    /// The key that a header names, or the only one for its algorithm if it names none.
+    fn key_for(&self, header: &TokenHeader) -> Option<&TokenKey> {
         let mut fitting = self.keys.iter().filter(|key| key.algorithm == header.algorithm);
         match &header.key {
             Some(id) => fitting.find(|key| key.id.as_ref() == Some(id)),
@@ -251,31 +259,31 @@ impl TokenIssuer {
         }
     }
 
-    /// About whom claims are that this issuer has signed.
-    fn believe(&self, claims: Claims, now: OffsetDateTime) -> Result<JwtSubject, TokenRefusal> {
-        let Claims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
+    /// Checks claims whose signature is verified, and returns their subject.
+    fn check_claims(&self, claims: TokenClaims, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
+        let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
         if !audiences.contains(&self.audience) {
-            return Err(TokenRefusal::OtherAudience(self.audience.clone()));
+            return Err(TokenError::OtherAudience(self.audience.clone()));
         }
-        let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(LEEWAY));
+        let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(CLOCK_LEEWAY));
         if let Some(early) = early {
-            return Err(TokenRefusal::TooEarly(early));
+            return Err(TokenError::TooEarly(early));
         }
         if expires_at <= now {
-            return Err(TokenRefusal::Expired(expires_at));
+            return Err(TokenError::Expired(expires_at));
         }
         Ok(JwtSubject { issuer, subject })
     }
 }
 
 impl TokenKey {
-    /// The keys of a file.
     fn parse_all(text: &[u8], path: &Path) -> Result<Vec<Self>, KeyError> {
-        let read = jwks::keys(text).map_err(|fault| KeyError::not_a_key(path, placed(&fault)))?;
+        let read = jwks::decode_keys(text)
+            .map_err(|fault| KeyError::not_a_key(path, fault_message_with_pointer(&fault)))?;
         if read.is_empty() {
             return Err(KeyError::not_a_key(
                 path,
-                "there is no key in it to verify tokens with: Ed25519, P-256 for ES256, or RSA for RS256",
+                "it contains no key that verifies tokens: Ed25519, P-256 for ES256, or RSA for RS256",
             ));
         }
         let mut ids = BTreeSet::new();
@@ -298,7 +306,7 @@ impl TokenKey {
         let verifier = match key {
             PublicKey::Ed25519 { x } => {
                 let point = VerifyingKey::from_bytes(&x).ok().filter(|key| !key.is_weak());
-                let not_a_point = || KeyError::not_a_key(path, "`x` is not a point that can be signed with");
+                let not_a_point = || KeyError::not_a_key(path, "`x` is not a usable Ed25519 point");
                 Verifier::Ed25519(point.ok_or_else(not_a_point)?)
             }
             PublicKey::P256 { x, y } => Verifier::P256([&[4], &x[..], &y[..]].concat()),
@@ -307,9 +315,9 @@ impl TokenKey {
         Ok(Self { id: kid, algorithm, verifier })
     }
 
-    /// Whether a signature is this key's over these bytes.
     fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         match &self.verifier {
+            // `verify_strict` rejects points of small order, so all verifiers agree on each signature.
             Verifier::Ed25519(key) => Signature::from_slice(signature)
                 .is_ok_and(|signature| key.verify_strict(message, &signature).is_ok()),
             Verifier::P256(point) => {
@@ -320,9 +328,9 @@ impl TokenKey {
     }
 }
 
-/// The sentence of a decoder with the place in a set, which may have many keys.
-fn placed(fault: &Fault) -> String {
-    let sentence = said(fault);
+/// The message of a fault with its JSON Pointer, because a set may contain many keys.
+fn fault_message_with_pointer(fault: &Fault) -> String {
+    let sentence = fault_message(fault);
     if let Fault::InvalidParams { pointer, .. } = fault
         && !pointer.is_empty()
     {

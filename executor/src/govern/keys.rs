@@ -1,10 +1,11 @@
-//! Keys: those whose proofs are believed, and the one that a governor signs with.
+//! Keys: the trusted public keys of governors, and key pairs for signing.
 //!
-//! Every key is Ed25519. A key is known by its id, which is its thumbprint (RFC 7638) unless its owner
-//! named it, and speaks for one issuer. Private keys and shared secrets are files of their own, which
-//! nobody but their owner can read; they never stand in a configuration, a log, or a message.
+//! Every key is Ed25519. It is identified by its id, which is its thumbprint (RFC 7638) unless its owner chose
+//! another, and may speak for one issuer. Private keys and shared secrets are separate files that only their
+//! owner can read; they never appear in a configuration, a log, or a message.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
+use super::secrets::SecretsError;
 use crate::fault::Fault;
 use crate::ident::{Issuer, excerpt};
 use crate::wire::jwk::{self, PublicJwk};
@@ -17,31 +18,40 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
-/// How the files of a folder of trusted keys end.
+/// The file extension of trusted keys.
 const SUFFIX: &str = "jwk";
 
-/// Why a key cannot be used. No message repeats anything of a private key.
+/// The reason why a key cannot be used. No message repeats any part of a private key.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file or folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The text is not a key that can be used here.
+    /// The text is not a usable key.
     #[error("`{path}`: {reason}")]
     NotAKey {
-        /// Where it came from.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
-    /// Two keys have one id.
+    /// The file holds no secrets of agents.
+    #[error("`{path}`: {reason}")]
+    NotSecrets {
+        /// The file.
+        path: PathBuf,
+        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
+        /// again.
+        reason: SecretsError,
+    },
+    /// Two keys have the same id.
     #[error(
         "`{path}`: another trusted key has the id `{id}`, and a proof could mean either: remove one of the two"
     )]
     Twice {
-        /// The later file.
+        /// The second file.
         path: PathBuf,
-        /// The id.
+        /// The common id.
         id: String,
     },
 }
@@ -52,7 +62,7 @@ impl KeyError {
     }
 }
 
-/// A public key whose proofs are believed, as far as they speak for its issuer.
+/// A trusted public key. It verifies only proofs of its issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustedKey {
     id: String,
@@ -61,80 +71,76 @@ pub struct TrustedKey {
 }
 
 impl TrustedKey {
-    /// Reads a key as JSON (RFC 7517); `path` is where it came from. With `issuer` it speaks for that one,
-    /// whatever it says itself.
+    /// Reads a key as JSON (RFC 7517); `path` is used in errors. `issuer` replaces the issuer in the file.
     ///
     /// # Errors
-    /// [`KeyError::NotAKey`], also for a key under which anything verifies, and for one that speaks for
-    /// nobody.
+    /// [`KeyError::NotAKey`], also for a weak key, under which any signature verifies, and for a key without an
+    /// issuer.
     pub fn parse(text: &[u8], issuer: Option<Issuer>, path: &Path) -> Result<Self, KeyError> {
-        let jwk = jwk::public(text).map_err(|fault| KeyError::not_a_key(path, said(&fault)))?;
+        let jwk =
+            jwk::decode_public(text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
         let key = VerifyingKey::from_bytes(&jwk.x).ok().filter(|key| !key.is_weak());
-        let key =
-            key.ok_or_else(|| KeyError::not_a_key(path, "`x` is not a point that can be signed with"))?;
+        let key = key.ok_or_else(|| KeyError::not_a_key(path, "`x` is not a usable Ed25519 point"))?;
         let id = jwk.kid.unwrap_or_else(|| thumbprint(&key));
-        let issuer = issuer.or(jwk.issuer).ok_or_else(|| {
-            KeyError::not_a_key(
-                path,
-                "the key does not say for whom it speaks: name the issuer with `--issuer`",
-            )
-        })?;
+        let issuer = issuer
+            .or(jwk.issuer)
+            .ok_or_else(|| KeyError::not_a_key(path, "the key names no issuer: name it with `--issuer`"))?;
         Ok(Self { id, issuer, key })
     }
 
-    /// What a proof names it by (`kid`).
+    /// The id by which a proof selects it (`kid`).
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// For whom it speaks (`iss`).
+    /// The issuer for which it may speak (`iss`).
     #[must_use]
     pub fn issuer(&self) -> &Issuer {
         &self.issuer
     }
 
-    /// The key as JSON.
+    /// The key as JSON (RFC 7517).
     #[must_use]
     pub fn to_jwk(&self) -> String {
         let (kid, issuer) = (Some(self.id.clone()), Some(self.issuer.clone()));
         jwk::encode_public(&PublicJwk { x: self.key.to_bytes(), kid, issuer }).get().to_owned()
     }
 
-    /// The key as `a2g/register` has it: `ed25519:` and 64 hexadecimal digits.
+    /// The key in the form of `a2g/register`: `ed25519:` and 64 hexadecimal digits.
     #[must_use]
     pub fn public_key(&self) -> String {
         let digits = self.key.to_bytes().map(|byte| format!("{byte:02x}"));
         format!("ed25519:{}", digits.concat())
     }
 
-    /// The thumbprint of RFC 7638, whatever its id.
+    /// The thumbprint of RFC 7638, which is independent of the id.
     #[must_use]
     pub fn thumbprint(&self) -> String {
         thumbprint(&self.key)
     }
 
-    /// Whether a signature is this key's over these bytes, by the strict rules: one signature for each
-    /// message, no matter who looks (RFC 8032, no point of small order).
+    /// Verifies a signature by the strict rules (RFC 8032, no points of small order), under which all verifiers
+    /// agree.
     pub(super) fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         Signature::from_slice(signature)
             .is_ok_and(|signature| self.key.verify_strict(message, &signature).is_ok())
     }
 }
 
-/// The keys whose proofs are believed, by id.
+/// The trusted keys, by id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrustedKeys(BTreeMap<String, TrustedKey>);
 
 impl TrustedKeys {
-    /// Reads a folder: one file for each key, which end in `.jwk`.
+    /// Reads a folder with one `.jwk` file for each key; other files are ignored.
     ///
     /// # Ambient Authority
     /// Reads the folder and all such files in it.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file that is not a key or that others may change. Nothing is left out:
-    /// an operator who put a file there means it.
+    /// [`KeyError`] for the first file that is not a key or that others may change. No file is skipped: an
+    /// operator who put it there relies on it.
     pub fn read(folder: &Path) -> Result<Self, KeyError> {
         let io = |error: std::io::Error| FileError::io(folder, error);
         check_unchanged_by_others(folder, &std::fs::metadata(folder).map_err(io)?)?;
@@ -158,14 +164,15 @@ impl TrustedKeys {
         Ok(Self(keys))
     }
 
-    /// Adds a key to a folder, which is made when it is not there. It counts from the next time that the
-    /// folder is read. Gives the file.
+    /// Adds a key to a folder, which is created if it does not exist, and returns the new file. Running
+    /// executors trust the key after they read the folder again.
     ///
     /// # Ambient Authority
     /// Reads the folder and writes a file in it.
     ///
     /// # Errors
-    /// [`KeyError`] when the folder cannot be used as it is, or has a key with this id or this key.
+    /// [`KeyError`] when the folder is unusable, or contains another key with this id or this key under another
+    /// id.
     pub fn add(folder: &Path, key: &TrustedKey) -> Result<PathBuf, KeyError> {
         if !folder.exists() {
             let mut made = std::fs::DirBuilder::new();
@@ -183,18 +190,17 @@ impl TrustedKeys {
         Ok(path)
     }
 
-    /// The key with an id.
     pub(super) fn get(&self, id: &str) -> Option<&TrustedKey> {
         self.0.get(id)
     }
 
-    /// All of them, by id.
+    /// All keys, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = &TrustedKey> {
         self.0.values()
     }
 }
 
-/// The key that a governor signs its verdicts with. It shows nothing of itself.
+/// A key pair for signing. `Debug` prints its id only.
 pub struct KeyPair {
     private: SigningKey,
     public: TrustedKey,
@@ -207,13 +213,13 @@ impl fmt::Debug for KeyPair {
 }
 
 impl KeyPair {
-    /// Makes a key that speaks for `issuer`, and writes it to a new file that only its owner can read.
+    /// Creates a key that speaks for `issuer`, and writes it to a new file that only its owner can read.
     ///
     /// # Ambient Authority
     /// Asks the system for random bytes and makes the file.
     ///
     /// # Errors
-    /// [`KeyError::Io`], also when the file is there already.
+    /// [`KeyError::File`], also when the file exists already.
     pub fn create(path: &Path, issuer: Issuer) -> Result<Self, KeyError> {
         let mut seed = Zeroizing::new([0; 32]);
         getrandom::fill(&mut *seed).map_err(|error| FileError::io(path, std::io::Error::other(error)))?;
@@ -226,29 +232,30 @@ impl KeyPair {
         Ok(Self { private, public })
     }
 
-    /// Reads a file that [`KeyPair::create`] made.
+    /// Reads a file of [`KeyPair::create`].
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file, or its two halves are not of one key.
+    /// [`KeyError`], also when others can read the file, or its two halves do not belong together.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
-        let (jwk, seed) = jwk::private(&text).map_err(|fault| KeyError::not_a_key(path, said(&fault)))?;
+        let (jwk, seed) =
+            jwk::decode_private(&text).map_err(|fault| KeyError::not_a_key(path, fault_message(&fault)))?;
         let private = SigningKey::from_bytes(&seed);
         let key = private.verifying_key();
         if key.to_bytes() != jwk.x {
-            return Err(KeyError::not_a_key(path, "the public part is not of the private one"));
+            return Err(KeyError::not_a_key(path, "the public part does not belong to the private part"));
         }
         let issuer = jwk
             .issuer
-            .ok_or_else(|| KeyError::not_a_key(path, "`iss` is missing: for whom does it speak?"))?;
+            .ok_or_else(|| KeyError::not_a_key(path, "`iss` is missing: the key must name its issuer"))?;
         let id = jwk.kid.unwrap_or_else(|| thumbprint(&key));
         Ok(Self { private, public: TrustedKey { id, issuer, key } })
     }
 
-    /// Reads a file that [`KeyPair::create`] made, or makes it for `issuer` when it is not there.
+    /// Reads a file of [`KeyPair::create`], or creates it for `issuer` if it does not exist.
     ///
     /// # Ambient Authority
     /// As [`KeyPair::create`] and [`KeyPair::read`].
@@ -262,7 +269,7 @@ impl KeyPair {
         }
     }
 
-    /// Its public part.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> &TrustedKey {
         &self.public
@@ -278,8 +285,8 @@ fn thumbprint(key: &VerifyingKey) -> String {
     URL_SAFE_NO_PAD.encode(crate::tool::Digest::of(input.as_bytes()).0)
 }
 
-/// The sentence of a decoder.
-pub(super) fn said(fault: &Fault) -> String {
+/// The message of a decoder's fault.
+pub(super) fn fault_message(fault: &Fault) -> String {
     match fault {
         Fault::Parse(message) | Fault::InvalidParams { message, .. } => message.clone(),
         Fault::InvalidRequest(_)

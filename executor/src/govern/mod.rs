@@ -1,7 +1,7 @@
-//! Whose word counts: verdicts, standing policies, the governors that give them, and who may call at all.
+//! Authorization: verdicts, standing policies, the governors that issue them, and the callers.
 //!
-//! [`admit`] is the only way from a verdict to something that runs. A governor is either the local
-//! one inside this process or a remote one behind a URL; both are asked in the same way.
+//! [`admit`] is the only way from a verdict to a run. A governor is either the local one inside this process or
+//! a remote one behind a URL; both have the same interface.
 
 mod admit;
 mod arguments;
@@ -13,8 +13,8 @@ mod jwt;
 mod keys;
 pub mod local;
 mod proof;
-mod records;
 mod remote;
+mod report_log;
 mod rule;
 mod secrets;
 mod signature;
@@ -22,21 +22,26 @@ mod standing;
 #[cfg(test)]
 mod vectors;
 
-pub use admit::{AcceptUnsigned, Admission, Admitted, Authentic, Escalated, admit, denied_by};
+pub use admit::{
+    AcceptUnsigned, Admission, Admitted, Escalated, Granted, Granter, OperatorLimits, VerifiedVerdict, admit,
+    denial_by,
+};
 pub use callers::{
-    Caller, CallerEntry, CallerList, Callers, CallersError, Credential, NotKnown, Role, Shows, Token,
+    AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
+    Credential, Role, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
-pub use jwt::{IssuerSettings, JwtSubject, TokenIssuers, TokenRefusal};
+pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
 pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
-pub use proof::{NotProvable, Trust, TrustSettings};
-pub use records::Records;
-pub use remote::{GovernorUrl, Push, RemoteError, RemoteGovernor};
-pub use secrets::AgentSecret;
+pub use proof::{SigningError, Trust, TrustSettings};
+pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGovernor};
+pub use report_log::ReportLog;
+pub use secrets::{AgentSecret, SecretsError};
 pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
-pub use standing::{Standing, StandingRefusal};
+pub use standing::{StandingPolicies, StandingPolicyError};
 
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::AgentDid;
 use crate::outcome::Receipt;
@@ -48,79 +53,79 @@ use std::sync::Arc;
 /// The governor of this executor.
 #[derive(Clone)]
 pub enum Governor {
-    /// Inside this process, with the reports that it keeps.
-    Local(Arc<LocalGovernor>, Arc<Records>),
+    /// Inside this process, with its log of reports.
+    Local(Arc<LocalGovernor>, Arc<ReportLog>),
     /// Behind a URL.
     Remote(Arc<RemoteGovernor>),
 }
 
-/// What the executor says about itself when it registers.
+/// The executor's self-description for `a2g/register`.
 #[derive(Debug, Clone)]
-pub struct Introduction {
+pub struct ExecutorRegistration {
     /// The executor's own DID.
     pub agent: AgentDid,
-    /// Its public key, as [`TrustedKey::public_key`], when it has one.
+    /// Its public key in the form of [`TrustedKey::public_key`], if it has one.
     pub public_key: Option<String>,
     /// The names of its tools.
     pub tools: Vec<String>,
 }
 
-/// How the executor is, for a heartbeat.
+/// The executor's state for `a2g/heartbeat`.
 #[derive(Debug, Clone)]
-pub struct Pulse {
+pub struct ExecutorHeartbeat {
     /// The executor's own DID.
     pub agent: AgentDid,
     /// Seconds since it started.
     pub uptime_seconds: u64,
-    /// Executions that run now.
+    /// The number of running executions.
     pub running: usize,
-    /// Executions that wait for a slot.
+    /// The number of executions that wait for a slot.
     pub queued: usize,
-    /// How far its journal goes.
+    /// The end of its journal.
     pub checkpoint: Checkpoint,
 }
 
-/// How far the journal of an executor goes: whoever keeps it can tell whether the journal that is shown
-/// later has the same history.
+/// The end of an executor's journal. A copy of it proves later whether a journal still has the same history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// How many receipts were ever written.
+    /// The number of receipts ever written.
     pub count: u64,
-    /// The hash of the last one, in hexadecimal digits.
+    /// The hash of the last receipt, in hexadecimal digits.
     pub root: String,
-    /// Both, with the executor and the time, as a compact JWS of the executor's key, when it has one.
+    /// Count and hash with the executor's DID and the time, as a compact JWS, if the executor has a key.
     pub signature: Option<String>,
 }
 
 impl Governor {
-    /// Where it is, for logs: its URL, or that it is inside.
+    /// The governor's address for logs: a URL without secrets, or `inside this process`.
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub fn endpoint(&self) -> &str {
         match self {
             Self::Local(..) => "inside this process",
-            Self::Remote(remote) => remote.place(),
+            Self::Remote(remote) => remote.endpoint(),
         }
     }
 
     /// Asks for a verdict.
     ///
     /// # Errors
-    /// `governor_unavailable` when there is no answer that can be understood.
-    pub async fn decide(&self, call: &Call) -> Result<Authentic, Fault> {
+    /// `governor_unavailable` when no valid answer arrives.
+    pub async fn decide(&self, call: &Call) -> Result<VerifiedVerdict, Fault> {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
             Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
-                tracing::warn!(governor = self.place(), %error, "the governor could not be asked");
+                tracing::warn!(governor = self.endpoint(), error = %ErrorChain(&error), "the governor gave no verdict");
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
-                        "the governor answered with an error that is no verdict (code {code}), so nothing was run: try \
+                        "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
                          again, and see its log"
                     ),
                     RemoteError::Unreachable(_)
-                    | RemoteError::Nonsense(_)
+                    | RemoteError::TimedOut(_)
+                    | RemoteError::InvalidResult(_)
                     | RemoteError::Refused(_)
                     | RemoteError::Record(_) => {
-                        "the governor could not be asked, so nothing was run: try again when it answers".into()
+                        "the governor gave no verdict, so nothing was run: try again when it is reachable".into()
                     }
                 };
                 Fault::Refused {
@@ -131,26 +136,26 @@ impl Governor {
                 }
             })?,
         };
-        Ok(Authentic::over_own_connection(verdict))
+        Ok(VerifiedVerdict::from_governor_connection(verdict))
     }
 
-    /// Registers the executor. A policy that comes back is the governor's standing policy for it.
+    /// Registers the executor. A policy in the answer is the standing policy for the executor's own DID.
     ///
     /// # Errors
-    /// What the governor or the connection said.
-    pub async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
+    /// [`RemoteError`] of the governor or the connection.
+    pub async fn register(&self, registration: &ExecutorRegistration) -> Result<Option<Policy>, RemoteError> {
         match self {
             Self::Local(local, _) => {
-                local.register(&introduction.agent, &introduction.tools).map_err(RemoteError::Refused)
+                local.register(&registration.agent, &registration.tools).map_err(RemoteError::Refused)
             }
-            Self::Remote(remote) => remote.register(introduction).await,
+            Self::Remote(remote) => remote.register(registration).await,
         }
     }
 
     /// Delivers a report. An `Ok` is the governor's acknowledgement.
     ///
     /// # Errors
-    /// What the governor or the connection said; the report has to be delivered again.
+    /// [`RemoteError`] of the governor or the connection; the report must be delivered again.
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
             Self::Local(_, records) => {
@@ -165,13 +170,13 @@ impl Governor {
     ///
     /// # Errors
     /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
-    pub async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
+    pub async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
         match self {
             Self::Local(local, _) => {
-                let Checkpoint { count, root, signature: _ } = &pulse.checkpoint;
-                local.heartbeat(&pulse.agent, Some((*count, root))).map_err(RemoteError::Refused)
+                let Checkpoint { count, root, signature: _ } = &heartbeat.checkpoint;
+                local.heartbeat(&heartbeat.agent, Some((*count, root))).map_err(RemoteError::Refused)
             }
-            Self::Remote(remote) => remote.heartbeat(pulse).await,
+            Self::Remote(remote) => remote.heartbeat(heartbeat).await,
         }
     }
 }

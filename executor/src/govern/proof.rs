@@ -1,18 +1,18 @@
-//! Proofs: what shows that a verdict is the governor's though it came through other hands.
+//! Proofs, which authenticate a governor's verdict that arrives from somebody else.
 //!
-//! A proof is a compact JWS (RFC 7515) by an Ed25519 key that the operator trusts. It is bound to one
-//! executor, agent, intent, tool and arguments, to the whole verdict, and, when the governor says so, to
-//! the module of the tool; it is good for a short time and for one run.
+//! A proof is a compact JWS (RFC 7515) by an Ed25519 key that the operator trusts. It is bound to one executor,
+//! agent, intent, tool and arguments, to the whole verdict, and, if the governor includes it, to the tool's
+//! module. It is valid for a short time and for one run.
 //!
 //! ```text
-//! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ Proven
+//! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ VerifiedProof
 //! ```
-//! The signature is looked at before anything that it covers is read. Whatever cannot be read in exactly
-//! one way is refused.
+//! The signature is verified before anything that it covers is parsed. Text with more than one possible reading
+//! is rejected.
 
-use super::canonical::{NotCanonical, canonical};
+use super::canonical::{CanonicalError, canonical};
 use super::jws::Jws;
-use super::keys::{KeyError, KeyPair, TrustedKeys, said};
+use super::keys::{KeyError, KeyPair, TrustedKeys, fault_message};
 use super::signature::SignatureSettings;
 use crate::call::Call;
 use crate::fault::BlockedBy;
@@ -27,55 +27,55 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
 
-/// How far the clocks of whoever signs and of an executor may be apart before what was signed is from the
-/// future. There is none at the other end: who is late asks again.
-pub(super) const LEEWAY: Duration = Duration::seconds(30);
+/// The tolerated clock difference between a signer and an executor for times in the future. There is no
+/// tolerance for expired proofs and tokens: the sender can request another.
+pub(super) const CLOCK_LEEWAY: Duration = Duration::seconds(30);
 
-/// What the operator decided about keys.
+/// The operator's settings for keys and signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustSettings {
-    /// The folder of the keys whose proofs are believed; `None` when there are none.
+    /// The folder of trusted keys; `None` to trust none.
     pub keys: Option<PathBuf>,
-    /// The longest time from `iat` to `exp` of a proof.
-    pub longest: std::time::Duration,
-    /// How intents have to be signed, when they have to be.
+    /// The maximum time from `iat` to `exp` of a proof.
+    pub max_lifetime: std::time::Duration,
+    /// The signature that intents must have, if required.
     pub signature: Option<SignatureSettings>,
 }
 
-/// Whose proofs are believed here.
+/// The keys whose proofs this executor accepts.
 #[derive(Debug, Clone)]
 pub struct Trust {
-    /// Without any, every proof is refused.
+    /// If empty, every proof is rejected.
     keys: TrustedKeys,
-    /// This executor, as a proof has to name it.
+    /// This executor's DID, which a proof must contain as `aud`.
     audience: AgentDid,
-    longest: std::time::Duration,
+    max_lifetime: std::time::Duration,
 }
 
-/// What a proof that was believed leaves for later.
+/// The part of a verified proof that later checks need.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Proven {
-    /// The identity of the proof, single-use.
+pub(super) struct VerifiedProof {
+    /// The single-use id of the proof.
     pub(super) id: ProofId,
-    /// When it ends.
+    /// The end of its validity.
     pub(super) expires_at: OffsetDateTime,
-    /// The module that the tool has to be, when the verdict is about no other.
+    /// The digest that the tool's module must have, if the proof restricts it.
     pub(super) module: Option<Digest>,
 }
 
-/// Why a proof is not believed.
+/// The reason why a proof is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Disbelief {
+pub(super) struct ProofError {
     pub(super) blocked_by: BlockedBy,
     pub(super) message: String,
 }
 
-fn untrusted(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
+fn untrusted_error(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
 }
 
-fn mismatch(what: impl std::fmt::Display) -> Disbelief {
-    Disbelief { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
+fn mismatch_error(what: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
 }
 
 impl Trust {
@@ -87,32 +87,32 @@ impl Trust {
     /// # Errors
     /// [`KeyError`] as [`TrustedKeys::read`].
     pub fn read(settings: &TrustSettings, audience: AgentDid) -> Result<Self, KeyError> {
-        let TrustSettings { keys, longest, signature: _ } = settings;
+        let TrustSettings { keys, max_lifetime, signature: _ } = settings;
         let keys = keys.as_deref().map(TrustedKeys::read).transpose()?.unwrap_or_default();
-        Ok(Self { keys, audience, longest: *longest })
+        Ok(Self { keys, audience, max_lifetime: *max_lifetime })
     }
 
-    /// Believes no proof at all.
+    /// Trusts no key, so every proof is rejected.
     #[must_use]
-    pub fn of_nobody(audience: AgentDid) -> Self {
-        Self { keys: TrustedKeys::default(), audience, longest: std::time::Duration::ZERO }
+    pub fn empty(audience: AgentDid) -> Self {
+        Self { keys: TrustedKeys::default(), audience, max_lifetime: std::time::Duration::ZERO }
     }
 
-    /// How many keys are trusted.
+    /// The number of trusted keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.iter().count()
     }
 
-    /// Checks a proof against the call and the verdict that it came with, and gives the arguments as they
-    /// were signed: from their canonical form, so that what is hashed is what the tool is given.
-    pub(super) fn believe(
+    /// Verifies a proof for a call and the verdict beside it, and returns the call's arguments as parsed from
+    /// their canonical form.
+    pub(super) fn verify(
         &self,
         call: &Call,
         proof: &Proof,
         now: OffsetDateTime,
-    ) -> Result<(Map<String, Value>, Proven), Disbelief> {
-        let claims = self.signed(&proof.compact)?;
+    ) -> Result<(Map<String, Value>, VerifiedProof), ProofError> {
+        let claims = self.verify_signature(&proof.compact)?;
         let ProofClaims {
             id,
             audience,
@@ -127,61 +127,68 @@ impl Trust {
             verdict,
         } = claims;
         if audience != self.audience {
-            return Err(mismatch(format_args!(
+            return Err(mismatch_error(format_args!(
                 "another executor, `{audience}`: this one is `{}`",
                 self.audience
             )));
         }
         if agent != call.agent {
-            return Err(mismatch(format_args!("another agent, `{agent}`")));
+            return Err(mismatch_error(format_args!("another agent, `{agent}`")));
         }
         if intent != call.intent {
-            return Err(mismatch(format_args!("another intent, `{intent}`")));
+            return Err(mismatch_error(format_args!("another intent, `{intent}`")));
         }
         if tool != call.tool {
-            return Err(mismatch(format_args!("another tool, `{tool}`")));
+            return Err(mismatch_error(format_args!("another tool, `{tool}`")));
         }
-        let form = |error: NotCanonical, what: &str| {
-            mismatch(format_args!("a call that can be told from all others, and in {what} {error}"))
+        let form = |error: CanonicalError, what: &str| {
+            mismatch_error(format_args!("a call with a canonical form, but in {what} {error}"))
         };
         let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
         if Digest::of(&asked) != arguments {
-            return Err(mismatch("other arguments"));
+            return Err(mismatch_error("other arguments"));
         }
         let sent = canonical(&proof.verdict).map_err(|error| form(error, "the verdict"))?;
         if sent != canonical(&verdict).map_err(|error| form(error, "the signed verdict"))? {
-            return Err(mismatch("another verdict: send the one that the governor gave, unchanged"));
+            return Err(mismatch_error("another verdict: send the one that the governor gave, unchanged"));
         }
         self.check_times(issued_at, not_before, expires_at, now)?;
+        // `3` and `3.0` have the same hash, but a tool can tell them apart. The tool gets the arguments from
+        // the hashed text, so that equal hashes mean equal input.
         let arguments = serde_json::from_slice(&asked)
-            .map_err(|_| mismatch("arguments that cannot be read from their canonical form"))?;
-        Ok((arguments, Proven { id, expires_at, module }))
+            .map_err(|_| mismatch_error("arguments that cannot be read from their canonical form"))?;
+        Ok((arguments, VerifiedProof { id, expires_at, module }))
     }
 
-    /// The claims of a proof whose signature is good, by a key that may speak for its issuer.
-    fn signed(&self, compact: &str) -> Result<ProofClaims, Disbelief> {
+    /// Verifies the signature and returns the claims, if the key may speak for their issuer.
+    fn verify_signature(&self, compact: &str) -> Result<ProofClaims, ProofError> {
         let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
-            untrusted("is not a compact JWS: three parts in base64url, with a dot between them")
+            untrusted_error("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
-        let named = proof_header(&header)
-            .map_err(|fault| untrusted(format_args!("has a header that is refused: {}", said(&fault))))?;
+        let named = proof_header(&header).map_err(|fault| {
+            untrusted_error(format_args!("has a header that is refused: {}", fault_message(&fault)))
+        })?;
         if self.keys() == 0 {
-            return Err(untrusted(
-                "cannot be believed: this executor trusts no key (`trust.keys`; `a2g-executor key trust` adds one)",
+            return Err(untrusted_error(
+                "cannot be verified: this executor trusts no key (`trust.keys`; `a2g-executor key trust` adds one)",
             ));
         }
         let key = self.keys.get(&named).ok_or_else(|| {
             let named = excerpt(&named);
-            untrusted(format_args!("names the key `{named}`, which this executor does not trust"))
+            untrusted_error(format_args!("names the key `{named}`, which this executor does not trust"))
         })?;
         if !key.verify(signed.as_bytes(), &signature) {
-            return Err(untrusted(format_args!("is not signed by the key that it names, `{}`", key.id())));
+            return Err(untrusted_error(format_args!(
+                "is not signed by the key that it names, `{}`",
+                key.id()
+            )));
         }
-        let claims = proof_claims(&payload)
-            .map_err(|fault| untrusted(format_args!("has claims that are refused: {}", said(&fault))))?;
+        let claims = proof_claims(&payload).map_err(|fault| {
+            untrusted_error(format_args!("has claims that are refused: {}", fault_message(&fault)))
+        })?;
         if claims.id.issuer() != key.issuer() {
             let (says, may) = (claims.id.issuer(), key.issuer());
-            return Err(untrusted(format_args!(
+            return Err(untrusted_error(format_args!(
                 "speaks for `{says}`, and its key may speak for `{may}` only"
             )));
         }
@@ -194,19 +201,19 @@ impl Trust {
         not_before: OffsetDateTime,
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
-    ) -> Result<(), Disbelief> {
+    ) -> Result<(), ProofError> {
         let early = issued_at.max(not_before);
-        if early > now.saturating_add(LEEWAY) {
-            return Err(untrusted(format_args!("is not to be used before {early}")));
+        if early > now.saturating_add(CLOCK_LEEWAY) {
+            return Err(untrusted_error(format_args!("is not valid before {early}")));
         }
         let lifetime = expires_at - issued_at;
         if !lifetime.is_positive() {
-            return Err(untrusted("expires before it was issued"));
+            return Err(untrusted_error("expires before it was issued"));
         }
-        if lifetime > self.longest {
-            let (lifetime, longest) = (lifetime.whole_seconds(), self.longest.as_secs());
-            return Err(untrusted(format_args!(
-                "is good for {lifetime} seconds, and at most {longest} are believed (`trust.max_proof_seconds`)"
+        if lifetime > self.max_lifetime {
+            let (lifetime, maximum) = (lifetime.whole_seconds(), self.max_lifetime.as_secs());
+            return Err(untrusted_error(format_args!(
+                "is valid for {lifetime} seconds, but at most {maximum} are accepted (`trust.max_proof_seconds`)"
             )));
         }
         Ok(())
@@ -217,18 +224,18 @@ impl KeyPair {
     /// Signs a verdict about a call, for one executor.
     ///
     /// # Errors
-    /// [`NotProvable`] for arguments that cannot be told from all others, and for a verdict without an end.
+    /// [`SigningError`] for arguments that cannot be told from all others, and for a verdict without an end.
     pub fn prove(
         &self,
         audience: &AgentDid,
         call: &Call,
         verdict: &Verdict,
         now: OffsetDateTime,
-    ) -> Result<String, NotProvable> {
+    ) -> Result<String, SigningError> {
         let arguments =
-            canonical(&call.arguments).map_err(|error| NotProvable::Arguments(error.to_string()))?;
+            canonical(&call.arguments).map_err(|error| SigningError::Arguments(error.to_string()))?;
         let issued_at = now.truncate_to_second();
-        // A verdict that is written here can be read here.
+        // Parsing cannot fail for JSON that was serialized on this line.
         let said = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
         let claims = ProofClaims {
             id: ProofId::fresh(self.public().issuer().clone()),
@@ -236,7 +243,7 @@ impl KeyPair {
             agent: call.agent.clone(),
             issued_at,
             not_before: issued_at,
-            expires_at: verdict.expires_at.ok_or(NotProvable::Endless)?,
+            expires_at: verdict.expires_at.ok_or(SigningError::Endless)?,
             intent: call.intent,
             tool: call.tool.clone(),
             arguments: Digest::of(&arguments),
@@ -248,13 +255,12 @@ impl KeyPair {
 }
 
 impl KeyPair {
-    /// Signs how far the journal of an executor goes, as a compact JWS.
+    /// Signs the end of an executor's journal, as a compact JWS.
     #[must_use]
     pub fn attest(&self, executor: &AgentDid, count: u64, root: &str, now: OffsetDateTime) -> String {
         self.compact(encode::checkpoint_claims(executor, count, root, now.unix_timestamp()).get())
     }
 
-    /// A compact JWS over a payload.
     fn compact(&self, payload: &str) -> String {
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let header = part(encode::proof_header(self.public().id()).get());
@@ -264,14 +270,14 @@ impl KeyPair {
     }
 }
 
-/// Why a verdict cannot be signed.
+/// The reason why a verdict cannot be signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotProvable {
+pub enum SigningError {
     /// The arguments have no canonical form.
     #[error("no proof can be made: {0}")]
     Arguments(String),
-    /// The verdict has no end.
-    #[error("no proof can be made of a verdict without an end")]
+    /// The verdict has no expiry.
+    #[error("no proof can be made of a verdict without `expires_at`")]
     Endless,
 }
 

@@ -1,13 +1,14 @@
 //! The client of a governor behind a URL, over HTTP or WebSocket.
 //!
-//! An answer that cannot be understood is an error, and an error never runs anything. A JSON-RPC error in answer to an
-//! intent is a denial when its code is one of the protocol's own refusals, also when a result stands beside it, as one
-//! reference governor sends it. Any other error says nothing about the intent, which is then asked about again.
+//! An invalid answer is an error, and an error never runs anything. A JSON-RPC error in answer to an intent is
+//! a denial if its code is one of the protocol's refusals, also if a result stands beside it, as one reference
+//! governor sends it. Any other error says nothing about the intent, so the governor is asked again.
 
 mod transport;
 
-use super::{Checkpoint, Introduction, Pulse};
+use super::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration};
 use crate::call::Call;
+use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
 use crate::outcome::Receipt;
 use crate::verdict::{Decision, Manifest, Policy, Risk, RiskLevel, Verdict};
@@ -19,26 +20,27 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
-use transport::{Connection, HttpClient};
+use transport::{GovernorConnection, HttpClient};
 
-/// The longest call to the governor, and the longest time for which it is asked about one intent.
+/// The timeout of a call to the governor, and of all attempts for one intent together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before the governor is asked again about an intent without a verdict.
+/// The delays before another attempt to obtain a verdict. The attempts outlast the restart of a small governor.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(200),
     Duration::from_millis(400),
     Duration::from_millis(800),
 ];
-/// The codes of an error that is a denial: a policy violation, and capabilities that are used up.
+/// The error codes that are denials: a policy violation, and exhausted capabilities. For both the governor has
+/// decided.
 const DENIALS: [i32; 2] = [-32000, -32003];
-/// The code for an error inside of a peer.
+/// The code of an internal error.
 const INTERNAL_ERROR: i32 = -32603;
-/// The largest answer that is read, in bytes.
+/// The maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u32 = 1 << 20;
-/// The largest message that is sent: a report of the most output, with every byte of it escaped.
+/// The maximum size of a request, in bytes: a report of the largest output with every byte escaped.
 const MAX_REPORT_BYTES: u32 = 1 << 30;
-/// The messages that a governor may push over its WebSocket.
+/// The methods that a governor may push over its WebSocket.
 const PUSHES: [&str; 3] = ["g2a/policy", "g2a/revoke", "g2a/directive"];
 
 /// The address of a governor.
@@ -50,56 +52,75 @@ pub enum GovernorUrl {
     WebSocket(String),
 }
 
+/// The reason why a text is not the address of a governor. It ends another sentence, so it has no `source`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GovernorUrlError {
+    /// The text is not a URL.
+    #[error("`{text}` is not a URL: {error}")]
+    NotAUrl {
+        /// The text.
+        text: String,
+        /// The parser's error.
+        error: url::ParseError,
+    },
+    /// The scheme is not one of a governor.
+    #[error("`{0}` is not a scheme of a governor: use http, https, ws or wss")]
+    Scheme(String),
+}
+
 impl GovernorUrl {
     /// Parses an address.
     ///
     /// # Errors
-    /// A sentence that names the schemes that can be used.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let url = url::Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
+    /// [`GovernorUrlError`], which lists the accepted schemes.
+    pub fn parse(text: &str) -> Result<Self, GovernorUrlError> {
+        let not_a_url = |error| GovernorUrlError::NotAUrl { text: text.to_owned(), error };
+        let url = url::Url::parse(text).map_err(not_a_url)?;
         match url.scheme() {
             "http" | "https" => Ok(Self::Http(text.to_owned())),
             "ws" | "wss" => Ok(Self::WebSocket(text.to_owned())),
-            other => Err(format!("`{other}` is not a scheme of a governor: use http, https, ws or wss")),
+            other => Err(GovernorUrlError::Scheme(other.to_owned())),
         }
     }
 
-    /// The address as people may see it: without user, password and query.
+    /// The address for logs, without user, password, query and fragment.
     #[must_use]
-    pub fn shown(&self) -> String {
+    pub fn redact(&self) -> String {
         let Ok(mut url) = url::Url::parse(self.as_str()) else { return String::new() };
-        // A URL with a host, as those of these schemes are, can be without a user.
+        // Setting a user fails only for URLs without a host, which these schemes do not permit.
         let _has_a_host = (url.set_username(""), url.set_password(None));
         url.set_query(None);
         url.set_fragment(None);
         url.into()
     }
 
-    /// The address as it is connected to.
     fn as_str(&self) -> &str {
         let (Self::Http(url) | Self::WebSocket(url)) = self;
         url
     }
 }
 
-/// Why a governor did not give what was asked of it.
+/// The reason why a call to a governor failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// There is no connection, or it broke, or the answer did not come in time.
-    #[error("no answer: {0}")]
-    Unreachable(String),
-    /// The result is not what the protocol says.
-    #[error("a result that cannot be understood: {0}")]
-    Nonsense(String),
-    /// The governor answered with an error that decides nothing.
-    #[error("an error that is no verdict: {code} `{message}`")]
+    /// The connection failed or broke, or the answer came too late.
+    #[error("no answer")]
+    Unreachable(#[source] ClientError),
+    /// No verdict arrived within the time for all attempts.
+    #[error("no answer: timed out after {} seconds", .0.as_secs())]
+    TimedOut(Duration),
+    /// The result violates the protocol.
+    #[error("the result is not valid: {0:?}")]
+    InvalidResult(Fault),
+    /// The governor answered an intent with an error that is not a decision.
+    #[error("an error that is not a verdict: {code} `{message}`")]
     Faulty {
-        /// Its code.
+        /// The error code.
         code: i32,
-        /// An excerpt of its message.
+        /// An excerpt of the error message.
         message: String,
     },
-    /// The governor answered with an error.
+    /// The governor answered another call with an error.
     #[error("refused: {0:?}")]
     Refused(Fault),
     /// The local governor could not write its record.
@@ -107,7 +128,7 @@ pub enum RemoteError {
     Record(#[source] std::io::Error),
 }
 
-/// Something that the governor sent over its own connection without being asked.
+/// A message that the governor pushed over its own connection.
 #[derive(Debug, Clone)]
 pub struct Push {
     /// `g2a/policy`, `g2a/revoke` or `g2a/directive`.
@@ -121,49 +142,49 @@ pub struct RemoteGovernor {
     url: GovernorUrl,
     shown: String,
     http: Option<HttpClient>,
-    /// Connected when it is first needed, and again after it broke.
-    web_socket: Mutex<Option<Arc<Connection>>>,
+    /// Opened at the first call, and again after it broke.
+    web_socket: Mutex<Option<Arc<GovernorConnection>>>,
     pushes: mpsc::Sender<Push>,
 }
 
-/// Parameters that are JSON text already.
-struct Encoded(Box<RawValue>);
+struct EncodedParams(Box<RawValue>);
 
-impl ToRpcParams for Encoded {
+impl ToRpcParams for EncodedParams {
     fn to_rpc_params(self) -> Result<Option<Box<RawValue>>, serde_json::Error> {
         Ok(Some(self.0))
     }
 }
 
 impl RemoteGovernor {
-    /// A client of the governor at `url`. What the governor pushes arrives at the receiver.
+    /// A client of the governor at `url`, and the receiver of the governor's pushed messages.
     ///
     /// # Errors
-    /// [`RemoteError::Unreachable`] when no client can be made for the URL.
+    /// [`RemoteError::Unreachable`] when the URL is not usable.
     pub fn new(url: GovernorUrl) -> Result<(Self, mpsc::Receiver<Push>), RemoteError> {
         let http = match &url {
-            GovernorUrl::Http(url) => Some(transport::http(url).map_err(unreachable)?),
+            GovernorUrl::Http(url) => Some(transport::http(url).map_err(RemoteError::Unreachable)?),
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
-        let shown = url.shown();
+        let shown = url.redact();
         Ok((Self { url, shown, http, web_socket: Mutex::new(None), pushes }, receiver))
     }
 
-    /// The governor's address, as [`GovernorUrl::shown`].
+    /// The governor's address, as [`GovernorUrl::redact`].
     #[must_use]
-    pub fn place(&self) -> &str {
+    pub fn endpoint(&self) -> &str {
         &self.shown
     }
 
-    /// Asks for a verdict, again for a while when there is none.
+    /// Asks for a verdict, repeatedly while failures may be temporary.
     pub(super) async fn decide(&self, call: &Call) -> Result<Verdict, RemoteError> {
-        let mut failed = RemoteError::Unreachable(format!("none within {} seconds", CALL_TIMEOUT.as_secs()));
+        let mut failed = RemoteError::TimedOut(CALL_TIMEOUT);
         let asked = async {
             for pause in PAUSES {
                 match self.ask(call).await {
-                    Err(error) if error.may_pass() => {
-                        tracing::debug!(governor = self.shown, %error, "the governor is asked again");
+                    Err(error) if error.is_transient() => {
+                        let governor = &self.shown;
+                        tracing::debug!(governor, error = %ErrorChain(&error), "the governor gave no verdict and is asked again");
                         failed = error;
                     }
                     decided => return decided,
@@ -178,87 +199,79 @@ impl RemoteGovernor {
 
     async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
-            Ok(result) => decode::verdict(result.get()).map_err(nonsense),
+            Ok(result) => decode::verdict(result.get()).map_err(RemoteError::InvalidResult),
             Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
-            Err(ClientError::Call(error)) => Err(faulty(&error)),
-            Err(error) => Err(unreachable(error)),
+            Err(ClientError::Call(error)) => Err(undecided_error(&error)),
+            Err(error) => Err(RemoteError::Unreachable(error)),
         }
     }
 
-    /// Registers the executor.
-    pub(super) async fn register(&self, introduction: &Introduction) -> Result<Option<Policy>, RemoteError> {
-        let Introduction { agent, public_key, tools } = introduction;
+    pub(super) async fn register(
+        &self,
+        registration: &ExecutorRegistration,
+    ) -> Result<Option<Policy>, RemoteError> {
+        let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
-        let answer = self.answered("a2g/register", registration).await?;
-        decode::registered(answer.get()).map_err(nonsense)
+        let answer = self.request("a2g/register", registration).await?;
+        decode::registered(answer.get()).map_err(RemoteError::InvalidResult)
     }
 
-    /// Delivers a report.
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
-        self.answered("a2g/report", encode::report(receipt)).await.map(drop)
+        self.request("a2g/report", encode::report(receipt)).await.map(drop)
     }
 
-    /// Sends a heartbeat.
-    pub(super) async fn heartbeat(&self, pulse: &Pulse) -> Result<(), RemoteError> {
-        let Pulse { agent, uptime_seconds, running, queued, checkpoint } = pulse;
+    pub(super) async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
+        let ExecutorHeartbeat { agent, uptime_seconds, running, queued, checkpoint } = heartbeat;
         let Checkpoint { count, root, signature } = checkpoint;
         let journal = encode::JournalState { count: *count, root, signature: signature.as_deref() };
-        self.answered("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued, journal))
+        self.request("a2g/heartbeat", encode::heartbeat(agent, *uptime_seconds, *running, *queued, journal))
             .await
             .map(drop)
     }
 
-    async fn answered(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
+    async fn request(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, RemoteError> {
         self.call(method, params).await.map_err(|error| {
             if let ClientError::Call(error) = &error {
-                return RemoteError::Refused(refusal(error));
+                return RemoteError::Refused(refusal_fault(error));
             }
-            unreachable(error)
+            RemoteError::Unreachable(error)
         })
     }
 
     async fn call(&self, method: &str, params: Box<RawValue>) -> Result<Box<RawValue>, ClientError> {
         if let Some(http) = &self.http {
-            return http.request(method, Encoded(params)).await;
+            return http.request(method, EncodedParams(params)).await;
         }
-        self.web_socket().await?.client.request(method, Encoded(params)).await
+        self.web_socket().await?.client.request(method, EncodedParams(params)).await
     }
 
-    /// The WebSocket, connected again if it broke.
-    async fn web_socket(&self) -> Result<Arc<Connection>, ClientError> {
+    /// The open WebSocket; a broken one is replaced.
+    async fn web_socket(&self) -> Result<Arc<GovernorConnection>, ClientError> {
         let mut connection = self.web_socket.lock().await;
         if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(Connection::open(self.url.as_str(), self.pushes.clone()).await?);
+        let open = Arc::new(GovernorConnection::open(self.url.as_str(), self.pushes.clone()).await?);
         *connection = Some(Arc::clone(&open));
         Ok(open)
     }
 }
 
 impl RemoteError {
-    /// `true` when the governor may give a verdict when it is asked once more.
-    fn may_pass(&self) -> bool {
+    /// `true` for a failure that may be temporary.
+    fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Faulty { .. } => true,
-            Self::Nonsense(_) | Self::Refused(_) | Self::Record(_) => false,
+            Self::Unreachable(_) | Self::TimedOut(_) | Self::Faulty { .. } => true,
+            Self::InvalidResult(_) | Self::Refused(_) | Self::Record(_) => false,
         }
     }
 }
 
-fn nonsense(fault: Fault) -> RemoteError {
-    RemoteError::Nonsense(format!("{fault:?}"))
-}
-
-fn unreachable(error: ClientError) -> RemoteError {
-    RemoteError::Unreachable(error.to_string())
-}
-
-fn faulty(error: &ErrorObjectOwned) -> RemoteError {
+fn undecided_error(error: &ErrorObjectOwned) -> RemoteError {
     RemoteError::Faulty { code: error.code(), message: crate::ident::excerpt(error.message()) }
 }
 
-fn refusal(error: &ErrorObjectOwned) -> Fault {
+fn refusal_fault(error: &ErrorObjectOwned) -> Fault {
     let message = crate::ident::excerpt(error.message());
     match error.code() {
         -32004 => Fault::SessionExpired(message),
@@ -266,7 +279,7 @@ fn refusal(error: &ErrorObjectOwned) -> Fault {
     }
 }
 
-/// An error in answer to an intent, as the verdict that it is.
+/// Converts an error in answer to an intent into the denial that it stands for.
 fn denial(call: &Call, error: &ErrorObjectOwned) -> Verdict {
     let score = error
         .data()

@@ -1,84 +1,85 @@
-//! One tool's rule of a policy, made ready for checking arguments.
+//! One tool's rule of a policy, prepared for the check of arguments.
 //!
-//! The local governor and the executor's standing policies read rules by this one file, so that a
-//! rule means the same on both sides. A rule that cannot be read exactly is an error and never a
-//! rule that allows more.
+//! The local governor and the executor's standing policies share this module, so a rule means the same on both
+//! sides. A rule that cannot be read exactly is an error and never one that permits more.
 
-use super::arguments::{Arguments, Role};
+use super::arguments::{ArgumentRole, Arguments};
 use crate::capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
 use crate::ident::excerpt;
 use crate::verdict::{NetworkRule, ToolRule};
 
-/// Why a rule cannot be applied.
+/// The reason why a rule cannot be enforced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// A pattern of `paths` or `blocked_paths`.
+    /// A pattern of `paths` or `blocked_paths` is not valid.
     #[error(transparent)]
     Scope(#[from] ScopeError),
-    /// A blocked pattern without any text.
+    /// A text of `blocked_patterns` is empty.
     #[error("a text of `blocked_patterns` is empty and would block everything")]
     EmptyPattern,
 }
 
-/// Which rule an argument breaks, in words that say what to change.
+/// The constraint that an argument violates. Messages name what to change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// A path that is not absolute, where `paths` binds.
+    /// A relative path under a rule with `paths`.
     #[error("`paths`: `{path}` is not an absolute path; write it with a leading `/`")]
     Relative {
-        /// The path, cut to a printable excerpt.
+        /// An excerpt of the path.
         path: String,
     },
-    /// A path with a `..` component. Links make its meaning a guess, so it is not resolved.
+    /// A path with a `..` component or a NUL. Symbolic links make the meaning of `..` a guess, so it is not
+    /// resolved.
     #[error("the path `{path}` holds `..` or a NUL; write it without")]
     Traversal {
-        /// The path, cut to a printable excerpt.
+        /// An excerpt of the path.
         path: String,
     },
-    /// A path that no pattern of `paths` covers.
+    /// A path outside all patterns of `paths`.
     #[error("`paths`: `{path}` lies outside {allowed}; name a path inside, or widen `paths`")]
     Outside {
-        /// The path, cut to a printable excerpt.
+        /// An excerpt of the path.
         path: String,
-        /// The patterns that are allowed.
+        /// The allowed patterns.
         allowed: String,
     },
-    /// A path that `blocked_paths` names.
-    #[error("`blocked_paths`: `{path}` is blocked by `{pattern}`; leave it alone")]
+    /// A path that `blocked_paths` matches.
+    #[error("`blocked_paths`: `{path}` is blocked by `{pattern}`; use another path")]
     BlockedPath {
-        /// The path, cut to a printable excerpt.
+        /// An excerpt of the path.
         path: String,
-        /// The pattern that blocks it.
+        /// The matching pattern.
         pattern: String,
     },
-    /// A path that `blocked_paths` names may lie in what would have to be granted.
+    /// An area that may contain a path of `blocked_paths`, so that no manifest can grant the one without the
+    /// other.
     #[error(
         "`blocked_paths`: `{pattern}` may lie in `{area}`, and a manifest that grants it cannot leave that out; \
          list narrower patterns in `paths`"
     )]
     Inseparable {
-        /// What the arguments touch.
+        /// The area that the arguments need.
         area: Area,
-        /// The pattern that may lie in it.
+        /// The blocked pattern.
         pattern: String,
     },
-    /// A text that `blocked_patterns` names.
+    /// A text of `blocked_patterns` occurs in an argument.
     #[error("`blocked_patterns`: an argument contains `{pattern}`; take it out")]
     BlockedPattern {
-        /// The text that is blocked.
+        /// The blocked text.
         pattern: String,
     },
     /// A string longer than `max_size_bytes`.
     #[error("`max_size_bytes`: an argument is {bytes} bytes long and {most} are allowed; send less")]
     TooLong {
-        /// The length of the longest string argument.
+        /// The length of the longest string argument, in bytes.
         bytes: u64,
-        /// The most allowed.
+        /// The maximum, in bytes.
         most: u64,
     },
 }
 
-/// A rule that was read completely.
+/// A completely parsed rule.
 #[derive(Debug, Clone)]
 pub(super) struct Rule {
     paths: Option<Vec<Area>>,
@@ -88,11 +89,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Reads the constraints of a rule.
-    ///
-    /// # Errors
-    /// [`RuleError`] when a pattern of `paths` or `blocked_paths` cannot be enforced exactly, or a
-    /// blocked text is empty.
+    /// Parses the constraints of a rule.
     pub(super) fn read(rule: &ToolRule) -> Result<Self, RuleError> {
         let areas = |patterns: &Vec<String>| -> Result<Vec<Vec<Area>>, ScopeError> {
             patterns.iter().map(|pattern| Area::parse(pattern)).collect()
@@ -114,13 +111,13 @@ impl Rule {
         })
     }
 
-    /// The areas of `paths`; `None` when the rule says nothing about paths.
+    /// The areas of `paths`; `None` if the rule has none.
     pub(super) fn areas(&self) -> Option<&[Area]> {
         self.paths.as_deref()
     }
 
-    /// What `blocked_paths` takes away, without what can lie in none of the areas of `paths`.
-    pub(super) fn blocked(&self) -> impl Iterator<Item = &Glob> {
+    /// The patterns of `blocked_paths` that can match inside an area of `paths`.
+    pub(super) fn blocked_globs(&self) -> impl Iterator<Item = &Glob> {
         let matters = |blocked: &&BlockedPath| match &self.paths {
             Some(areas) => areas.iter().any(|area| blocked.may_lie_in(area)),
             None => true,
@@ -130,7 +127,7 @@ impl Rule {
 
     /// Checks `blocked_patterns` and `max_size_bytes`.
     pub(super) fn check_texts(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
-        let sent = arguments.texts().iter().filter(|text| text.role != Role::Joined);
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         let longest = sent.map(|text| text.text.len()).max().unwrap_or(0);
         let bytes = u64::try_from(longest).unwrap_or(u64::MAX);
         if let Some(most) = self.max_size_bytes.filter(|most| bytes > *most) {
@@ -140,15 +137,15 @@ impl Rule {
             return Ok(());
         }
         for text in arguments.texts() {
-            let squeezed = Squeezed::of(&text.text);
-            if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.is_in(&squeezed)) {
+            let normalized = NormalizedText::of(&text.text);
+            if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.occurs_in(&normalized)) {
                 return Err(Breach::BlockedPattern { pattern: pattern.shown.clone() });
             }
         }
         Ok(())
     }
 
-    /// Checks `paths` and `blocked_paths` against every argument that seems to be a path.
+    /// Checks `paths` and `blocked_paths` against every argument that is presumably a path.
     pub(super) fn check_paths(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
         if self.paths.is_none() && self.blocked_paths.is_empty() {
             return Ok(());
@@ -156,12 +153,12 @@ impl Rule {
         arguments.paths().try_for_each(|path| self.check_path(path))
     }
 
-    /// The areas of `paths` that the arguments touch.
+    /// The areas of `paths` that the arguments need.
     ///
     /// # Errors
-    /// [`Breach::Inseparable`] when one of them may hold a blocked path: a manifest has no word for "all
-    /// of this tree but that file".
-    pub(super) fn touched(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
+    /// [`Breach::Inseparable`] when one of them may contain a blocked path: a manifest cannot express "all of
+    /// this tree but that file".
+    pub(super) fn areas_for(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
         let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
         let touched = |area: &&Area| paths.iter().any(|path| reaches(area, path));
         let areas: Vec<Area> = self.paths.iter().flatten().filter(touched).cloned().collect();
@@ -186,26 +183,23 @@ impl Rule {
         if areas.iter().any(|area| reaches(area, &normal)) {
             return Ok(());
         }
-        Err(Breach::Outside { path: path(), allowed: listed(areas) })
+        Err(Breach::Outside { path: path(), allowed: join_areas(areas) })
     }
 }
 
-/// Whether a path lies in an area, or is the folder that its pattern starts from, which a tool may list.
+/// `true` for a path in an area, and for the folder that its pattern starts from, which a tool may list.
 fn reaches(area: &Area, path: &str) -> bool {
     area.holds(path) || area.root().path() == path
 }
 
-fn listed(areas: &[Area]) -> String {
+fn join_areas(areas: &[Area]) -> String {
     if areas.is_empty() {
         return "an empty list".to_owned();
     }
     areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The network part of a policy as claims. A rate beyond what can be counted is as good as none.
-///
-/// # Errors
-/// [`HostError`] when a host cannot be read exactly.
+/// The network part of a policy as claims. A rate beyond `u32` is no restriction.
 pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
     let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
     let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();
@@ -216,7 +210,7 @@ pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
     })
 }
 
-/// The path without `.`, empty components and trailing slashes. `None` for `..` and NUL.
+/// The path without `.`, empty components and trailing slashes; `None` if it contains `..` or NUL.
 pub(super) fn normalise(path: &str) -> Option<String> {
     if path.contains('\0') || path.split('/').any(|component| component == "..") {
         return None;
@@ -226,8 +220,8 @@ pub(super) fn normalise(path: &str) -> Option<String> {
     Some(format!("{root}{}", components.join("/")))
 }
 
-/// One pattern of `blocked_paths`. It blocks what it matches and everything below that; a relative
-/// pattern does so wherever it lies.
+/// One pattern of `blocked_paths`. It blocks every match and everything below; a relative pattern does so in
+/// every folder.
 #[derive(Debug, Clone)]
 struct BlockedPath {
     shown: String,
@@ -245,7 +239,7 @@ impl BlockedPath {
         Ok(Self { shown: excerpt(pattern), globs: Glob::blocking(pattern)?, absolute })
     }
 
-    /// Whether something that the pattern blocks can lie in the area's folder.
+    /// `true` when the pattern can match inside the area's folder.
     fn may_lie_in(&self, area: &Area) -> bool {
         let root = area.root().path();
         self.globs.iter().any(|glob| glob.matches_at_or_above(root) || glob.leads(root))
@@ -276,9 +270,8 @@ fn check_relative(pattern: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// A text of `blocked_patterns`: literal, but blind to the amount of white space. Where it holds a
-/// `|`, its parts may also stand in stages of a pipeline with something between them, so that
-/// `curl|bash` finds `curl -s https://x | sudo bash`.
+/// A text of `blocked_patterns`, matched literally except for the amount of white space. The parts around a `|`
+/// may match separate stages of a pipeline, so that `curl|bash` matches `curl -s https://x | sudo bash`.
 #[derive(Debug, Clone)]
 struct TextPattern {
     shown: String,
@@ -287,15 +280,15 @@ struct TextPattern {
 
 impl TextPattern {
     fn read(pattern: &str) -> Result<Self, RuleError> {
-        let squeezed = squeeze(pattern);
-        let stages: Vec<String> = squeezed.split('|').map(|stage| stage.trim().to_owned()).collect();
+        let normalized = collapse_whitespace(pattern);
+        let stages: Vec<String> = normalized.split('|').map(|stage| stage.trim().to_owned()).collect();
         if stages.iter().all(String::is_empty) {
             return Err(RuleError::EmptyPattern);
         }
         Ok(Self { shown: excerpt(pattern), stages })
     }
 
-    fn is_in(&self, text: &Squeezed) -> bool {
+    fn occurs_in(&self, text: &NormalizedText) -> bool {
         match self.stages.as_slice() {
             [only] => text.whole.contains(&**only),
             stages => text.pipelines.iter().any(|line| stages_in_order(stages, line)),
@@ -308,16 +301,14 @@ fn stages_in_order(stages: &[String], line: &str) -> bool {
     stages.iter().all(|stage| parts.any(|part| part.contains(&**stage)))
 }
 
-/// A text with its white space squeezed, and those of its command lines that hold a `|`.
-pub(super) struct Squeezed {
-    /// All of it on one line.
+/// A text with collapsed white space, and its command lines that contain a `|`.
+pub(super) struct NormalizedText {
     pub(super) whole: String,
-    /// The lines with a pipe; a line that ends in `|` or `\` goes on in the next.
+    /// The lines with a pipe; a line that ends in `|` or `\` continues on the next.
     pub(super) pipelines: Vec<String>,
 }
 
-impl Squeezed {
-    /// Squeezes a text.
+impl NormalizedText {
     pub(super) fn of(text: &str) -> Self {
         let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
         let mut pipelines = Vec::new();
@@ -330,24 +321,24 @@ impl Squeezed {
             }
             let line = std::mem::take(&mut open);
             if line.contains('|') {
-                pipelines.push(squeeze(&line));
+                pipelines.push(collapse_whitespace(&line));
             }
         }
         if open.contains('|') {
-            pipelines.push(squeeze(&open));
+            pipelines.push(collapse_whitespace(&open));
         }
-        Self { whole: squeeze(&joined), pipelines }
+        Self { whole: collapse_whitespace(&joined), pipelines }
     }
 }
 
-/// Every run of white space as one space, none at the ends.
-fn squeeze(text: &str) -> String {
-    let mut squeezed = String::with_capacity(text.len());
+/// Replaces each run of white space by one space, and trims both ends.
+fn collapse_whitespace(text: &str) -> String {
+    let mut normalized = String::with_capacity(text.len());
     for word in text.split_whitespace() {
-        if !squeezed.is_empty() {
-            squeezed.push(' ');
+        if !normalized.is_empty() {
+            normalized.push(' ');
         }
-        squeezed.push_str(word);
+        normalized.push_str(word);
     }
-    squeezed
+    normalized
 }

@@ -1,8 +1,8 @@
-//! The file with what agents of Genesis Nexus and this executor share.
+//! The file with the secrets that Genesis Nexus agents share with this executor.
 //!
-//! One line for each agent: its id, the secret that messages are signed with, and the key for AES-256 in 64
-//! hexadecimal digits, or `-` when nothing is sealed. Lines rather than TOML, so that no reader of a format
-//! keeps a copy.
+//! Each line is one agent: its id, the secret for signatures, and the AES-256 key in 64 hexadecimal digits, or
+//! `-` for no encryption. The format is not TOML, because a TOML parser would leave copies of the secrets in
+//! memory.
 
 use super::files::read_secret;
 use super::keys::KeyError;
@@ -12,16 +12,16 @@ use std::fmt;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The shortest secret, in bytes: one of 128 bits in hexadecimal digits.
+/// The minimum length of a secret: 128 bits in hexadecimal digits.
 const MIN_SECRET_BYTES: usize = 32;
 
-/// What one agent and this executor share. It shows nothing of it.
+/// The secrets that one agent and this executor share. `Debug` prints none of them.
 pub struct AgentSecret {
     /// The agent's id (`from.id`).
     pub agent: Box<str>,
-    /// What messages are signed with.
+    /// The secret for signatures.
     pub signing: Zeroizing<Vec<u8>>,
-    /// What payloads are sealed with.
+    /// The key for sealed payloads.
     pub sealing: Option<Zeroizing<[u8; 32]>>,
 }
 
@@ -31,54 +31,76 @@ impl fmt::Debug for AgentSecret {
     }
 }
 
+/// The reason why a file of secrets is not valid. No message repeats any part of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretsError {
+    /// The file is not text.
+    #[error("the file is not UTF-8")]
+    NotUtf8,
+    /// A line is not an agent.
+    #[error("line {number} {reason}")]
+    Line {
+        /// The line number, from 1.
+        number: usize,
+        /// The problem.
+        reason: &'static str,
+    },
+    /// The file lists no agent.
+    #[error("the file lists no agent: each line is an id, a secret, and a key or `-`")]
+    Empty,
+    /// Two lines are for the same agent.
+    #[error("the agent `{0}` is listed twice")]
+    Twice(Box<str>),
+    /// Two agents have the same secret.
+    #[error("the agent `{0}` has the secret of another agent: a signature must identify its agent")]
+    Shared(Box<str>),
+}
+
 impl AgentSecret {
-    /// Reads a file of them.
+    /// Reads the file.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file. No message repeats anything of a secret.
+    /// [`KeyError`], also when others can read the file. No message repeats any part of a secret.
     pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
         let text = read_secret(path)?;
-        let wrong = |reason: String| KeyError::NotAKey { path: path.to_owned(), reason };
-        let text = std::str::from_utf8(&text).map_err(|_| wrong("the file is not UTF-8".to_owned()))?;
-        parse(text).map_err(wrong)
+        let not_secrets = |reason| KeyError::NotSecrets { path: path.to_owned(), reason };
+        let text = std::str::from_utf8(&text).map_err(|_| not_secrets(SecretsError::NotUtf8))?;
+        parse(text).map_err(not_secrets)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<AgentSecret>, String> {
+fn parse(text: &str) -> Result<Vec<AgentSecret>, SecretsError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    let secrets =
-        lines.map(|(number, line)| secret(line).map_err(|reason| format!("line {number} {reason}")));
+    let at = |number| move |reason| SecretsError::Line { number, reason };
+    let secrets = lines.map(|(number, line)| parse_line(line).map_err(at(number)));
     let secrets = secrets.collect::<Result<Vec<_>, _>>()?;
     if secrets.is_empty() {
-        return Err("there is no agent in it: each line is an id, a secret, and a key or `-`".to_owned());
+        return Err(SecretsError::Empty);
     }
     let mut agents = HashSet::new();
     if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
-        return Err(format!("the agent `{}` is there twice", twice.agent));
+        return Err(SecretsError::Twice(twice.agent.clone()));
     }
     let mut shared = HashSet::new();
     if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
-        return Err(format!(
-            "the agent `{}` has the secret of another: a signature has to say whose it is",
-            same.agent
-        ));
+        return Err(SecretsError::Shared(same.agent.clone()));
     }
     Ok(secrets)
 }
 
-fn secret(line: &str) -> Result<AgentSecret, &'static str> {
+fn parse_line(line: &str) -> Result<AgentSecret, &'static str> {
     let mut parts = line.split_ascii_whitespace();
     let (Some(agent), Some(signing), Some(sealing), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err("has to be three parts: an agent's id, its secret, and its key for AES-256 or `-`");
+        return Err("must be three parts: an agent's id, its secret, and its AES-256 key or `-`");
     };
     if signing.len() < MIN_SECRET_BYTES {
-        return Err("has a secret of fewer than 32 characters: take `openssl rand -hex 32`");
+        return Err("has a secret of fewer than 32 characters: make one with `openssl rand -hex 32`");
     }
     let sealing = match sealing {
         "-" => None,
@@ -127,6 +149,7 @@ mod tests {
             format!("planner {SECRET} -\nwriter {SECRET} -\n"),
         ] {
             let refusal = parse(&bad).unwrap_err();
+            let refusal = refusal.to_string();
             assert!(!refusal.contains(SECRET) && !refusal.contains(&key[1..]), "{refusal}");
         }
     }

@@ -1,9 +1,8 @@
-//! The signature that the protocol's SDKs put into an intent: HMAC-SHA256 by a secret that agents and
-//! executor share.
+//! The signature of the protocol's SDKs in an intent: HMAC-SHA256 with a secret that agents and executor share.
 //!
-//! The SDKs disagree about two things, so the operator says both: whether the key is the text of its
-//! hexadecimal digits or the bytes that they stand for, and whether what is not ASCII was escaped. A
-//! signature is good for five minutes either way of its timestamp, and its nonce for one intent.
+//! The SDKs differ in two points, so the operator configures both: whether the key is the text of its
+//! hexadecimal digits or the bytes that they encode, and whether non-ASCII characters are escaped. A signature
+//! is valid within five minutes of its timestamp, and its nonce for one intent.
 
 use super::files::read_secret;
 use super::keys::KeyError;
@@ -18,36 +17,36 @@ use std::sync::{Mutex, PoisonError};
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
-/// How far a timestamp may be from now, either way: the SDKs' own limit.
+/// The maximum distance of a timestamp from now, in both directions: the SDKs' own limit.
 const WINDOW: Duration = Duration::seconds(300);
-/// How many nonces are remembered at once. Only who has the key can make one count.
+/// The maximum number of remembered nonces. Only holders of the key can add one.
 const MAX_NONCES: usize = 200_000;
 
-/// How the key file becomes the key.
+/// The conversion of the key file to the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyForm {
-    /// The 64 hexadecimal digits as ASCII, as the SDKs for Python and TypeScript take them.
+    /// The 64 hexadecimal digits as ASCII, as in the SDKs for Python and TypeScript.
     Ascii,
-    /// The 32 bytes that they stand for, as the SDK for Rust takes them.
+    /// The 32 bytes that they encode, as in the SDK for Rust.
     Bytes,
 }
 
-/// How intents have to be signed.
+/// The operator's settings for signatures of intents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignatureSettings {
     /// The file with the shared secret: 64 hexadecimal digits in lower case.
     pub key_file: PathBuf,
-    /// How it becomes the key.
+    /// The conversion of its text to the key.
     pub key_form: KeyForm,
-    /// Whether what is not ASCII was escaped in the text that is signed, as Python's `json` does.
+    /// `true` if signers escape non-ASCII characters, as Python's `json` does.
     pub escape_non_ascii: bool,
 }
 
-/// Checks the signatures of intents. It shows nothing of its key.
+/// Verifies the signatures of intents. `Debug` prints nothing of its key.
 pub struct IntentSignatures {
     keyed: Hmac<Sha256>,
     escape_non_ascii: bool,
-    /// Each nonce with the time until when it has to be known.
+    /// Each used nonce and the time until which it must be remembered.
     nonces: Mutex<HashMap<String, OffsetDateTime>>,
 }
 
@@ -57,23 +56,23 @@ impl std::fmt::Debug for IntentSignatures {
     }
 }
 
-/// Why a signature is not good.
+/// The reason why a signature is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadSignature {
-    /// The word for it.
+    /// The value for `data.blocked_by`.
     pub blocked_by: BlockedBy,
-    /// What to change.
+    /// A sentence with the remedy.
     pub message: &'static str,
 }
 
 impl IntentSignatures {
-    /// Reads the key.
+    /// Reads the key file.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file. No message repeats anything of it.
+    /// [`KeyError`], also when others can read the file. No message repeats any of its content.
     pub fn read(settings: &SignatureSettings) -> Result<Self, KeyError> {
         let SignatureSettings { key_file, key_form, escape_non_ascii } = settings;
         let text = read_secret(key_file)?;
@@ -83,7 +82,7 @@ impl IntentSignatures {
     fn new(text: &[u8], form: KeyForm, escape_non_ascii: bool, path: &Path) -> Result<Self, KeyError> {
         let not_a_key = || KeyError::NotAKey {
             path: path.to_owned(),
-            reason: "the key has to be 64 hexadecimal digits in lower case, as the SDKs make it".to_owned(),
+            reason: "the key must be 64 hexadecimal digits in lower case, as the SDKs make it".to_owned(),
         };
         let digits = std::str::from_utf8(text).map_err(|_| not_a_key())?;
         let bytes = Zeroizing::new(Digest::parse(digits).map_err(|_| not_a_key())?.0);
@@ -95,13 +94,13 @@ impl IntentSignatures {
         Ok(Self { keyed, escape_non_ascii, nonces: Mutex::default() })
     }
 
-    /// Whether what is not ASCII was escaped in the text that is signed.
+    /// `true` if signers escape non-ASCII characters.
     #[must_use]
     pub fn escape_non_ascii(&self) -> bool {
         self.escape_non_ascii
     }
 
-    /// Checks the signature of an intent, and uses up its nonce.
+    /// Verifies the signature of an intent and consumes its nonce.
     ///
     /// # Errors
     /// [`BadSignature`] with `intent_untrusted` or `intent_replayed`.
@@ -112,24 +111,22 @@ impl IntentSignatures {
     ) -> Result<(), BadSignature> {
         let untrusted = |message| BadSignature { blocked_by: BlockedBy::IntentUntrusted, message };
         let signature = signature.ok_or_else(|| {
-            untrusted("the intent is not signed: this executor asks for a `context.signature`")
+            untrusted("the intent is not signed: this executor requires `context.signature`")
         })?;
-        if !signature.texts.iter().any(|text| self.is_of(text, &signature.hash)) {
-            return Err(untrusted(
-                "`context.signature` is not of this intent by the key that is agreed upon",
-            ));
+        if !signature.texts.iter().any(|text| self.matches_hash(text, &signature.hash)) {
+            return Err(untrusted("`context.signature` does not match this intent and the shared key"));
         }
         let signed_at =
             OffsetDateTime::from_unix_timestamp_nanos(i128::from(signature.timestamp_ms) * 1_000_000);
         let signed_at = signed_at.ok().filter(|at| (now - *at).abs() <= WINDOW).ok_or_else(|| {
-            untrusted("`context.signature` was made more than 5 minutes from now: look at the clocks, and sign again")
+            untrusted("`context.signature` is more than 5 minutes away from the executor's time: compare the clocks, and sign again")
         })?;
         let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
         if nonces.len() >= MAX_NONCES {
             nonces.retain(|_, until| *until >= now);
         }
         if nonces.len() >= MAX_NONCES {
-            return Err(untrusted("too many signed intents came within 5 minutes: send it again later"));
+            return Err(untrusted("too many signed intents arrived within 5 minutes: try again later"));
         }
         if nonces.get(&signature.nonce).is_some_and(|until| *until >= now) {
             return Err(BadSignature {
@@ -141,8 +138,8 @@ impl IntentSignatures {
         Ok(())
     }
 
-    /// Whether a hash is of a text, compared in constant time.
-    fn is_of(&self, text: &str, hash: &str) -> bool {
+    /// Compares the hash of a text in constant time.
+    fn matches_hash(&self, text: &str, hash: &str) -> bool {
         let Ok(hash) = Digest::parse(hash) else { return false };
         self.keyed.clone().chain_update(text).verify_slice(&hash.0).is_ok()
     }

@@ -1,13 +1,13 @@
-//! The standing policies that this executor holds, and what they say about one call.
+//! The standing policies of this executor's agents, and their claims about one call.
 //!
 //! ```text
 //! (nothing) ── g2a/policy ─▶ held ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ held
 //! ```
-//! An agent without a standing policy is bound by the other four layers alone. A revoked agent is
-//! refused until a new policy comes. A rule that cannot be read exactly refuses its tool.
+//! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
+//! new policy arrives. A rule that cannot be read exactly refuses its tool.
 //!
-//! Nothing here grants anything: the answer is one layer of claims, which
-//! [`crate::capability::Grant`] meets with the others.
+//! This module grants nothing: its result is one layer of claims, which [`crate::capability::Grant`] meets with
+//! the others.
 
 use super::arguments::Arguments;
 use super::rule::{Breach, Rule, RuleError, host_claims};
@@ -20,20 +20,20 @@ use crate::verdict::{Policy, ToolRule};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Why the standing policy refuses a call. Every sentence names the agent, the rule and what to
+/// The reason why the standing policy refuses a call. Every message names the agent, the rule and what to
 /// change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StandingRefusal {
+pub enum StandingPolicyError {
     /// The governor revoked the agent's capabilities.
     #[error(
         "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
-         a new `g2a/policy` has to come first"
+         a new `g2a/policy` is needed first"
     )]
     Revoked {
         /// The agent.
         agent: AgentDid,
     },
-    /// The tool is not in the policy.
+    /// The policy does not list the tool.
     #[error(
         "the standing policy `{version}` of `{agent}` does not list the tool `{tool}`; \
          add it under `capabilities.tools`"
@@ -46,7 +46,7 @@ pub enum StandingRefusal {
         /// The tool.
         tool: ToolName,
     },
-    /// The tool is in the policy and not allowed.
+    /// The policy lists the tool and does not allow it.
     #[error(
         "the standing policy `{version}` of `{agent}` does not allow the tool `{tool}`; \
          set `capabilities.tools.{tool}.allowed` to true"
@@ -59,7 +59,7 @@ pub enum StandingRefusal {
         /// The tool.
         tool: ToolName,
     },
-    /// An argument breaks a constraint.
+    /// An argument violates a constraint.
     #[error("the standing policy `{version}` of `{agent}` refuses these arguments of `{tool}`: {breach}")]
     Argument {
         /// The agent.
@@ -68,7 +68,7 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// The constraint.
+        /// The violation.
         breach: Breach,
     },
     /// The rule of the tool cannot be enforced exactly.
@@ -83,7 +83,7 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// What is wrong with the rule.
+        /// The problem of the rule.
         error: RuleError,
     },
     /// The policy limits the disk, which this version cannot measure, and the tool writes.
@@ -111,13 +111,13 @@ pub enum StandingRefusal {
         version: String,
         /// The tool.
         tool: ToolName,
-        /// What is wrong with one of them.
+        /// The problem of one of the hosts.
         error: HostError,
     },
 }
 
-impl StandingRefusal {
-    /// The word for `data.blocked_by`.
+impl StandingPolicyError {
+    /// The value for `data.blocked_by`.
     #[must_use]
     pub fn blocked_by(&self) -> BlockedBy {
         match self {
@@ -134,41 +134,41 @@ impl StandingRefusal {
 
 /// The standing policies of every agent that has one.
 #[derive(Debug, Default)]
-pub struct Standing {
-    book: RwLock<Book>,
+pub struct StandingPolicies {
+    book: RwLock<PolicyBook>,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    by_agent: BTreeMap<AgentDid, State>,
-    everyone: Option<State>,
+struct PolicyBook {
+    by_agent: BTreeMap<AgentDid, AgentStanding>,
+    everyone: Option<AgentStanding>,
 }
 
 #[derive(Debug, Clone)]
-enum State {
-    Held(Arc<Held>),
+enum AgentStanding {
+    Held(Arc<PolicyEntry>),
     Revoked,
 }
 
 #[derive(Debug)]
-struct Held {
+struct PolicyEntry {
     policy: Policy,
     rules: BTreeMap<ToolName, Result<Rule, RuleError>>,
     hosts: Result<HostClaims, HostError>,
 }
 
-impl Standing {
-    /// No policies at all.
+impl StandingPolicies {
+    /// An empty set of policies.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts a policy in force in place of the one before it, and ends a revocation of its agent. A
-    /// policy without an agent binds every agent that has no entry of its own.
+    /// Replaces the policy of its agent and ends a revocation. A policy without an agent binds every agent that
+    /// has no entry of its own.
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
-        let state = State::Held(Arc::new(Held::new(policy)));
+        let state = AgentStanding::Held(Arc::new(PolicyEntry::new(policy)));
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
         match agent {
             Some(agent) => {
@@ -178,117 +178,116 @@ impl Standing {
         }
     }
 
-    /// Drops the standing capabilities of one agent, or of all. Whoever is revoked is refused until
-    /// a new policy comes, agents that never had one included.
+    /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
+    /// arrives, including those that never had one.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
         let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
         match agent {
             Some(agent) => {
-                book.by_agent.insert(agent.clone(), State::Revoked);
+                book.by_agent.insert(agent.clone(), AgentStanding::Revoked);
             }
             None => {
                 book.by_agent.clear();
-                book.everyone = Some(State::Revoked);
+                book.everyone = Some(AgentStanding::Revoked);
             }
         }
     }
 
-    /// What the standing policy of the call's agent claims about the call.
+    /// The claims of the standing policy of the call's agent about the call.
     ///
-    /// `claims.access` is read-only under a policy with `max_disk_mb`, so that a run can never write
-    /// under a disk limit that is not enforced; [`Standing::allow_writes`] is the clear refusal to
-    /// give before that.
+    /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a
+    /// disk limit that is not enforced; [`StandingPolicies::allow_writes`] gives the clear refusal before that.
     ///
-    /// A policy with hosts that cannot be read claims that the network is off;
-    /// [`Standing::allow_network`] is the clear refusal to give before that.
+    /// A policy with unreadable hosts claims that the network is off; [`StandingPolicies::allow_network`] gives the
+    /// clear refusal before that.
     ///
     /// # Errors
-    /// [`StandingRefusal`] when the agent is revoked, the tool is not allowed, an argument breaks a
+    /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
     /// constraint, or the rule cannot be enforced.
-    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(Claims::default()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) => held.claims_for(call),
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => held.claims_for(call),
         }
     }
 
-    /// Asks whether a tool that declares read-write access may run at all.
+    /// Checks that a tool which declares read-write access may run at all.
     ///
     /// # Errors
-    /// [`StandingRefusal::DiskUnenforceable`] under a policy with `max_disk_mb`;
-    /// [`StandingRefusal::Revoked`] when the agent is revoked.
-    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingRefusal> {
+    /// [`StandingPolicyError::DiskUnenforceable`] under a policy with `max_disk_mb`;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
                 let (agent, version, tool) = held.names(call);
-                Err(StandingRefusal::DiskUnenforceable { agent, version, tool })
+                Err(StandingPolicyError::DiskUnenforceable { agent, version, tool })
             }
-            Some(State::Held(_)) => Ok(()),
+            Some(AgentStanding::Held(_)) => Ok(()),
         }
     }
 
-    /// Asks whether a tool that declares the network may run at all.
+    /// Checks that a tool which declares the network may run at all.
     ///
     /// # Errors
-    /// [`StandingRefusal::HostsUnreadable`] under a policy whose hosts cannot be read;
-    /// [`StandingRefusal::Revoked`] when the agent is revoked.
-    pub fn allow_network(&self, call: &Call) -> Result<(), StandingRefusal> {
+    /// [`StandingPolicyError::HostsUnreadable`] under a policy whose hosts cannot be read;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(State::Revoked) => Err(StandingRefusal::Revoked { agent: call.agent.clone() }),
-            Some(State::Held(held)) => match &held.hosts {
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => match &held.hosts {
                 Ok(_) => Ok(()),
                 Err(error) => {
                     let ((agent, version, tool), error) = (held.names(call), error.clone());
-                    Err(StandingRefusal::HostsUnreadable { agent, version, tool, error })
+                    Err(StandingPolicyError::HostsUnreadable { agent, version, tool, error })
                 }
             },
         }
     }
 
-    /// The standing policy that binds an agent; `None` also for one that is revoked.
+    /// The standing policy of an agent; `None` without one, and for a revoked agent.
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         match self.state_of(agent)? {
-            State::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
-            State::Revoked => None,
+            AgentStanding::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
+            AgentStanding::Revoked => None,
         }
     }
 
-    fn state_of(&self, agent: &AgentDid) -> Option<State> {
+    fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
         let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
         book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
     }
 }
 
-impl Held {
+impl PolicyEntry {
     fn new(policy: Policy) -> Self {
         let rules = policy.tools.iter().map(|(tool, rule)| (tool.clone(), Rule::read(rule))).collect();
         let hosts = host_claims(&policy.network);
         Self { policy, rules, hosts }
     }
 
-    fn claims_for(&self, call: &Call) -> Result<Claims, StandingRefusal> {
+    fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         let (agent, version, tool) = self.names(call);
         let Some((allowed, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
-            return Err(StandingRefusal::NotListed { agent, version, tool });
+            return Err(StandingPolicyError::NotListed { agent, version, tool });
         };
         if !allowed.allowed {
-            return Err(StandingRefusal::NotAllowed { agent, version, tool });
+            return Err(StandingPolicyError::NotAllowed { agent, version, tool });
         }
         let rule = match rule {
             Ok(rule) => rule,
             Err(error) => {
                 let error = error.clone();
-                return Err(StandingRefusal::Unenforceable { agent, version, tool, error });
+                return Err(StandingPolicyError::Unenforceable { agent, version, tool, error });
             }
         };
         match rule.check_texts(&Arguments::of(&call.arguments)) {
             Ok(()) => Ok(self.claims(allowed, rule)),
-            Err(breach) => Err(StandingRefusal::Argument { agent, version, tool, breach }),
+            Err(breach) => Err(StandingPolicyError::Argument { agent, version, tool, breach }),
         }
     }
 
@@ -303,7 +302,7 @@ impl Held {
             hosts: self.hosts.clone().unwrap_or_default(),
             areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
-            blocked: rule.blocked().cloned().collect(),
+            blocked: rule.blocked_globs().cloned().collect(),
         }
     }
 
@@ -316,7 +315,7 @@ impl Held {
 mod tests {
     use super::*;
     use crate::call::{Door, Priority};
-    use crate::capability::{Ceilings, Glob, Grant, HostPattern, Tree};
+    use crate::capability::{Authority, Ceilings, Glob, Grant, HostPattern, Tree};
     use crate::ident::IntentId;
     use crate::limit::Layer;
     use crate::limit::{Budgets, NetworkBudgets};
@@ -360,24 +359,24 @@ mod tests {
         }
     }
 
-    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingRefusal> {
-        let standing = Standing::new();
+    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
+        let standing = StandingPolicies::new();
         standing.set(policy);
         standing.claims_for(&call("write_file", arguments))
     }
 
     #[test]
     fn no_policy_says_nothing() {
-        let claims = Standing::new().claims_for(&call("anything", &json!({}))).unwrap();
+        let claims = StandingPolicies::new().claims_for(&call("anything", &json!({}))).unwrap();
         assert_eq!(claims, Claims::default());
     }
 
     #[test]
     fn an_agents_own_policy_wins_over_the_one_for_all() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(None, ToolRule::default()));
         let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
-        assert!(matches!(refusal, StandingRefusal::NotAllowed { .. }), "{refusal}");
+        assert!(matches!(refusal, StandingPolicyError::NotAllowed { .. }), "{refusal}");
         standing.set(policy(Some(AGENT), rule()));
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
         standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()));
@@ -387,12 +386,12 @@ mod tests {
     #[test]
     fn a_revocation_holds_until_a_new_policy() {
         for revoked in [Some(agent(AGENT)), None] {
-            let standing = Standing::new();
+            let standing = StandingPolicies::new();
             standing.set(policy(Some(AGENT), rule()));
             standing.revoke(revoked.as_ref());
             let call = call("write_file", &json!({}));
             let refusal = standing.claims_for(&call).unwrap_err();
-            assert_eq!(refusal, StandingRefusal::Revoked { agent: agent(AGENT) });
+            assert_eq!(refusal, StandingPolicyError::Revoked { agent: agent(AGENT) });
             assert_eq!(standing.allow_writes(&call).unwrap_err(), refusal);
             standing.set(policy(Some(AGENT), rule()));
             assert!(standing.claims_for(&call).is_ok());
@@ -401,17 +400,17 @@ mod tests {
 
     #[test]
     fn a_revocation_of_one_leaves_the_others() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
     }
 
     #[test]
     fn a_tool_is_refused_unless_it_is_listed_and_allowed() {
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(Some(AGENT), rule()));
         let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
-        assert!(matches!(refusal, StandingRefusal::NotListed { .. }));
+        assert!(matches!(refusal, StandingPolicyError::NotListed { .. }));
         assert_eq!(
             refusal.to_string(),
             "the standing policy `7` of `did:aeon:tester:1.0:a` does not list the tool `read_file`; \
@@ -477,14 +476,14 @@ mod tests {
                 NetworkRule { blocked_domains: vec![text.into()], ..NetworkRule::default() },
             ];
             for network in rules {
-                let standing = Standing::new();
+                let standing = StandingPolicies::new();
                 standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
                 assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
                 let refusal = standing.allow_network(&call).unwrap_err();
                 assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
             }
         }
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         standing.set(policy(Some(AGENT), rule()));
         assert_eq!(standing.claims_for(&call).unwrap().network, None);
         assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
@@ -496,12 +495,12 @@ mod tests {
         for pattern in ["workspace/**", "/**", "/workspace/{a", "/workspace/a**"] {
             let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
             let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
-            assert!(matches!(refusal, StandingRefusal::Unenforceable { .. }), "{pattern}");
+            assert!(matches!(refusal, StandingPolicyError::Unenforceable { .. }), "{pattern}");
             assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy, "{pattern}");
         }
     }
 
-    /// What the meet makes of the claims, when the verdict grants `/workspace`.
+    /// The grant that results when the verdict grants `/workspace`.
     fn grant(rule: ToolRule) -> Grant {
         let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
         let ceilings = Ceilings {
@@ -527,7 +526,12 @@ mod tests {
         };
         let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
         let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
-        Grant::new([(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)], &ceilings).unwrap()
+        Grant::meet(
+            &Authority::for_tests(),
+            [(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)],
+            &ceilings,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -561,7 +565,7 @@ mod tests {
     fn a_disk_limit_makes_a_run_read_only_and_refuses_a_tool_that_writes() {
         let mut limited = policy(Some(AGENT), rule());
         limited.resources.max_disk_mb = Some(10);
-        let standing = Standing::new();
+        let standing = StandingPolicies::new();
         let call = call("write_file", &json!({}));
         standing.set(limited);
         assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));

@@ -1,15 +1,15 @@
-//! The test vectors of others, where they lie beside the repository.
+//! External test vectors, if present beside the repository.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-/// One folder of them. When it is not there, a line on standard error names the test that is skipped.
+/// The folder of one set. If it is absent, a line on standard error names the skipped test.
 pub(super) fn folder(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vectors").join(name);
     if folder.is_dir() {
         return Some(folder);
     }
-    // Not `eprintln!`, which a passing test keeps to itself.
+    // `eprintln!` would be captured for a passing test.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     let _nowhere_to_say_it = writeln!(
         std::io::stderr(),

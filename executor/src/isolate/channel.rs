@@ -1,9 +1,8 @@
 //! Messages between the server, its zygote and the zygote's children.
 //!
-//! One message is a length of four bytes, that many bytes of JSON, and descriptors beside the
-//! length. A child that has its job is sent one byte more when it may begin. The zygote and its
-//! children block on their end of a socket pair; the server's end is read by its runtime, which never
-//! waits for them.
+//! A message is a length of four bytes, that many bytes of JSON, and descriptors attached to the length. One more
+//! byte tells a child that has its job to begin. The zygote and its children block on their end of a socket pair; the
+//! server's runtime reads the other end without blocking.
 
 use super::user::User;
 use crate::capability::Handover;
@@ -27,13 +26,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tokio::io::Interest;
 
-/// The longest message: a result and its artifacts are far below, and no length is believed above.
+/// The longest message, in bytes. A longer announced length is an error.
 const MAX_MESSAGE_BYTES: usize = 2 << 30;
-/// What follows a job when it may begin.
+/// The byte that lets a prepared child begin.
 const BEGIN: u8 = b'!';
-/// The most descriptors beside one message, which is the kernel's own limit.
+/// The most descriptors of one message: the kernel's limit (`SCM_MAX_FD`).
 const MAX_DESCRIPTORS: usize = 253;
-/// How much the server reads at once: of a child, and of its zygote, which says little.
+/// The bytes that the server reads at once from a child, and from its zygote, whose messages are short.
 const READ_BYTES: usize = 64 << 10;
 const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
 
@@ -46,56 +45,54 @@ pub(super) const VERSION: u32 = 1;
 pub(super) enum ToZygote {
     /// The first message.
     Hello { version: u32 },
-    /// A compiled tool, in the memory file beside it; in a second one, the same as a component.
+    /// A compiled tool in the attached memory file; a second file holds the same tool as a component.
     Load { tool: String, component: bool, contract: ContractWord },
-    /// There are no more tools. No file may become larger than this, in bytes, and no guest may have
-    /// more handles.
+    /// The end of the tools, with the largest file that a run may write, in bytes, and the most handles of one run.
     Start { largest_file: u64, handles: u64 },
-    /// Fork a child that talks over the socket beside this.
+    /// Fork a child that communicates over the attached socket.
     Fork { child: u64 },
 }
 
 /// From the zygote to its server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromZygote {
-    /// What became of each tool, in the order in which they were sent.
+    /// The reason that each tool cannot run, if any, in the order of [`ToZygote::Load`].
     Ready { unusable: Vec<Option<String>> },
-    /// The child was made; its pidfd is beside this.
+    /// The child was forked; its pidfd is attached.
     Forked { child: u64, pid: i32 },
-    /// The child could not be made.
+    /// The child could not be forked.
     Refused { child: u64, reason: String },
-    /// The child is gone and reaped.
+    /// The child has ended and was reaped.
     Exited { child: u64, exit: Exit },
 }
 
-/// What the kernel says of a child that is gone.
+/// The kernel's account of a child that has ended.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Exit {
-    /// In words: `signal 9 (SIGKILL)`, `exit code 1`.
-    pub(super) how: String,
-    /// CPU time of all its life, in microseconds.
+    /// A description such as `exit code 1`.
+    pub(super) description: String,
+    /// CPU time of the process since its fork, in microseconds.
     pub(super) cpu_us: u64,
-    /// The most memory that it had resident, in bytes.
+    /// Peak resident memory, in bytes.
     pub(super) peak_resident: u64,
 }
 
-/// From the server to a child: once. The granted folders are beside it, and after them the socket of the
-/// network.
+/// From the server to a child, once. The granted folders are attached, followed by the socket of the network.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
     pub(super) task: Task,
     pub(super) permit: Handover,
-    /// Whether the run has a network.
+    /// The run has a network, whose socket is attached.
     pub(super) network: bool,
-    /// The user that the child takes; `None` is the zygote's.
+    /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
 }
 
 /// The function of the tool that a child calls.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Task {
-    /// Its one function, with arguments as JSON.
+    /// The tool's function, with arguments as JSON text.
     Invoke { arguments: String },
     /// `describe` of a typed tool.
     Describe,
@@ -104,23 +101,23 @@ pub(super) enum Task {
 /// From a child to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromChild {
-    /// It is confined and starts the guest. CPU time of its life so far, in nanoseconds.
+    /// The child is confined and starts the guest. CPU time of the process so far, in nanoseconds.
     Began { cpu_ns: u64 },
-    /// Something happened in the guest.
+    /// An event of the run.
     Event(Event),
-    /// The guest has ended, and nothing but the end of the process follows.
-    Ended(Box<Ended>),
-    /// A typed tool's name, version, description and argument schema, or why it gave none. Nothing but the end
-    /// of the process follows.
+    /// The guest has ended. The last message.
+    Ended(Box<EndReport>),
+    /// A typed tool's name, version, description and argument schema, or the reason that there is none. The last
+    /// message.
     Described(std::result::Result<[String; 4], String>),
-    /// The child could not start the guest.
+    /// The child could not start the guest, for this reason. The last message.
     Failed(String),
 }
 
-/// What only the process of a guest knows, when it has ended.
+/// A guest's end, with the figures that only its own process has.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Ended {
-    pub(super) end: Told,
+pub(super) struct EndReport {
+    pub(super) end: ReportedEnd,
     pub(super) output_bytes: u64,
     pub(super) truncated: bool,
     pub(super) spent: Option<Spent>,
@@ -128,16 +125,16 @@ pub(super) struct Ended {
     pub(super) denied_truncated: bool,
 }
 
-/// An [`End`] as a child tells it. What the guest answered stays text, so that its size is known before
-/// it becomes a value.
+/// An [`End`] as a child reports it.
+// Results stay text, so that the server knows their size before it parses them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum ReportedEnd {
     Returned(String),
     ToolError { code: String, message: String, detail: Option<String> },
     Otherwise(End),
 }
 
-impl From<End> for Told {
+impl From<End> for ReportedEnd {
     fn from(end: End) -> Self {
         match end {
             End::Returned(result) => Self::Returned(result.as_str().to_owned()),
@@ -155,7 +152,7 @@ impl From<End> for Told {
     }
 }
 
-/// A [`Contract`] as it is written down.
+/// A [`Contract`] in serialized form.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum ContractWord {
     Command,
@@ -186,7 +183,7 @@ impl ToZygote {
     }
 }
 
-/// Sends one message, and waits until the kernel has taken all of it.
+/// Sends one message. Blocks until the kernel has accepted all of it.
 pub(super) fn send(socket: &UnixStream, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
     let bytes = encode(message)?;
     let sent = send_some(socket.as_fd(), &bytes, handles)?;
@@ -194,7 +191,7 @@ pub(super) fn send(socket: &UnixStream, message: &impl Serialize, handles: &[Bor
     socket.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
-/// Waits for one message; `None` when the other side is gone.
+/// Waits for one message; `None` when the other side has closed the connection.
 pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Vec<OwnedFd>)>> {
     let mut handles = VecDeque::new();
     let mut header = [0; 4];
@@ -206,15 +203,15 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
             read => filled += read,
         }
     }
-    let mut bytes = vec![0; length(header)?];
+    let mut bytes = vec![0; parse_length(header)?];
     let mut socket = socket;
     socket.read_exact(&mut bytes)?;
     Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
 }
 
-/// Waits until the job that came may begin; `false` when the other side is gone. Makes no system call that a confined
-/// child may not.
-pub(super) fn may_begin(socket: &UnixStream) -> Result<bool> {
+/// Waits for the signal to begin; `false` when the other side has closed the connection.
+pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
+    // `read` and not `recv`: the child is confined already, and `read` is the only receiving system call left.
     let mut word = [0];
     loop {
         match read(socket, &mut word) {
@@ -229,37 +226,36 @@ pub(super) fn may_begin(socket: &UnixStream) -> Result<bool> {
 pub(super) struct Channel {
     stream: tokio::net::UnixStream,
     read: VecDeque<u8>,
-    /// The descriptors that came and were not taken yet; `None` takes none from the other side, and the
-    /// kernel drops what it sends.
+    /// Received descriptors that were not taken yet. With `None`, the kernel discards any that the other side sends.
     handles: Option<VecDeque<OwnedFd>>,
-    /// How many bytes may still come.
-    left: u64,
+    /// The number of bytes that the other side may still send.
+    remaining: u64,
 }
 
 impl Channel {
-    /// To the zygote, which sends descriptors.
+    /// A channel to a zygote, which sends descriptors.
     pub(super) fn to_zygote(socket: UnixStream) -> Result<Self> {
         Ok(Self { handles: Some(VecDeque::new()), ..Self::to_child(socket)? })
     }
 
-    /// To a child, which has none to send.
+    /// A channel to a child, whose descriptors are discarded.
+    // A compromised child could otherwise exhaust the server's descriptors.
     pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Self { stream, read: VecDeque::new(), handles: None, left: u64::MAX })
+        Ok(Self { stream, read: VecDeque::new(), handles: None, remaining: u64::MAX })
     }
 
-    /// Takes no more than `bytes` from here on: a side that sends more is not believed any longer.
-    pub(super) fn allow(&mut self, bytes: u64) {
-        self.left = bytes;
+    /// Limits the bytes that are received from here on; exceeding the limit is an error.
+    pub(super) fn set_receive_limit(&mut self, bytes: u64) {
+        self.remaining = bytes;
     }
 
-    /// Sends one message.
     pub(super) async fn send(&self, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
         self.write(&encode(message)?, handles).await
     }
 
-    /// Tells a child that has its job to begin.
+    /// Lets a prepared child begin.
     pub(super) async fn begin(&self) -> Result<()> {
         self.write(&[BEGIN], &[]).await
     }
@@ -268,7 +264,7 @@ impl Channel {
         let mut sent = 0;
         while sent < bytes.len() {
             self.stream.writable().await?;
-            // The descriptors go with the first bytes, once.
+            // The descriptors are attached to the first bytes, once.
             let beside = if sent == 0 { handles } else { &[] };
             let rest = bytes.get(sent..).unwrap_or_default();
             let write = || send_some(self.stream.as_fd(), rest, beside);
@@ -281,11 +277,10 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits for one message; `None` when the other side is gone. A wait that is given up loses
-    /// nothing.
+    /// Waits for one message; `None` when the other side has closed the connection. Cancelling the wait loses nothing.
     pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         loop {
-            if let Some(message) = self.next()? {
+            if let Some(message) = self.parse_next()? {
                 return Ok(Some(message));
             }
             self.stream.readable().await?;
@@ -297,6 +292,7 @@ impl Channel {
                     receive_some(stream.as_fd(), &mut piece, handles)
                 }
                 None => {
+                    // Spare capacity, so that no 64 KiB are cleared for each read.
                     piece.reserve(READ_BYTES);
                     Ok(recv(stream, spare_capacity(&mut piece), RecvFlags::empty())?.1)
                 }
@@ -304,10 +300,12 @@ impl Channel {
             match stream.try_io(Interest::READABLE, read) {
                 Ok(0) => return Ok(None),
                 Ok(read) => {
-                    self.left = u64::try_from(read)
+                    self.remaining = u64::try_from(read)
                         .ok()
-                        .and_then(|read| self.left.checked_sub(read))
-                        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "it said more than it may"))?;
+                        .and_then(|read| self.remaining.checked_sub(read))
+                        .ok_or_else(|| {
+                            Error::new(ErrorKind::InvalidData, "it sent more than its limit allows")
+                        })?;
                     self.read.extend(piece.get(..read).unwrap_or_default());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -317,15 +315,15 @@ impl Channel {
         }
     }
 
-    /// The descriptor that came with the last message.
-    pub(super) fn handle(&mut self) -> Option<OwnedFd> {
+    /// The descriptor attached to the last message.
+    pub(super) fn take_handle(&mut self) -> Option<OwnedFd> {
         self.handles.as_mut()?.pop_front()
     }
 
-    fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+    fn parse_next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         let read = self.read.make_contiguous();
         let Some((header, rest)) = read.split_first_chunk() else { return Ok(None) };
-        let length = length(*header)?;
+        let length = parse_length(*header)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         let message = serde_json::from_slice(bytes)?;
         self.read.drain(..4 + length);
@@ -343,7 +341,7 @@ fn encode(message: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn length(header: [u8; 4]) -> Result<usize> {
+fn parse_length(header: [u8; 4]) -> Result<usize> {
     let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
     if length <= MAX_MESSAGE_BYTES { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
 }
@@ -390,7 +388,7 @@ mod tests {
         for expected in 0..3 {
             let Some(FromZygote::Forked { child, .. }) = channel.receive().await.unwrap() else { panic!() };
             assert_eq!(child, expected);
-            assert!(channel.handle().unwrap().as_raw_fd() > 2);
+            assert!(channel.take_handle().unwrap().as_raw_fd() > 2);
         }
         let null = std::fs::File::open("/dev/null").unwrap();
         channel.send(&"x".repeat(3 << 20), &[null.as_fd(), null.as_fd()]).await.unwrap();
@@ -415,6 +413,6 @@ mod tests {
         let before = open();
         assert_eq!(channel.receive::<String>().await.unwrap().as_deref(), Some("hello"));
         assert!(open() < before + 100);
-        assert!(channel.handle().is_none());
+        assert!(channel.take_handle().is_none());
     }
 }

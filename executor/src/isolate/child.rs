@@ -1,27 +1,28 @@
-//! The life of one child: it waits for its job, confines itself, waits until it may begin, runs one guest,
-//! and ends.
+//! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends.
 
-use super::channel::{Ended, FromChild, Job, Task, may_begin, receive, send};
-use super::network::Remote;
-use super::zygote::{Ready, refused};
+use super::channel::{EndReport, FromChild, Job, Task, receive, send, wait_for_begin};
+use super::network::RemoteNetwork;
+use super::zygote::{ZygoteState, confine_io_error};
 use crate::clock::{Clock as _, SystemClock};
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::limit::Access;
-use crate::sandbox::{Accounting, Execution, Input, Witness};
+use crate::sandbox::{Accounting, EventSink, Execution, Input};
 use rustix::time::{ClockId, clock_gettime};
 use std::io::{Error, Result};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// How many descriptors a child may have beside its guest's handles.
+/// The descriptors that a child may have besides its guest's handles.
 const OWN_FILES: u64 = 256;
 
-/// Lives the life of a child, and never comes back to the zygote's code.
-pub(super) fn live(ready: &Ready, socket: UnixStream) -> ! {
+/// The main function of a child. It never returns to the zygote's code.
+pub(super) fn child_main(zygote: &ZygoteState, socket: UnixStream) -> ! {
     let socket = Arc::new(socket);
-    let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(ready, &socket)));
-    let failed = match lived {
+    // A panic must not unwind into the zygote's loop, which would then run in the child.
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(zygote, &socket)));
+    let failed = match result {
         Ok(Ok(())) => std::process::exit(0),
         Ok(Err(error)) => error.to_string(),
         Err(_panic) => "the executor failed while it ran the guest".to_owned(),
@@ -30,61 +31,68 @@ pub(super) fn live(ready: &Ready, socket: UnixStream) -> ! {
     std::process::exit(1)
 }
 
-fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
-    // The socket to the server was the zygote's standard input; standard error is the server's log.
-    rustix::stdio::dup2_stdin(&ready.null)?;
-    rustix::stdio::dup2_stdout(&ready.null)?;
-    rustix::stdio::dup2_stderr(&ready.null)?;
-    // All that needs no job is done while there is none.
-    ready.confinement.waiting(ready.handles + OWN_FILES, ready.largest_file).map_err(refused)?;
-    let bystander = Arc::clone(&ready.confinement);
-    ready.sandbox.start_ticker(move || bystander.bystander().map_err(refused))?;
+fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
+    // Inherited: standard input is the zygote's socket to the server, standard error goes to the server's log.
+    rustix::stdio::dup2_stdin(&zygote.null)?;
+    rustix::stdio::dup2_stdout(&zygote.null)?;
+    rustix::stdio::dup2_stderr(&zygote.null)?;
+    // Everything that does not depend on the job happens before it arrives, so that no run waits for it. It cannot
+    // happen once in the zygote: guests of all children would draw the same random numbers (`hostile::residue`).
+    zygote
+        .confinement
+        .confine_waiting(zygote.handles + OWN_FILES, zygote.largest_file)
+        .map_err(confine_io_error)?;
+    let confinement = Arc::clone(&zygote.confinement);
+    zygote.sandbox.start_ticker(move || confinement.confine_aux_thread().map_err(confine_io_error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    ready.sandbox.warm_up();
+    zygote.sandbox.warm_up();
     let Some((Job { tool, task, permit, network, user }, mut folders)) = receive(socket)? else {
         return Ok(());
     };
     let network = match network {
         true => {
             let socket = folders.pop().ok_or_else(|| Error::other("the job came without its network"))?;
-            Network::Carried(Remote::start(socket, &ready.confinement)?)
+            Network::Remote(RemoteNetwork::start(socket, &zygote.confinement)?)
         }
         false => Network::Off,
     };
     let permit = permit.receive(folders).ok_or_else(|| Error::other("the job came without its folders"))?;
-    let artifact =
-        ready.tools.get(&tool).ok_or_else(|| Error::other("the job names no tool of this child"))?;
+    let artifact = zygote.tools.get(&tool).ok_or_else(|| Error::other("the job names an unknown tool"))?;
     let telling = Arc::clone(socket);
-    // When the server is gone there is nobody to tell, and this process is about to end as well.
-    let witness = Witness::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
+    // A send fails only if the server has ended, and this process ends with it.
+    let events = EventSink::new(move |event| drop(send(&telling, &FromChild::Event(event), &[])));
     let access = permit.grant().access().value;
     let granted = permit.roots().as_slice().iter().map(|root| (root.dir.as_fd(), access));
-    let folders = granted.chain([(ready.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
+    let folders = granted.chain([(zygote.sandbox.outside(), Access::ReadOnly)]).collect::<Vec<_>>();
     let grant = permit.grant();
-    ready.confinement.apply(&folders, grant.memory().value, grant.output().value, user).map_err(refused)?;
+    zygote
+        .confinement
+        .apply(&folders, grant.memory().value, grant.output().value, user)
+        .map_err(confine_io_error)?;
     drop(folders);
-    if !may_begin(socket)? {
+    if !wait_for_begin(socket)? {
         return Ok(());
     }
     let arguments = match task {
         Task::Invoke { arguments } => arguments,
         Task::Describe => {
-            let described = runtime.block_on(ready.sandbox.describe(artifact, permit));
-            let described = described.map_err(|error| error.to_string());
+            let described = runtime.block_on(zygote.sandbox.describe(artifact, permit));
+            let described = described.map_err(|error| ErrorChain(&error).to_string());
             send(socket, &FromChild::Described(described), &[])?;
             wait_for_the_end();
         }
     };
     let now = SystemClock.monotonic();
     let execution =
-        Execution::begin(permit.grant(), network, Arc::default(), Accounting::Process, witness, now);
+        Execution::begin(permit.grant().clone(), network, Arc::default(), Accounting::Process, events, now);
+    // The server subtracts this: the child's own start-up is not the guest's CPU time.
     let used = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =
         u64::try_from(used.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(used.tv_nsec).unwrap_or(0);
     send(socket, &FromChild::Began { cpu_ns }, &[])?;
     let outcome =
-        runtime.block_on(ready.sandbox.execute(artifact, permit, Input::Arguments(arguments), &execution));
-    let ended = Ended {
+        runtime.block_on(zygote.sandbox.execute(artifact, permit, Input::Arguments(arguments), &execution));
+    let ended = EndReport {
         end: outcome.end.into(),
         output_bytes: outcome.metrics.output_bytes,
         truncated: outcome.output.truncated,
@@ -93,11 +101,12 @@ fn run(ready: &Ready, socket: &Arc<UnixStream>) -> Result<()> {
         denied_truncated: outcome.usage.denied_truncated,
     };
     send(socket, &FromChild::Ended(Box::new(ended)), &[])?;
-    // The server takes what the kernel counted of this process while it still lives.
+    // The server reads the kernel's figures of this process while it is alive.
     wait_for_the_end()
 }
 
-/// The server ends this process.
+/// Waits for SIGKILL from the server.
+// Cheaper than running exit handlers, and it leaves no choice to a compromised child.
 fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();

@@ -1,8 +1,8 @@
-//! Executions on threads of this process, one thread each.
+//! Executions in this process, on one thread each.
 //!
-//! A guest's file calls block its thread, so that their CPU time is counted where it is spent. The
-//! task that waits for the outcome holds the deadline as well: when a host call keeps the guest's
-//! thread past it, the outcome is given without that thread, which ends when the kernel lets it go.
+//! A guest's file calls block its thread, so that the thread's CPU clock counts them. The task that waits for the
+//! outcome enforces the deadline as well: if a host call blocks the guest's thread beyond it, the outcome is returned
+//! without that thread, which ends when the kernel returns.
 
 use super::GRACE;
 use crate::capability::Permit;
@@ -27,15 +27,13 @@ impl Inline {
         Self { sandbox, clock }
     }
 
-    /// The handle by which a run under `permit`, which has no network, can be watched, and stopped by
-    /// `abort`.
+    /// The observer of a run under `permit` without a network, which `abort` can stop.
     #[must_use]
     pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
         self.sandbox.begin(permit, Network::Off, abort)
     }
 
-    /// Runs one guest, and comes back at its end, or shortly after its deadline or cancellation
-    /// whatever the guest or its host call does.
+    /// Runs one guest. Returns at its end, or shortly after its deadline or cancellation, even if a host call is stuck.
     pub async fn run(
         &self,
         artifact: Artifact,
@@ -45,14 +43,15 @@ impl Inline {
     ) -> Outcome {
         let (sandbox, watched) = (Arc::clone(&self.sandbox), execution.clone());
         let runtime = tokio::runtime::Handle::current();
-        // The task starts on this very thread, which hands its other work on: no thread has to wake
-        // up before the guest can begin.
+        // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move, so
+        // it does not wait for another thread to wake up.
         let guest = tokio::spawn(async move {
             tokio::task::block_in_place(|| {
                 runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
             })
         });
         let abort = Arc::clone(execution.abort());
+        // The grace period lets the guest's own end arrive first, which has more detail.
         let stuck = async {
             tokio::select! {
                 reason = abort.wait() => { tokio::time::sleep(GRACE).await; End::Aborted(reason) }

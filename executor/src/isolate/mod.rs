@@ -1,57 +1,59 @@
-//! Where the sandbox runs.
+//! The isolation of runs.
 //!
-//! The default is the process ring: a process of its own for every run, so that a hole in the engine
-//! is a hole in a process that has nothing. A tool that the operator trusts can run inline, on a
-//! thread of the server.
+//! The default is the process ring: a process of its own for every run, so that a vulnerability in the engine
+//! compromises a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
 mod channel;
 mod child;
 mod compiler;
 mod confine;
-mod generation;
+mod error;
 mod inline;
 mod network;
-mod nursery;
 mod probe;
 mod process;
 mod ring;
 mod user;
 mod zygote;
+mod zygote_handle;
+mod zygote_pool;
 
 pub use cgroup::Cgroups;
 pub use compiler::{CompilerLimits, confine_compiler};
 pub use confine::{
-    Applied, ConfineError, Confinement, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, Row, Support,
-    support,
+    Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE,
+    Support, support,
 };
+pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
-pub use ring::Prepared;
+pub use ring::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::zygote;
 
-use crate::capability::{Grant, Permit};
+use crate::capability::{Grant, GrantView, Permit};
 use crate::clock::Clock;
 use crate::egress::Network;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::outcome::{AbortReason, End, Outcome};
-use crate::sandbox::{Abort, Accounting, Artifact, Code, Execution, Input, Sandbox, Witness};
+use crate::sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Sandbox};
 use ring::Ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long after its deadline a guest may still end by itself, so that its own account of the end
-/// is preferred.
+/// The time after its deadline in which a guest may still end on its own.
+// The guest's own end has more detail than the server's, so it is preferred.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// Where a tool runs.
+/// The isolation of a tool's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// In a process of its own.
+    /// A process of its own for each run.
     Process,
-    /// On a thread of the server.
+    /// A thread of the server for each run.
     Inline,
 }
 
@@ -66,91 +68,90 @@ impl Isolation {
     }
 }
 
-/// What is known of every run before there is one.
+/// Settings of the processes that are forked before their runs are known.
 #[derive(Debug, Clone, Copy)]
-pub struct Ahead {
-    /// How many processes wait ahead of time.
+pub struct PreforkConfig {
+    /// The number of children that wait for a job.
     pub waiting: usize,
-    /// The largest file that a run may make, in bytes.
+    /// The largest file that a run may write, in bytes.
     pub largest_file: u64,
-    /// How many handles a run may have.
+    /// The most handles of one run.
     pub handles: u64,
-    /// Whether their instructions are counted.
+    /// `true` when generated code counts its instructions.
     pub meters_fuel: bool,
     /// The number of runs after which the zygote is replaced.
     pub renew_runs: u64,
-    /// The time after which the zygote is replaced, however few its runs.
+    /// The time after which the zygote is replaced, regardless of its runs.
     pub renew_after: Duration,
-    /// `true` for a process with an address layout of its own for each run, started instead of forked.
+    /// `true` when each run gets a new address layout: one zygote per child.
     pub fresh_layout: bool,
-    /// The user as which they run.
+    /// The user that runs execute as.
     pub run_as: RunAs,
 }
 
-impl Ahead {
-    /// The least number of children with which the next run finds one.
+impl PreforkConfig {
     fn children(&self) -> usize {
+        // A child is forked when the one before is taken, so at least one has to be forked at the start.
         self.waiting.max(1)
     }
 }
 
-/// A compiled tool, and where the operator lets it run.
+/// A compiled tool, and the isolation that the operator has chosen for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Module<'a> {
-    /// Its name.
+    /// The name under which runs refer to it.
     pub name: &'a ToolName,
-    /// What the compiler made of it.
+    /// Its machine code.
     pub code: Code<'a>,
-    /// Where it runs.
+    /// The isolation of its runs.
     pub isolation: Isolation,
 }
 
-/// All tools that can run, each in its place.
+/// All loaded tools, each with its isolation.
 pub struct Isolate {
     inline: Inline,
     ring: Option<Ring>,
-    places: BTreeMap<ToolName, Place>,
+    placements: BTreeMap<ToolName, Placement>,
     clock: Arc<dyn Clock>,
 }
 
-/// Where one tool runs.
-enum Place {
+enum Placement {
     Ring,
     Inline(Artifact),
-    /// It cannot run, and why.
-    Nowhere(String),
+    /// The tool cannot run, for this reason.
+    Unavailable(String),
 }
 
-/// One run that is to be, in its place.
-pub struct Order {
-    grant: Grant,
-    place: Placed,
+/// A run that is about to start, with its isolation.
+pub struct RunRequest {
+    grant: GrantView,
+    assigned: AssignedRun,
 }
 
-impl Order {
-    /// What it may do.
+impl RunRequest {
+    /// The grant that the run executes under.
     #[must_use]
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 }
 
-/// One run's authority, with its arguments as JSON text, where its tool belongs.
-enum Placed {
-    Ring(ring::Order),
+/// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
+enum AssignedRun {
+    Ring(ring::JobRequest),
     Inline(Artifact, Permit, String),
-    Nowhere,
+    Unavailable,
 }
 
 impl Isolate {
-    /// Loads `tools`, with processes ahead of time for those that run in their own, each in a group of `cgroups`
-    /// when there are any.
+    /// Loads `tools`. Starts a zygote if any of them runs in a process of its own; each child is in a control group
+    /// if `cgroups` are available.
     ///
     /// # Errors
-    /// When no zygote can be started.
+    /// No zygote can be started.
     pub async fn start(
         tools: &[Module<'_>],
-        ahead: Ahead,
+        prefork: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
         sandbox: &Arc<Sandbox>,
         clock: &Arc<dyn Clock>,
@@ -159,80 +160,98 @@ impl Isolate {
             tools.iter().partition(|tool| tool.isolation == Isolation::Process);
         let loaded = inside.into_iter().map(|tool| {
             let place = match sandbox.load(tool.code) {
-                Ok(artifact) => Place::Inline(artifact),
-                Err(error) => Place::Nowhere(error.to_string()),
+                Ok(artifact) => Placement::Inline(artifact),
+                Err(error) => Placement::Unavailable(ErrorChain(&error).to_string()),
             };
             (tool.name.clone(), place)
         });
-        let mut places = loaded.collect::<BTreeMap<_, _>>();
+        let mut placements = loaded.collect::<BTreeMap<_, _>>();
         let mut ring = None;
         if !apart.is_empty() {
-            let (started, unusable) = Ring::start(&apart, ahead, cgroups, Arc::clone(clock)).await?;
+            let (started, unusable) = Ring::start(&apart, prefork, cgroups, Arc::clone(clock)).await?;
             ring = Some(started);
-            places.extend(apart.iter().map(|tool| (tool.name.clone(), Place::Ring)));
-            places.extend(unusable.into_iter().map(|(tool, reason)| (tool, Place::Nowhere(reason))));
+            placements.extend(apart.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
+            placements
+                .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
         }
         let inline = Inline::new(Arc::clone(sandbox), Arc::clone(clock));
-        Ok(Self { inline, ring, places, clock: Arc::clone(clock) })
+        Ok(Self { inline, ring, placements, clock: Arc::clone(clock) })
     }
 
-    /// Whether a tool can run, or why not.
+    /// Checks that a tool can run.
     ///
     /// # Errors
-    /// The reason in words.
-    pub fn usable(&self, tool: &ToolName) -> Result<(), &str> {
-        match self.places.get(tool) {
-            Some(Place::Ring | Place::Inline(_)) => Ok(()),
-            Some(Place::Nowhere(reason)) => Err(reason),
+    /// The reason that it cannot, as a clause about the tool.
+    pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
+        match self.placements.get(tool) {
+            Some(Placement::Ring | Placement::Inline(_)) => Ok(()),
+            Some(Placement::Unavailable(reason)) => Err(reason),
             None => Err("it was not loaded"),
         }
     }
 
-    /// What is to run of `tool` under `permit`, in its place.
+    /// A run of `tool` under `permit` with `arguments` as JSON text.
     #[must_use]
-    pub fn order(&self, tool: &ToolName, permit: Permit, arguments: String) -> Order {
+    pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
         let grant = permit.grant().clone();
-        let place = match (self.places.get(tool), &self.ring) {
-            (Some(Place::Ring), Some(ring)) => {
-                Placed::Ring(ring.order(tool, permit, channel::Task::Invoke { arguments }))
+        let assigned = match (self.placements.get(tool), &self.ring) {
+            (Some(Placement::Ring), Some(ring)) => {
+                AssignedRun::Ring(ring.job_request(tool, permit, channel::Task::Invoke { arguments }))
             }
-            (Some(Place::Inline(artifact)), _) => Placed::Inline(artifact.clone(), permit, arguments),
-            (Some(Place::Ring), None) | (Some(Place::Nowhere(_)) | None, _) => Placed::Nowhere,
+            (Some(Placement::Inline(artifact)), _) => {
+                AssignedRun::Inline(artifact.clone(), permit, arguments)
+            }
+            (Some(Placement::Ring), None) | (Some(Placement::Unavailable(_)) | None, _) => {
+                AssignedRun::Unavailable
+            }
         };
-        Order { grant, place }
+        RunRequest { grant, assigned }
     }
 
-    /// Makes ready what can be before the run may begin: nothing of the guest's runs. `None` when that is nothing.
-    pub async fn prepare(&self, order: &Order) -> Option<Prepared> {
-        match (&order.place, &self.ring) {
-            (Placed::Ring(job), Some(ring)) => ring.prepare(job, &order.grant).await,
-            (Placed::Ring(_), None) | (Placed::Inline(..) | Placed::Nowhere, _) => None,
+    /// Prepares a child for the run before it may begin; no code of the guest runs. `None` when nothing can be
+    /// prepared ahead: [`Self::run`] then does all of it.
+    pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
+        match (&request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.prepare(job, &request.grant).await,
+            (AssignedRun::Ring(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
         }
     }
 
-    /// The handle by which a run over `network` can be watched, and stopped by `abort`; `witness` is told of it as
-    /// it goes on. The run's clock starts here.
+    /// The observer of a run over `network`, which `abort` can stop; `events` receives its events. The run's clock
+    /// starts now.
     #[must_use]
-    pub fn begin(&self, order: &Order, network: Network, abort: Arc<Abort>, witness: Witness) -> Execution {
-        Execution::begin(&order.grant, network, abort, Accounting::Thread, witness, self.clock.monotonic())
+    pub fn begin(
+        &self,
+        request: &RunRequest,
+        network: Network,
+        abort: Arc<Abort>,
+        events: EventSink,
+    ) -> Execution {
+        let grant = request.grant.clone();
+        Execution::begin(grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
     }
 
-    /// What is to be reported of a run when this process ends without a word.
+    /// The outcome to be reported if this process dies during the run.
     #[must_use]
-    pub fn lost(&self, order: &Order) -> Outcome {
-        let never_begun = self.begin(order, Network::Off, Arc::default(), Witness::default());
-        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.began())
+    pub fn lost_outcome(&self, request: &RunRequest) -> Outcome {
+        let never_begun = self.begin(request, Network::Off, Arc::default(), EventSink::default());
+        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.started_at())
     }
 
-    /// Runs one guest where its tool belongs, in what was prepared for it. At its end all of its connections are
-    /// closed.
-    pub async fn run(&self, order: Order, prepared: Option<Prepared>, execution: &Execution) -> Outcome {
-        let outcome = match (order.place, &self.ring) {
-            (Placed::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
-            (Placed::Inline(artifact, permit, arguments), _) => {
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network
+    /// connections are closed at its end.
+    pub async fn run(
+        &self,
+        request: RunRequest,
+        prepared: Option<PreparedChild>,
+        execution: &Execution,
+    ) -> Outcome {
+        let outcome = match (request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+            (AssignedRun::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (Placed::Ring(_), None) | (Placed::Nowhere, _) => {
+            (AssignedRun::Ring(_), None) | (AssignedRun::Unavailable, _) => {
                 let end = End::Unlinkable("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }

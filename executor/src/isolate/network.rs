@@ -1,25 +1,27 @@
-//! The network of a run in a process of its own: what the guest asks goes over a socket pair to the server,
-//! which judges and does it.
+//! The network of a run in a process of its own: the guest's requests go over a socket pair to the server, which
+//! authorizes and performs them.
 //!
 //! ```text
 //! child                                            server
-//!   Open, Data…, End  ── upload ────▶  the run's Line  (or Abort: the guest gave it up)
-//!   Head, Data…, End  ◀── download ──                  (or Refused, before the head or after it)
-//!   Credit            ◀─ each side ─▶                  so much was taken and may be sent again
-//!   Enough            ◀──────────────                  no more of the upload is taken
+//!   Open, Data…, End  ── upload ────▶  the run's session  (or Abort: the guest cancels the stream)
+//!   Head, Data…, End  ◀── download ──                     (or Refused, before the head or after it)
+//!   Credit            ◀─ each side ─▶                     bytes were consumed and may be sent again
+//!   StopSending       ◀──────────────                     the rest of the upload is not read
 //! ```
-//! A stream is a request with its answer; a look-up, which has heads only; or a connection, whose directions
-//! end each for itself, and which lives until the child aborts it or it is refused. A frame is a kind, the number of a stream, a length and that many bytes. Neither side holds more of a
-//! stream than [`WINDOW_BYTES`] that the other has not taken. The server bounds all that a child may say,
-//! and stops listening at the first frame that makes no sense; all its streams end with that.
+//! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
+//! end independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
+//! of a stream, a length and that many bytes. At most [`WINDOW_BYTES`] of a stream's direction are sent but not yet
+//! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
+//! first invalid frame.
 //!
-//! In the child one thread reads, which is started before the process is confined: afterwards no thread
-//! can be, and no system call that receives is left but `read`.
+//! In the child one thread reads. It is started before the process is confined: afterwards no thread can be started,
+//! and `read` is the only receiving system call.
 
 use super::confine::Confinement;
-use super::zygote::refused;
+use super::zygote::confine_io_error;
 use crate::egress::{
-    Body, Carrier, Connecting, Failure, Line, LookingUp, MAX_HEAD_BYTES, Patience, Refusal, Sending,
+    Body, ConnectFuture, EgressError, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkError,
+    NetworkSession, SendFuture, Timeouts,
 };
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
@@ -41,54 +43,55 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The most bytes of a stream, in one direction, that are on their way.
+/// The most bytes of a stream that are in flight in one direction.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The most bytes of one frame of a body.
-const PIECE_BYTES: usize = 64 << 10;
-/// What a piece takes of a window at least, so that many small ones cost no more memory than few large ones.
+/// The most bytes of one `Data` frame.
+const MAX_CHUNK_BYTES: usize = 64 << 10;
+/// The least cost of a chunk against a window.
+// A peer that sends single bytes then costs no more memory than one that sends large chunks.
 const MIN_FRAME_COST: usize = 1 << 10;
-/// The most bytes of a frame with a head, whose text may be longer than what it stands for.
+/// The most bytes of a frame with a head. As JSON, a head may be longer than on the wire.
 const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
-/// How often a child may open streams beyond the requests of its run, and the connections that look-ups have
-/// paid for, which are all refused: a guest that does not take no for an answer.
+/// The number of streams that a child may open in addition to its run's requests and connections.
+// The server refuses all of these; the bound is for a guest that keeps trying.
 const MAX_REJECTED_STREAMS: u32 = 1024;
-/// How much is taken of a stream before the other side is told, but at its end.
+/// The consumed bytes after which credit is returned to the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// The stack of the thread that reads in a child.
+/// The stack of the child's reading thread, in bytes.
 const READER_STACK_BYTES: usize = 256 << 10;
 
-/// What a frame is about. The values are what is written.
+/// The kind of a frame. The numbers are the encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
-    /// What is asked, as [`Opening`].
+enum FrameKind {
+    /// A new stream, with an [`OpenFrame`].
     Open = 1,
-    /// A piece of a body.
+    /// A chunk of a body.
     Data = 2,
     /// The end of a body.
     End = 3,
-    /// The child wants no more of this stream.
+    /// The child cancels the stream.
     Abort = 4,
-    /// So many bytes were taken.
+    /// The number of bytes that were consumed.
     Credit = 5,
-    /// What is answered first, as [`Heading`].
+    /// The head of the response, a [`ResponseHead`].
     Head = 6,
-    /// The end of a stream before its time, as a [`Refusal`].
+    /// The failure of a stream, an [`EgressError`].
     Refused = 7,
-    /// The server takes no more of what the child sends over this connection.
-    Enough = 8,
+    /// The server reads no more of this connection's upload.
+    StopSending = 8,
 }
 
-/// What is asked.
+/// The content of an `Open` frame.
 #[derive(Debug, Serialize, Deserialize)]
-enum Opening {
+enum OpenFrame {
     /// The head of a request.
     Request {
         method: String,
         uri: String,
         fields: Vec<(String, String)>,
         body: bool,
-        patience: Patience,
+        timeouts: Timeouts,
     },
     LookUp {
         name: String,
@@ -98,7 +101,7 @@ enum Opening {
     },
 }
 
-impl Opening {
+impl OpenFrame {
     fn kind(&self) -> StreamKind {
         match self {
             Self::Request { .. } | Self::LookUp { .. } => StreamKind::Exchange,
@@ -107,18 +110,19 @@ impl Opening {
     }
 }
 
-/// How a stream goes on.
+/// The life cycle of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StreamKind {
-    /// It is over with the end of the download.
+    /// Ends with its download.
     Exchange,
-    /// Each direction ends for itself. A piece of the upload is sent when the one before it was taken, so
-    /// that whoever sends knows what has gone out.
+    /// Its directions end independently. A chunk of the upload is sent when the previous one has been consumed.
+    // A guest whose bytes are reported as flushed may end in the next moment, so a chunk counts as sent only when the
+    // kernel has it.
     Connection,
 }
 
 impl StreamKind {
-    /// How much of an upload is taken before the child is told, but at its end.
+    /// The consumed bytes of an upload after which credit is returned.
     fn credit(self) -> usize {
         match self {
             Self::Exchange => CREDIT_BYTES,
@@ -127,10 +131,10 @@ impl StreamKind {
     }
 }
 
-/// What is answered first.
+/// The content of a `Head` frame.
 #[derive(Debug, Serialize, Deserialize)]
-enum Heading {
-    /// The head of an answer.
+enum ResponseHead {
+    /// The head of an HTTP response.
     Answer {
         status: u16,
         fields: Vec<(String, String)>,
@@ -139,51 +143,51 @@ enum Heading {
     Connected,
 }
 
-type Refusable<T> = std::result::Result<T, Refusal>;
+type Refusable<T> = std::result::Result<T, EgressError>;
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Debug)]
 struct Frame {
-    kind: Kind,
+    kind: FrameKind,
     stream: u32,
     content: Bytes,
 }
 
-/// Kind, stream, length.
+/// One byte of kind, four of stream number, four of length.
 const HEADER_BYTES: usize = 9;
 
-fn nonsense() -> Error {
-    Error::new(ErrorKind::InvalidData, "a frame makes no sense here")
+fn protocol_error() -> Error {
+    Error::new(ErrorKind::InvalidData, "invalid or unexpected frame")
 }
 
-fn header(header: [u8; HEADER_BYTES]) -> Result<(Kind, u32, usize)> {
+fn decode_header(header: [u8; HEADER_BYTES]) -> Result<(FrameKind, u32, usize)> {
     let [kind, s0, s1, s2, s3, l0, l1, l2, l3] = header;
     let kind = match kind {
-        1 => Kind::Open,
-        2 => Kind::Data,
-        3 => Kind::End,
-        4 => Kind::Abort,
-        5 => Kind::Credit,
-        6 => Kind::Head,
-        7 => Kind::Refused,
-        8 => Kind::Enough,
-        _ => return Err(nonsense()),
+        1 => FrameKind::Open,
+        2 => FrameKind::Data,
+        3 => FrameKind::End,
+        4 => FrameKind::Abort,
+        5 => FrameKind::Credit,
+        6 => FrameKind::Head,
+        7 => FrameKind::Refused,
+        8 => FrameKind::StopSending,
+        _ => return Err(protocol_error()),
     };
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
     let most = match kind {
-        Kind::Open | Kind::Head => MAX_HEAD_FRAME_BYTES,
-        Kind::Data => PIECE_BYTES,
-        Kind::End | Kind::Abort | Kind::Enough => 0,
-        Kind::Credit => 4,
-        Kind::Refused => 256,
+        FrameKind::Open | FrameKind::Head => MAX_HEAD_FRAME_BYTES,
+        FrameKind::Data => MAX_CHUNK_BYTES,
+        FrameKind::End | FrameKind::Abort | FrameKind::StopSending => 0,
+        FrameKind::Credit => 4,
+        FrameKind::Refused => 256,
     };
     if length > most {
-        return Err(nonsense());
+        return Err(protocol_error());
     }
     Ok((kind, u32::from_le_bytes([s0, s1, s2, s3]), length))
 }
 
-fn frame(kind: Kind, stream: u32, content: &[u8]) -> Vec<u8> {
+fn encode_frame(kind: FrameKind, stream: u32, content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(HEADER_BYTES + content.len());
     bytes.push(kind as u8);
@@ -193,27 +197,27 @@ fn frame(kind: Kind, stream: u32, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn written(kind: Kind, stream: u32, content: &impl Serialize) -> Vec<u8> {
-    // Plain values, which always can be written.
-    frame(kind, stream, &serde_json::to_vec(content).unwrap_or_default())
+fn encode_json_frame(kind: FrameKind, stream: u32, content: &impl Serialize) -> Vec<u8> {
+    // Plain values without maps: serializing them cannot fail.
+    encode_frame(kind, stream, &serde_json::to_vec(content).unwrap_or_default())
 }
 
-fn credit(stream: u32, bytes: usize) -> Vec<u8> {
-    frame(Kind::Credit, stream, &u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes())
+fn encode_credit(stream: u32, bytes: usize) -> Vec<u8> {
+    encode_frame(FrameKind::Credit, stream, &u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes())
 }
 
-fn credited(content: &[u8]) -> Result<usize> {
-    let bytes = u32::from_le_bytes(content.try_into().map_err(|_| nonsense())?);
-    usize::try_from(bytes).map_err(|_| nonsense())
+fn decode_credit(content: &[u8]) -> Result<usize> {
+    let bytes = u32::from_le_bytes(content.try_into().map_err(|_| protocol_error())?);
+    usize::try_from(bytes).map_err(|_| protocol_error())
 }
 
-/// Header fields as text: a byte of a value is the character of the same number.
-fn told(fields: &HeaderMap) -> Vec<(String, String)> {
+/// Header fields as text; each byte of a value becomes the character with the same number.
+fn encode_headers(fields: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
     fields.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }
 
-fn heard(fields: Vec<(String, String)>) -> Option<HeaderMap> {
+fn decode_headers(fields: Vec<(String, String)>) -> Option<HeaderMap> {
     let fields = fields.into_iter().map(|(name, value)| {
         let value = value.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<_>>>()?;
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
@@ -226,100 +230,110 @@ fn heard(fields: Vec<(String, String)>) -> Option<HeaderMap> {
     Some(map)
 }
 
-/// What a piece of so many bytes takes of a window.
+/// Flow-control cost of a chunk of the given size.
 fn weight(bytes: usize) -> usize {
     bytes.max(MIN_FRAME_COST)
 }
 
-/// The pieces of a body that come over the socket.
-struct Pieces {
+/// A body that arrives over the socket, in chunks.
+struct BodyStream {
     arrived: mpsc::UnboundedReceiver<Refusable<Bytes>>,
-    /// How much was taken and not told yet, in weight.
+    /// The cost of chunks that were consumed, but for which no credit was returned yet.
     taken: usize,
-    /// How much is told at once.
+    /// The cost at which credit is returned.
     credit: usize,
-    /// What the other side may not have more of on the way.
+    /// The cost of the chunks in flight, shared with [`RecvWindow`], which enforces the limit.
     waiting: Arc<AtomicUsize>,
-    tell: Box<dyn Fn(usize) + Send>,
-    /// What ends when nobody reads any more.
-    reader: Option<Reader>,
+    return_credit: Box<dyn Fn(usize) + Send>,
+    /// Notifies the other side when this body is dropped.
+    reader: Option<DropNotice>,
 }
 
-/// Who is told that nobody reads any more.
-enum Reader {
-    /// In the child: the stream lives as long as its download is read.
-    Child { _stream: Forgotten },
-    /// In the server, of the upload of a connection.
-    Server { _told: Told },
+/// The notification that a body is no longer read.
+enum DropNotice {
+    /// In the child: the stream ends when its download is no longer read.
+    Child { _stream: StreamGuard },
+    /// In the server, for the upload of a connection.
+    Server { _notice: SendOnDrop },
 }
 
 /// Sends a frame when it is dropped.
-struct Told {
+struct SendOnDrop {
     frame: Vec<u8>,
     to: mpsc::UnboundedSender<Vec<u8>>,
 }
 
-impl Drop for Told {
+impl Drop for SendOnDrop {
     fn drop(&mut self) {
-        // Nobody writes any more when the child is gone.
+        // Fails if the child has ended, which ends the stream as well.
         let _gone = self.to.send(std::mem::take(&mut self.frame));
     }
 }
 
-impl http_body::Body for Pieces {
+impl http_body::Body for BodyStream {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Refusable<BodyFrame<Bytes>>>> {
-        // Whoever asks for the next piece is done with those before it.
+        // Polling for the next chunk acknowledges all previous ones.
         if self.taken >= self.credit {
             let taken = std::mem::take(&mut self.taken);
             self.waiting.fetch_sub(taken, Ordering::SeqCst);
-            (self.tell)(taken);
+            (self.return_credit)(taken);
         }
-        let piece = std::task::ready!(self.arrived.poll_recv(context));
-        if let Some(Ok(bytes)) = &piece {
+        let chunk = std::task::ready!(self.arrived.poll_recv(context));
+        if let Some(Ok(bytes)) = &chunk {
             self.taken += weight(bytes.len());
         }
-        Poll::Ready(piece.map(|piece| piece.map(BodyFrame::data)))
+        Poll::Ready(chunk.map(|chunk| chunk.map(BodyFrame::data)))
     }
 }
 
-/// One direction of a stream, at the side that receives.
-struct Inlet {
-    pieces: mpsc::UnboundedSender<Refusable<Bytes>>,
+/// The receiving end of one direction of a stream.
+struct RecvWindow {
+    chunks: mpsc::UnboundedSender<Refusable<Bytes>>,
     waiting: Arc<AtomicUsize>,
 }
 
-impl Inlet {
-    fn new(credit: usize, tell: impl Fn(usize) + Send + 'static) -> (Self, Pieces) {
-        let (pieces, arrived) = mpsc::unbounded_channel();
+impl RecvWindow {
+    fn new(credit: usize, return_credit: impl Fn(usize) + Send + 'static) -> (Self, BodyStream) {
+        let (chunks, arrived) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
-        let inlet = Self { pieces, waiting: Arc::clone(&waiting) };
-        (inlet, Pieces { arrived, taken: 0, credit, waiting, tell: Box::new(tell), reader: None })
+        let recv_window = Self { chunks, waiting: Arc::clone(&waiting) };
+        (
+            recv_window,
+            BodyStream {
+                arrived,
+                taken: 0,
+                credit,
+                waiting,
+                return_credit: Box::new(return_credit),
+                reader: None,
+            },
+        )
     }
 
-    fn take(&self, piece: Bytes) -> Result<()> {
-        let weight = weight(piece.len());
+    fn take(&self, chunk: Bytes) -> Result<()> {
+        let weight = weight(chunk.len());
         if self.waiting.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
-            return Err(nonsense());
+            return Err(protocol_error());
         }
-        // Whoever reads may have gone.
-        let _unread = self.pieces.send(Ok(piece));
+        // The reader may have been dropped; the rest of the body is then discarded.
+        let _unread = self.chunks.send(Ok(chunk));
         Ok(())
     }
 }
 
-/// One direction of a stream, at the side that sends.
-struct Outlet {
-    /// How many bytes may be sent.
+/// The sending end of one direction of a stream.
+struct SendWindow {
+    /// One permit for each byte that may be sent.
     window: Arc<Semaphore>,
 }
 
-impl Outlet {
+impl SendWindow {
     fn new() -> (Self, Arc<Semaphore>) {
         let window = Arc::new(Semaphore::new(WINDOW_BYTES));
         (Self { window: Arc::clone(&window) }, window)
@@ -327,53 +341,53 @@ impl Outlet {
 
     fn credit(&self, bytes: usize) -> Result<()> {
         if self.window.available_permits().saturating_add(bytes) > WINDOW_BYTES {
-            return Err(nonsense());
+            return Err(protocol_error());
         }
         self.window.add_permits(bytes);
         Ok(())
     }
 }
 
-impl Drop for Outlet {
+impl Drop for SendWindow {
     fn drop(&mut self) {
-        // Nobody gives credit any more.
+        // No more credit will arrive: a sender that waits for it has to fail.
         self.window.close();
     }
 }
 
-/// Sends all of a body in pieces, each when there is room for it. Of an upload over a connection each part is
-/// waited for until it was taken.
+/// Sends a body in chunks, each when the window has room for it. With `awaited`, each part is sent only after the
+/// previous one has been consumed.
 async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(Bytes)) -> Refusable<()> {
     let room = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
     while let Some(part) = body.frame().await {
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
-            let piece = rest.split_to(rest.len().min(PIECE_BYTES));
-            room(weight(piece.len())).await.map_err(|_| Failure::Over)?.forget();
-            send(piece);
+            let chunk = rest.split_to(rest.len().min(MAX_CHUNK_BYTES));
+            room(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
+            send(chunk);
         }
         if awaited {
-            drop(room(WINDOW_BYTES).await.map_err(|_| Failure::Over)?);
+            drop(room(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
         }
     }
     Ok(())
 }
 
-/// The streams of one child.
-type Streams = Arc<Mutex<HashMap<u32, Served>>>;
+/// The streams of one child, by number.
+type Streams = Arc<Mutex<HashMap<u32, ServerStream>>>;
 
-/// A stream as the server knows it.
-struct Served {
-    upload: Option<Inlet>,
-    download: Outlet,
+/// The server's state of a stream.
+struct ServerStream {
+    upload: Option<RecvWindow>,
+    download: SendWindow,
     task: AbortHandle,
-    /// Ends when all that the task held is gone, its place among the run's connections too.
+    /// Completes when everything that the task held has been dropped, including its slot among the run's connections.
     gone: oneshot::Receiver<Infallible>,
 }
 
-/// Carries what one child asks to its run's line, until the child is gone or says what makes no
-/// sense. To be dropped when the run ends.
-pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
+/// Serves the network requests of one child with its run's session. Returns when the child has ended, or with an error
+/// at the first invalid frame. The future has to be dropped when the run ends.
+pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
     // Bounded by the windows of the streams, and by how many a child may open.
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
@@ -387,60 +401,66 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
         let (mut last, mut opened) = (0, 0);
-        let budgets = line.budgets();
-        // At the most each byte that is sent has a frame of its own. Credit comes in quarters of a window, and
-        // each byte that is received may have taken the least weight of one.
+        let budgets = session.budgets();
+        // In the worst case each sent byte has a frame of its own. Credit is returned in quarters of a window, and each
+        // received byte may have cost the minimum.
         let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
         let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
         let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
         left = left.saturating_add(1 << 20);
-        while let Some(Frame { kind, stream, content }) = next(&mut from_child).await? {
+        while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
             let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
-            left = left.checked_sub(length).ok_or_else(nonsense)?;
-            left_frames = left_frames.checked_sub(1).ok_or_else(nonsense)?;
+            left = left.checked_sub(length).ok_or_else(protocol_error)?;
+            left_frames = left_frames.checked_sub(1).ok_or_else(protocol_error)?;
             let aborted = {
                 let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
                 match kind {
-                    Kind::Open => {
+                    FrameKind::Open => {
                         opened += 1;
                         let most = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
                         if stream <= last || opened > most {
-                            return Err(nonsense());
+                            return Err(protocol_error());
                         }
                         last = stream;
-                        // What is on its way when it is refused is lost.
+                        // Chunks in flight when a stream is refused are lost, but count.
                         left = left.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
                         left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
                         while tasks.try_join_next().is_some() {}
-                        let opening = serde_json::from_slice(&content).map_err(|_| nonsense())?;
-                        // The task takes its stream out of the list, which is locked until it is in.
-                        known.insert(stream, open(&line, stream, opening, &frames, &streams, &mut tasks)?);
+                        let opening = serde_json::from_slice(&content).map_err(|_| protocol_error())?;
+                        // The task removes its own stream at its end. The lock is held until the stream is in the
+                        // map, so a task that ends at once cannot remove it too early.
+                        known.insert(
+                            stream,
+                            serve_stream(&session, stream, opening, &frames, &streams, &mut tasks)?,
+                        );
                         None
                     }
-                    Kind::Data => {
-                        // A stream that has just ended here may not have ended there yet.
-                        let inlet = known.get(&stream).and_then(|served| served.upload.as_ref());
-                        inlet.map_or(Ok(()), |inlet| inlet.take(content))?;
+                    FrameKind::Data => {
+                        // The child may not have received the end of this stream yet.
+                        let recv_window = known.get(&stream).and_then(|served| served.upload.as_ref());
+                        recv_window.map_or(Ok(()), |recv_window| recv_window.take(content))?;
                         None
                     }
-                    Kind::End => {
+                    FrameKind::End => {
                         if let Some(served) = known.get_mut(&stream) {
                             served.upload = None;
                         }
                         None
                     }
-                    Kind::Abort => known.remove(&stream),
-                    Kind::Credit => {
-                        let bytes = credited(&content)?;
+                    FrameKind::Abort => known.remove(&stream),
+                    FrameKind::Credit => {
+                        let bytes = decode_credit(&content)?;
                         known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
                         None
                     }
-                    Kind::Head | Kind::Refused | Kind::Enough => return Err(nonsense()),
+                    FrameKind::Head | FrameKind::Refused | FrameKind::StopSending => {
+                        return Err(protocol_error());
+                    }
                 }
             };
-            if let Some(Served { task, gone, .. }) = aborted {
+            if let Some(ServerStream { task, gone, .. }) = aborted {
                 task.abort();
-                // What is asked next finds the place free.
+                // The child's next request has to find the slot free.
                 let _gone = gone.await;
             }
         }
@@ -453,154 +473,159 @@ pub(super) async fn carry(line: Arc<Line>, socket: UnixStream) -> Result<()> {
 }
 
 /// Reads one frame; `None` at the end.
-async fn next(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Option<Frame>> {
+async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Option<Frame>> {
     let mut head = [0; HEADER_BYTES];
     if from.read(&mut head[..1]).await? == 0 {
         return Ok(None);
     }
     from.read_exact(&mut head[1..]).await?;
-    let (kind, stream, length) = header(head)?;
+    let (kind, stream, length) = decode_header(head)?;
     let mut content = vec![0; length];
     from.read_exact(&mut content).await?;
     Ok(Some(Frame { kind, stream, content: content.into() }))
 }
 
-/// Begins to serve a stream.
-fn open(
-    line: &Arc<Line>,
+/// Starts to serve a stream.
+fn serve_stream(
+    session: &Arc<NetworkSession>,
     stream: u32,
-    opening: Opening,
+    opening: OpenFrame,
     frames: &mpsc::UnboundedSender<Vec<u8>>,
     streams: &Streams,
     tasks: &mut JoinSet<()>,
-) -> Result<Served> {
+) -> Result<ServerStream> {
     let kind = opening.kind();
     let credits = frames.clone();
-    let (inlet, mut pieces) =
-        Inlet::new(kind.credit(), move |bytes| drop(credits.send(credit(stream, bytes))));
-    let (asked, uploads) = match opening {
-        Opening::Request { method, uri, fields, body, patience } => {
+    let (recv_window, mut chunks) =
+        RecvWindow::new(kind.credit(), move |bytes| drop(credits.send(encode_credit(stream, bytes))));
+    let (request, uploads) = match opening {
+        OpenFrame::Request { method, uri, fields, body, timeouts } => {
             let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
-            let mut request = Request::new(if body { pieces.boxed_unsync() } else { nothing() });
-            *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| nonsense())?;
-            *request.uri_mut() = uri.parse::<Uri>().map_err(|_| nonsense())?;
-            *request.headers_mut() = heard(fields).ok_or_else(nonsense)?;
-            (Asking::Request(Box::new(request), patience), body)
+            let mut request = Request::new(if body { chunks.boxed_unsync() } else { nothing() });
+            *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| protocol_error())?;
+            *request.uri_mut() = uri.parse::<Uri>().map_err(|_| protocol_error())?;
+            *request.headers_mut() = decode_headers(fields).ok_or_else(protocol_error)?;
+            (StreamRequest::Request(Box::new(request), timeouts), body)
         }
-        Opening::LookUp { name } => (Asking::LookUp(name), false),
-        Opening::Connect { address } => {
-            let told = Told { frame: frame(Kind::Enough, stream, &[]), to: frames.clone() };
-            pieces.reader = Some(Reader::Server { _told: told });
-            (Asking::Connect(address, pieces.boxed_unsync()), true)
+        OpenFrame::LookUp { name } => (StreamRequest::LookUp(name), false),
+        OpenFrame::Connect { address } => {
+            let notice =
+                SendOnDrop { frame: encode_frame(FrameKind::StopSending, stream, &[]), to: frames.clone() };
+            chunks.reader = Some(DropNotice::Server { _notice: notice });
+            (StreamRequest::Connect(address, chunks.boxed_unsync()), true)
         }
     };
-    let (download, window) = Outlet::new();
-    let (line, frames, streams) = (Arc::clone(line), frames.clone(), Arc::clone(streams));
+    let (download, window) = SendWindow::new();
+    let (session, frames, streams) = (Arc::clone(session), frames.clone(), Arc::clone(streams));
     let (held, gone) = oneshot::channel();
     let task = tasks.spawn(async move {
-        // The first value of a task is dropped after all others.
+        // Values are dropped in reverse order, so this one signals that all others are gone.
         let _held = held;
-        // Nobody writes any more when the child is gone.
+        // Fails if the child has ended, which ends this task as well.
         let send = |frame| drop(frames.send(frame));
         let answered = async {
-            let (heading, mut body) = asked.answered(line).await?;
-            send(written(Kind::Head, stream, &heading));
+            let (heading, mut body) = request.perform(session).await?;
+            send(encode_json_frame(FrameKind::Head, stream, &heading));
             if let Some(body) = &mut body {
-                pump(body, &window, false, |piece| send(frame(Kind::Data, stream, &piece))).await?;
+                pump(body, &window, false, |chunk| send(encode_frame(FrameKind::Data, stream, &chunk)))
+                    .await?;
             }
             match kind {
                 StreamKind::Exchange => {
-                    // With it goes its place, which whoever sees the end may want for the next one.
+                    // The body holds the stream's slot, which the child may want as soon as it sees the end.
                     drop(body);
-                    send(frame(Kind::End, stream, &[]));
+                    send(encode_frame(FrameKind::End, stream, &[]));
                     Refusable::Ok(())
                 }
                 StreamKind::Connection => {
-                    send(frame(Kind::End, stream, &[]));
-                    // What the guest sends may go on. The connection ends when its download is dropped.
+                    send(encode_frame(FrameKind::End, stream, &[]));
+                    // The upload may continue. The connection ends when its download is dropped.
                     std::future::pending().await
                 }
             }
         };
         if let Err(refusal) = answered.await {
-            send(written(Kind::Refused, stream, &refusal));
+            send(encode_json_frame(FrameKind::Refused, stream, &refusal));
         }
         streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
     });
-    Ok(Served { upload: uploads.then_some(inlet), download, task, gone })
+    Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, gone })
 }
 
-/// What a child asks, as the line takes it.
-enum Asking {
-    Request(Box<Request<Body>>, Patience),
+/// A child's request in the form that the session accepts.
+enum StreamRequest {
+    Request(Box<Request<Body>>, Timeouts),
     LookUp(String),
     Connect(SocketAddr, Body),
 }
 
-impl Asking {
-    /// What comes first of the answer, and what comes after it.
-    async fn answered(self, line: Arc<Line>) -> Refusable<(Heading, Option<Body>)> {
+impl StreamRequest {
+    /// The head of the response, and its body if it has one.
+    async fn perform(self, session: Arc<NetworkSession>) -> Refusable<(ResponseHead, Option<Body>)> {
         Ok(match self {
-            Self::Request(request, patience) => {
-                let (head, body) = line.send(*request, patience).await?.into_parts();
-                let heading = Heading::Answer { status: head.status.as_u16(), fields: told(&head.headers) };
+            Self::Request(request, timeouts) => {
+                let (head, body) = session.send(*request, timeouts).await?.into_parts();
+                let heading = ResponseHead::Answer {
+                    status: head.status.as_u16(),
+                    fields: encode_headers(&head.headers),
+                };
                 (heading, Some(body))
             }
-            Self::LookUp(name) => (Heading::Found(line.look_up(name).await?), None),
+            Self::LookUp(name) => (ResponseHead::Found(session.look_up(name).await?), None),
             Self::Connect(address, upload) => {
-                (Heading::Connected, Some(line.connect(address, upload).await?))
+                (ResponseHead::Connected, Some(session.connect(address, upload).await?))
             }
         })
     }
 }
 
-/// A stream as the child knows it.
-struct Asked {
+/// The child's state of a stream.
+struct ChildStream {
     kind: StreamKind,
-    /// Who waits for the head; it comes once.
-    head: Option<oneshot::Sender<Refusable<Heading>>>,
-    /// Until the download has ended.
-    download: Option<Inlet>,
-    /// Until no more of the upload is taken.
-    upload: Option<Outlet>,
+    /// The receiver of the head; `None` once it has arrived.
+    head: Option<oneshot::Sender<Refusable<ResponseHead>>>,
+    /// `None` once the download has ended.
+    download: Option<RecvWindow>,
+    /// `None` once the server reads no more of the upload.
+    upload: Option<SendWindow>,
 }
 
-/// The network of a run, in its own process.
-pub(super) struct Remote {
+/// The network of a run, in the run's own process.
+pub(super) struct RemoteNetwork {
     socket: File,
     writing: Mutex<()>,
     next: AtomicU32,
-    streams: Mutex<Option<HashMap<u32, Asked>>>,
+    streams: Mutex<Option<HashMap<u32, ChildStream>>>,
 }
 
-/// Forgets a stream when it is dropped, and tells the server, which ends it if it goes on.
-struct Forgotten {
-    remote: Arc<Remote>,
+/// Removes a stream when it is dropped, and sends the server an `Abort` if the stream has not ended.
+struct StreamGuard {
+    remote: Arc<RemoteNetwork>,
     stream: u32,
-    /// What sends the upload.
+    /// The task that sends the upload.
     upload: Option<AbortHandle>,
 }
 
-impl Drop for Forgotten {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         if let Some(upload) = &self.upload {
             upload.abort();
         }
-        let known = self.remote.with(|streams| streams.remove(&self.stream));
+        let known = self.remote.with_streams(|streams| streams.remove(&self.stream));
         if known.is_some() {
-            self.remote.tell(&frame(Kind::Abort, self.stream, &[]));
+            self.remote.send_frame(&encode_frame(FrameKind::Abort, self.stream, &[]));
         }
     }
 }
 
-impl Remote {
-    /// The way to the server over `socket`, with the thread that reads from it. Call it before the process
-    /// is confined.
+impl RemoteNetwork {
+    /// Starts the thread that reads from `socket`. To be called before the process is confined.
     ///
     /// # Errors
-    /// When no thread can be started, or the thread cannot be confined.
+    /// No thread can be started, or the thread cannot be confined.
     pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
-        // A file is read by `read`, and a socket by a call that a guest's process may not make.
+        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may
+        // not call.
         let mut reading = File::from(socket.try_clone()?);
         let remote = Arc::new(Self {
             socket: File::from(socket),
@@ -612,172 +637,185 @@ impl Remote {
         let (did, done) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("network".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {
-            let confined = confinement.bystander().map_err(refused);
+            let confined = confinement.confine_aux_thread().map_err(confine_io_error);
             let failed = confined.is_err();
             let _nobody_waits = did.send(confined);
-            while !failed && reader.read(&mut reading).is_ok() {}
-            // What waits ends, and nothing begins any more.
+            while !failed && reader.dispatch_frame(&mut reading).is_ok() {}
+            // Fails every pending request, and every later one.
             *reader.streams.lock().unwrap_or_else(PoisonError::into_inner) = None;
         })?;
         done.recv().map_err(Error::other)??;
         Ok(remote)
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut HashMap<u32, Asked>) -> Option<T>) -> Option<T> {
+    fn with_streams<T>(&self, work: impl FnOnce(&mut HashMap<u32, ChildStream>) -> Option<T>) -> Option<T> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.as_mut().and_then(work)
     }
 
-    fn tell(&self, frame: &[u8]) {
+    fn send_frame(&self, frame: &[u8]) {
+        // Frames must not interleave: the guest and uploads write from several tasks.
         let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        // A server that is gone ends this process.
+        // Fails only if the server has ended, and this process ends with it.
         let _nobody_listens = (&self.socket).write_all(frame);
     }
 
-    /// Reads one frame and hands it on.
-    fn read(&self, from: &mut File) -> Result<()> {
+    /// Reads one frame and dispatches it.
+    fn dispatch_frame(&self, from: &mut File) -> Result<()> {
         let mut head = [0; HEADER_BYTES];
         from.read_exact(&mut head)?;
-        let (kind, stream, length) = header(head)?;
+        let (kind, stream, length) = decode_header(head)?;
         let mut content = vec![0; length];
         from.read_exact(&mut content)?;
         match kind {
-            Kind::Head => {
+            FrameKind::Head => {
                 let heading = serde_json::from_slice(&content)?;
-                let waits = self.with(|streams| streams.get_mut(&stream)?.head.take());
+                let waits = self.with_streams(|streams| streams.get_mut(&stream)?.head.take());
                 let _given_up = waits.map(|waits| waits.send(Ok(heading)));
             }
-            Kind::Data => {
-                self.with(|streams| Some(streams.get(&stream)?.download.as_ref()?.take(content.into())))
-                    .transpose()?;
+            FrameKind::Data => {
+                self.with_streams(|streams| {
+                    Some(streams.get(&stream)?.download.as_ref()?.take(content.into()))
+                })
+                .transpose()?;
             }
-            Kind::End => drop(self.with(|streams| {
-                let asked = streams.get_mut(&stream)?;
-                asked.download = None;
-                (asked.kind == StreamKind::Exchange).then(|| streams.remove(&stream))
+            FrameKind::End => drop(self.with_streams(|streams| {
+                let child_stream = streams.get_mut(&stream)?;
+                child_stream.download = None;
+                (child_stream.kind == StreamKind::Exchange).then(|| streams.remove(&stream))
             })),
-            Kind::Refused => {
+            FrameKind::Refused => {
                 let refusal = serde_json::from_slice(&content)?;
-                if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
-                    asked.fail(refusal);
+                if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
+                    child_stream.fail(refusal);
                 }
             }
-            Kind::Credit => {
-                let bytes = credited(&content)?;
-                self.with(|streams| Some(streams.get(&stream)?.upload.as_ref()?.credit(bytes)))
+            FrameKind::Credit => {
+                let bytes = decode_credit(&content)?;
+                self.with_streams(|streams| Some(streams.get(&stream)?.upload.as_ref()?.credit(bytes)))
                     .transpose()?;
             }
-            Kind::Enough => drop(self.with(|streams| streams.get_mut(&stream)?.upload.take())),
-            Kind::Open | Kind::Abort => return Err(nonsense()),
+            FrameKind::StopSending => {
+                drop(self.with_streams(|streams| streams.get_mut(&stream)?.upload.take()))
+            }
+            FrameKind::Open | FrameKind::Abort => return Err(protocol_error()),
         }
         Ok(())
     }
 
-    async fn asked(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Refusable<Response<Body>> {
+    async fn send_request(
+        self: Arc<Self>,
+        request: Request<Body>,
+        timeouts: Timeouts,
+    ) -> Refusable<Response<Body>> {
         let (parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
-        let opening = Opening::Request {
+        let opening = OpenFrame::Request {
             method: parts.method.as_str().to_owned(),
             uri: parts.uri.to_string(),
-            fields: told(&parts.headers),
+            fields: encode_headers(&parts.headers),
             body: has_body,
-            patience,
+            timeouts,
         };
-        let (heading, pieces) = self.opened(&opening, has_body.then_some(body)).await?;
-        let Heading::Answer { status, fields } = heading else { return Err(Failure::Answer.into()) };
-        let mut response = Response::new(pieces.boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| Failure::Answer)?;
-        *response.headers_mut() = heard(fields).ok_or(Failure::Answer)?;
+        let (heading, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
+        let ResponseHead::Answer { status, fields } = heading else {
+            return Err(NetworkError::Answer.into());
+        };
+        let mut response = Response::new(chunks.boxed_unsync());
+        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Answer)?;
+        *response.headers_mut() = decode_headers(fields).ok_or(NetworkError::Answer)?;
         Ok(response)
     }
 
-    async fn found(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
-        match self.opened(&Opening::LookUp { name }, None).await? {
-            (Heading::Found(addresses), _) => Ok(addresses),
-            (Heading::Answer { .. } | Heading::Connected, _) => Err(Failure::Answer.into()),
+    async fn look_up_name(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
+        match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
+            (ResponseHead::Found(addresses), _) => Ok(addresses),
+            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Answer.into()),
         }
     }
 
-    async fn connected(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
-        match self.opened(&Opening::Connect { address }, Some(upload)).await? {
-            (Heading::Connected, pieces) => Ok(pieces.boxed_unsync()),
-            (Heading::Answer { .. } | Heading::Found(_), _) => Err(Failure::Answer.into()),
+    async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
+        match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
+            (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
+            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Answer.into()),
         }
     }
 
-    /// Opens a stream, begins to send its upload, and waits for its head.
-    async fn opened(
+    /// Opens a stream, starts its upload and waits for the head of the response.
+    async fn open_stream(
         self: Arc<Self>,
-        opening: &Opening,
+        opening: &OpenFrame,
         upload: Option<Body>,
-    ) -> Refusable<(Heading, Pieces)> {
+    ) -> Refusable<(ResponseHead, BodyStream)> {
         let kind = opening.kind();
         let stream = self.next.fetch_add(1, Ordering::SeqCst);
-        let opening = written(Kind::Open, stream, opening);
+        let opening = encode_json_frame(FrameKind::Open, stream, opening);
         if opening.len() > MAX_HEAD_FRAME_BYTES {
-            return Err(Failure::RequestHead.into());
+            return Err(NetworkError::RequestHead.into());
         }
         let (head, heading) = oneshot::channel();
-        let (outlet, window) = Outlet::new();
-        let mut forgotten = Forgotten { remote: Arc::clone(&self), stream, upload: None };
-        let telling = Arc::clone(&self);
-        let (inlet, mut pieces) = Inlet::new(CREDIT_BYTES, move |bytes| telling.tell(&credit(stream, bytes)));
-        let asked = Asked { kind, head: Some(head), download: Some(inlet), upload: Some(outlet) };
-        let begun = self.with(|streams| {
-            streams.insert(stream, asked);
+        let (send_window, window) = SendWindow::new();
+        let mut guard = StreamGuard { remote: Arc::clone(&self), stream, upload: None };
+        let sender = Arc::clone(&self);
+        let (recv_window, mut chunks) =
+            RecvWindow::new(CREDIT_BYTES, move |bytes| sender.send_frame(&encode_credit(stream, bytes)));
+        let child_stream =
+            ChildStream { kind, head: Some(head), download: Some(recv_window), upload: Some(send_window) };
+        let begun = self.with_streams(|streams| {
+            streams.insert(stream, child_stream);
             Some(())
         });
-        begun.ok_or(Failure::Over)?;
-        self.tell(&opening);
+        begun.ok_or(NetworkError::Over)?;
+        self.send_frame(&opening);
         if let Some(body) = upload {
             let upload = tokio::spawn(Arc::clone(&self).upload(stream, kind, body, window));
-            forgotten.upload = Some(upload.abort_handle());
+            guard.upload = Some(upload.abort_handle());
         }
-        let heading = heading.await.map_err(|_| Failure::Over)??;
-        pieces.reader = Some(Reader::Child { _stream: forgotten });
-        Ok((heading, pieces))
+        let heading = heading.await.map_err(|_| NetworkError::Over)??;
+        chunks.reader = Some(DropNotice::Child { _stream: guard });
+        Ok((heading, chunks))
     }
 
-    /// Sends what goes up, also while something comes down already.
+    /// Sends an upload, possibly while the download has started.
     async fn upload(self: Arc<Self>, stream: u32, kind: StreamKind, mut body: Body, window: Arc<Semaphore>) {
         let awaited = kind == StreamKind::Connection;
-        let send = |piece: Bytes| self.tell(&frame(Kind::Data, stream, &piece));
+        let send = |chunk: Bytes| self.send_frame(&encode_frame(FrameKind::Data, stream, &chunk));
         match (pump(&mut body, &window, awaited, send).await, kind) {
-            (Ok(()), _) => self.tell(&frame(Kind::End, stream, &[])),
-            // Whoever sends sees that nothing is taken any more.
+            (Ok(()), _) => self.send_frame(&encode_frame(FrameKind::End, stream, &[])),
+            // The guest's writes fail, because their receiver is dropped here.
             (Err(_not_taken), StreamKind::Connection) => {}
             (Err(_broken_off), StreamKind::Exchange) => {
-                if let Some(asked) = self.with(|streams| streams.remove(&stream)) {
-                    self.tell(&frame(Kind::Abort, stream, &[]));
-                    asked.fail(Failure::RequestBody.into());
+                if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
+                    self.send_frame(&encode_frame(FrameKind::Abort, stream, &[]));
+                    child_stream.fail(NetworkError::RequestBody.into());
                 }
             }
         }
     }
 }
 
-impl Asked {
-    /// Ends the stream for whoever waits for its head, or reads its download.
-    fn fail(self, refusal: Refusal) {
+impl ChildStream {
+    /// Fails the stream for the receiver of its head or the reader of its download.
+    fn fail(self, refusal: EgressError) {
         match (self.head, self.download) {
             (Some(waits), _) => drop(waits.send(Err(refusal))),
-            (None, Some(download)) => drop(download.pieces.send(Err(refusal))),
+            (None, Some(download)) => drop(download.chunks.send(Err(refusal))),
             (None, None) => {}
         }
     }
 }
 
-impl Carrier for Remote {
-    fn send(self: Arc<Self>, request: Request<Body>, patience: Patience) -> Sending {
-        Box::pin(self.asked(request, patience))
+impl NetworkBackend for RemoteNetwork {
+    fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
+        Box::pin(self.send_request(request, timeouts))
     }
 
-    fn look_up(self: Arc<Self>, name: String) -> LookingUp {
-        Box::pin(self.found(name))
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture {
+        Box::pin(self.look_up_name(name))
     }
 
-    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> Connecting {
-        Box::pin(self.connected(address, upload))
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture {
+        Box::pin(self.open_connection(address, upload))
     }
 }
 
@@ -791,46 +829,47 @@ mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
-    /// A run's line that reaches only `held.example`, who never answers, and what a child holds of the
-    /// socket.
-    fn child(held: &std::net::TcpListener) -> (Arc<Line>, UnixStream, std::os::unix::net::UnixStream) {
+    /// A run's session that reaches only `held.example`, which never answers, and the child's end of the socket.
+    fn child(
+        held: &std::net::TcpListener,
+    ) -> (Arc<NetworkSession>, UnixStream, std::os::unix::net::UnixStream) {
         let held = held.local_addr().unwrap();
         let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
         let settings = EgressSettings {
-            lifted: vec![held.to_string().parse().unwrap()],
+            allowed_addresses: vec![held.to_string().parse().unwrap()],
             hosts: BTreeMap::from([(name, vec![held.ip()])]),
             connect: Duration::from_secs(20),
         };
         let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
         let agent = AgentDid::parse("did:a2g:one:1").unwrap();
-        let line = Arc::clone(egress.open(&agent, &tests::grant(tests::BUDGETS)).line().unwrap());
+        let session = Arc::clone(egress.open(&agent, &tests::grant(tests::BUDGETS)).session().unwrap());
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (line, UnixStream::from_std(ours).unwrap(), theirs)
+        (session, UnixStream::from_std(ours).unwrap(), theirs)
     }
 
     fn opening(stream: u32, uri: &str) -> Vec<u8> {
-        let opening = Opening::Request {
+        let opening = OpenFrame::Request {
             method: "POST".to_owned(),
             uri: uri.to_owned(),
             fields: Vec::new(),
             body: true,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
         };
-        written(Kind::Open, stream, &opening)
+        encode_json_frame(FrameKind::Open, stream, &opening)
     }
 
-    /// What comes of a child that says these frames, and then nothing more.
-    async fn said(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
-        let (line, ours, theirs) = child(held);
+    /// The result of serving a child that sends these frames and nothing more.
+    async fn serve_frames(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
+        let (session, ours, theirs) = child(held);
         let talking = tokio::task::spawn_blocking(move || {
-            // The other side stops listening when it has heard enough.
+            // The server closes the connection at the first invalid frame.
             let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
             let _closed = theirs.shutdown(std::net::Shutdown::Write);
             let mut told = Vec::new();
             let _gone = (&theirs).read_to_end(&mut told);
         });
-        let carried = tokio::time::timeout(Duration::from_secs(20), carry(line, ours)).await;
+        let carried = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
         talking.await.unwrap();
         carried.expect("it is not kept waiting")
     }
@@ -838,60 +877,66 @@ mod tests {
     #[tokio::test]
     async fn a_child_that_makes_no_sense_is_not_listened_to_any_longer() {
         let somewhere = "http://127.0.0.1:1/";
-        let data = |stream, bytes| frame(Kind::Data, stream, &vec![0; bytes]);
+        let data = |stream, bytes| encode_frame(FrameKind::Data, stream, &vec![0; bytes]);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
-        // So that next to nothing of what is sent to it is taken by the kernel.
+        // So that the kernel accepts almost nothing that is sent to it.
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let connect = |stream| {
             let address = listener.local_addr().unwrap();
-            written(Kind::Open, stream, &Opening::Connect { address })
+            encode_json_frame(FrameKind::Open, stream, &OpenFrame::Connect { address })
         };
         let cases = [
             ("no kind", vec![vec![0; HEADER_BYTES]]),
             ("another kind", vec![vec![9; HEADER_BYTES]]),
-            ("no address", vec![frame(Kind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)]),
-            ("a long piece", vec![held(), data(1, PIECE_BYTES + 1)]),
-            ("a long head", vec![frame(Kind::Open, 1, &vec![b' '; MAX_HEAD_FRAME_BYTES + 1])]),
-            ("no head", vec![frame(Kind::Open, 1, b"{}")]),
+            (
+                "no address",
+                vec![encode_frame(FrameKind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)],
+            ),
+            ("a long chunk", vec![held(), data(1, MAX_CHUNK_BYTES + 1)]),
+            ("a long head", vec![encode_frame(FrameKind::Open, 1, &vec![b' '; MAX_HEAD_FRAME_BYTES + 1])]),
+            ("no head", vec![encode_frame(FrameKind::Open, 1, b"{}")]),
             ("no URI", vec![opening(1, "http://a b/")]),
             ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
-            ("what the server says", vec![written(Kind::Refused, 1, &Refusal::from(Failure::Over))]),
-            ("an answer", vec![written(Kind::Head, 1, &Heading::Connected)]),
-            ("an end of what it sends itself", vec![frame(Kind::Enough, 1, &[])]),
-            ("credit without a number", vec![frame(Kind::Credit, 1, b"1")]),
-            ("too much credit", vec![held(), credit(1, 1)]),
-            ("more than the window", [vec![held()], vec![data(1, PIECE_BYTES); 10]].concat()),
+            (
+                "a frame of the server",
+                vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::Over))],
+            ),
+            ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),
+            ("an end of what it sends itself", vec![encode_frame(FrameKind::StopSending, 1, &[])]),
+            ("credit without a number", vec![encode_frame(FrameKind::Credit, 1, b"1")]),
+            ("too much credit", vec![held(), encode_credit(1, 1)]),
+            ("more than the window", [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 10]].concat()),
             ("half a frame", vec![data(1, 100)[..50].to_vec()]),
             ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
-            // To no stream at all, and more of it than the run may send.
-            ("pieces without end", vec![data(7, PIECE_BYTES); 100]),
-            ("empty pieces without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
+            // To no stream at all, and more than the run may send.
+            ("chunks without end", vec![data(7, MAX_CHUNK_BYTES); 100]),
+            ("empty chunks without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
         ];
         for (what, frames) in cases {
-            assert!(said(&listener, frames).await.is_err(), "{what}");
+            assert!(serve_frames(&listener, frames).await.is_err(), "{what}");
         }
         let proper = vec![
             opening(1, somewhere),
             data(1, 10),
-            frame(Kind::End, 1, &[]),
-            frame(Kind::Abort, 1, &[]),
-            written(Kind::Open, 2, &Opening::LookUp { name: "held.example".to_owned() }),
+            encode_frame(FrameKind::End, 1, &[]),
+            encode_frame(FrameKind::Abort, 1, &[]),
+            encode_json_frame(FrameKind::Open, 2, &OpenFrame::LookUp { name: "held.example".to_owned() }),
             connect(3),
             data(3, 10),
-            frame(Kind::End, 3, &[]),
+            encode_frame(FrameKind::End, 3, &[]),
         ];
-        said(&listener, proper).await.unwrap();
+        serve_frames(&listener, proper).await.unwrap();
     }
 
     #[test]
     fn small_pieces_fill_a_window_too() {
-        let (inlet, _pieces) = Inlet::new(CREDIT_BYTES, |_| {});
+        let (recv_window, _pieces) = RecvWindow::new(CREDIT_BYTES, |_| {});
         let most = WINDOW_BYTES / MIN_FRAME_COST;
-        assert!((0..most).all(|_| inlet.take(Bytes::from_static(b"x")).is_ok()));
-        assert!(inlet.take(Bytes::new()).is_err());
+        assert!((0..most).all(|_| recv_window.take(Bytes::from_static(b"x")).is_ok()));
+        assert!(recv_window.take(Bytes::new()).is_err());
     }
 
     #[test]
@@ -899,8 +944,8 @@ mod tests {
         let mut fields = HeaderMap::new();
         fields.append("x", HeaderValue::from_bytes(b"a\xff\xc3\xa9\t\"").unwrap());
         fields.append("x", HeaderValue::from_static("second"));
-        assert_eq!(heard(told(&fields)), Some(fields));
-        assert_eq!(heard(vec![("x".to_owned(), "\u{100}".to_owned())]), None);
-        assert_eq!(heard(vec![("x".to_owned(), "a\r\nb: c".to_owned())]), None);
+        assert_eq!(decode_headers(encode_headers(&fields)), Some(fields));
+        assert_eq!(decode_headers(vec![("x".to_owned(), "\u{100}".to_owned())]), None);
+        assert_eq!(decode_headers(vec![("x".to_owned(), "a\r\nb: c".to_owned())]), None);
     }
 }

@@ -1,49 +1,50 @@
-//! A try of a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool is
-//! asked what it is, in a child of that zygote. Nothing of the tool runs in the server.
+//! Probing a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool describes
+//! itself in a child of that zygote. No code of the tool runs in the server.
 
+use super::error::ChildError;
 use super::ring::Ring;
-use super::{Ahead, Isolation, Module, RunAs};
-use crate::capability::{Ceilings, Claims, Grant, HostClaims, Permit, Roots};
+use super::{Isolation, Module, PreforkConfig, RunAs};
+use crate::capability::{Ceilings, HostClaims, Permit};
 use crate::clock::Clock;
 use crate::ident::ToolName;
-use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRange, OutputLimit, Timeout};
+use crate::limit::{Access, Budgets, NetworkBudgets};
+use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use crate::sandbox::Code;
 use crate::tool::Contract;
 use std::io::Result;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The name that a tool has in its own zygote: its real one may not be known yet.
+/// The tool's name inside the probe's zygote. Its real name may not be known yet.
 const NAME: &str = "probed";
-/// Memory of `describe`.
+/// The memory limit of `describe`.
 const MEMORY_MB: u64 = 64;
-/// The longest run of `describe`, in seconds.
+/// The timeout of `describe`.
 const TIMEOUT_SECONDS: u64 = 5;
-/// Longer than any probe.
+/// Longer than any probe, so that its zygote is never replaced.
 const MAX_LIFE: Duration = Duration::from_secs(3600);
-/// The four texts of a description together, in bytes.
+/// The most bytes of a description's four texts together.
 const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 
 /// A typed tool's name, version, description and argument schema; `None` for a command.
-type Described = Option<[String; 4]>;
+type Description = Option<[String; 4]>;
 
-/// Loads `code` for guests that count their instructions when they `meter_fuel`, and describes a typed tool.
+/// Loads `code` and calls `describe` of a typed tool. `meters_fuel` has to be the setting that it was compiled with.
 ///
 /// # Errors
-/// The machine's, when there can be no zygote; and in words, why the code cannot be linked or the tool does not
+/// The outer error: no zygote can be started. The inner one, a [`ChildError`]: the code cannot be linked, or does not
 /// describe itself.
 pub async fn probe(
     code: Code<'_>,
     meters_fuel: bool,
     run_as: RunAs,
     clock: Arc<dyn Clock>,
-) -> Result<std::result::Result<Described, String>> {
+) -> Result<std::result::Result<Description, ChildError>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
-    let permit = permit()?;
+    let permit = Permit::nothing(&ceilings().map_err(std::io::Error::other)?);
     let budgets = permit.grant().budgets();
     let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
-    let ahead = Ahead {
+    let prefork = PreforkConfig {
         waiting: 1,
         largest_file,
         handles,
@@ -54,33 +55,27 @@ pub async fn probe(
         run_as,
     };
     let module = Module { name: &name, code, isolation: Isolation::Process };
-    let (ring, unusable) = Ring::start(&[module], ahead, None, clock).await?;
+    let (ring, unusable) = Ring::start(&[module], prefork, None, clock).await?;
     let described = match (unusable.into_iter().next(), code.contract) {
-        (Some((_name, reason)), _) => Err(reason),
+        (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
         (None, Contract::Command) => Ok(None),
-        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(short),
+        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(check_size),
     };
     ring.close().await;
     Ok(described)
 }
 
-/// A description, unless it is longer than anybody wants to hold.
-fn short(texts: [String; 4]) -> std::result::Result<Described, String> {
+/// Refuses a description beyond its size limit.
+fn check_size(texts: [String; 4]) -> std::result::Result<Description, ChildError> {
     let bytes = texts.iter().map(String::len).sum::<usize>();
     if bytes > MAX_DESCRIPTION_BYTES {
-        return Err(format!("its description has {bytes} bytes, and {MAX_DESCRIPTION_BYTES} are the most"));
+        return Err(ChildError::LongDescription { bytes, max_bytes: MAX_DESCRIPTION_BYTES });
     }
     Ok(Some(texts))
 }
 
-/// A permit for `describe`: some memory and time, and nothing else.
-fn permit() -> Result<Permit> {
-    let ceilings = ceilings().map_err(std::io::Error::other)?;
-    let grant = Grant::new([(Layer::Tool, Claims::default())], &ceilings).map_err(std::io::Error::other)?;
-    Ok(Permit::new(grant, Roots::none()))
-}
-
-fn ceilings() -> std::result::Result<Ceilings, OutOfRange> {
+/// The memory and time of `describe`.
+fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
     Ok(Ceilings {
         memory: MemoryLimit::from_mb(MEMORY_MB)?,
         cpu: CpuPercent::new(100)?,

@@ -1,44 +1,48 @@
-//! The few things about processes that no safe crate offers.
+//! The process functions that no safe crate offers: fork, reap and the CPU clock of another process.
 
 use super::channel::Exit;
 use std::io::{Error, Result};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-/// Which side of a fork this is.
-pub(super) enum Forked {
+/// The two returns of a fork.
+pub(super) enum ForkSide {
     Child,
     Parent { pid: i32 },
 }
 
-/// How many threads this process has.
-pub(super) fn threads() -> Result<u64> {
-    // A folder for each, beside the two names that every folder has.
+/// The number of threads of this process.
+pub(super) fn thread_count() -> Result<u64> {
+    // One subfolder per thread, besides the two links that every folder has.
     Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
 }
 
-/// Makes a copy of this process.
+/// Forks this process.
 ///
 /// # Errors
-/// When this process has more than one thread, or the machine has no room for another process.
+/// This process has more than one thread, or the kernel cannot create another process.
 #[allow(
     unsafe_code,
     reason = "fork is only sound in a process with one thread: no lock can be held by a thread that the copy \
               lacks. That is checked here, every time"
 )]
-pub(super) fn fork() -> Result<Forked> {
-    if threads()? != 1 {
+pub(super) fn fork() -> Result<ForkSide> {
+    if thread_count()? != 1 {
         return Err(Error::other("a process with several threads cannot be forked"));
     }
     match unsafe { libc::fork() } {
         -1 => Err(Error::last_os_error()),
-        0 => Ok(Forked::Child),
-        pid => Ok(Forked::Parent { pid }),
+        0 => Ok(ForkSide::Child),
+        pid => Ok(ForkSide::Parent { pid }),
     }
 }
 
-/// Closes whatever the server was started with beside its three standard streams.
-#[allow(unsafe_code, reason = "nothing of this process is open yet but its standard streams, which stay")]
+/// Closes every descriptor but the three standard streams.
+// The server may have been started with others open.
+#[allow(
+    unsafe_code,
+    reason = "this process has opened nothing yet but its standard streams, which stay open"
+)]
 pub(super) fn close_inherited() -> Result<()> {
     match unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } {
         0 => Ok(()),
@@ -46,7 +50,7 @@ pub(super) fn close_inherited() -> Result<()> {
     }
 }
 
-/// Waits for a child that has ended, and gives what the kernel counted.
+/// Waits for a child that has ended. Returns the kernel's accounting of it.
 #[allow(unsafe_code, reason = "wait4 fills in two values that are ours")]
 pub(super) fn reap(pid: i32) -> Result<Exit> {
     let mut status = 0;
@@ -60,24 +64,24 @@ pub(super) fn reap(pid: i32) -> Result<Exit> {
     let micros = |time: libc::timeval| {
         u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_usec).unwrap_or(0)
     };
-    let how = if libc::WIFSIGNALED(status) {
+    let description = if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
         match signal {
             libc::SIGKILL => "it was killed (SIGKILL)".to_owned(),
-            libc::SIGSYS => "it asked the kernel for what no tool may have (SIGSYS)".to_owned(),
+            libc::SIGSYS => "it made a system call that no tool may make (SIGSYS)".to_owned(),
             other => format!("signal {other}"),
         }
     } else {
         format!("exit code {}", libc::WEXITSTATUS(status))
     };
     Ok(Exit {
-        how,
+        description,
         cpu_us: micros(usage.ru_utime) + micros(usage.ru_stime),
         peak_resident: u64::try_from(usage.ru_maxrss).unwrap_or(0) << 10,
     })
 }
 
-/// CPU time that a living process has used, from the kernel's own clock of it.
+/// CPU time of a living process, from the kernel's clock of that process.
 #[allow(unsafe_code, reason = "two calls that fill in values of ours")]
 pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
     let mut clock = 0;
@@ -89,7 +93,7 @@ pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
     known.then(|| Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos))
 }
 
-/// The most memory that a living process has had resident, in bytes, as the kernel counts it.
+/// Peak resident memory of a living process in bytes, as the kernel counts it.
 pub(super) fn peak_resident_of(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

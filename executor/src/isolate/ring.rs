@@ -1,26 +1,28 @@
-//! The process ring, from the server's side: every run in a process of its own.
+//! The server's side of the process ring: every run in a process of its own.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few wait ahead of time)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
-//! The server holds the deadline. It keeps its own books of what a child tells while it runs, takes
-//! CPU time and memory from the kernel, and ends every child with SIGKILL, however the guest ended.
+//! The server enforces the deadline, repeats the accounting of a child's events, reads CPU time and memory from
+//! the kernel, and ends every child with SIGKILL, regardless of the guest's own end.
 
 use super::cgroup::Cgroups;
-use super::channel::{Ended, Exit, FromChild, Job, Task, Told};
-use super::generation::{Child, Refill};
-use super::network::carry;
-use super::nursery::Nursery;
+use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
+use super::error::ChildError;
+use super::network::serve_network;
 use super::process::{cpu_of, peak_resident_of};
 use super::user::Owner;
-use super::{Ahead, GRACE, Module};
+use super::zygote_handle::{Child, Refill};
+use super::zygote_pool::ZygotePool;
+use super::{GRACE, Module, PreforkConfig};
 use crate::capability::{Grant, Handover, Permit};
 use crate::clock::Clock;
+use crate::error_chain::ErrorChain;
 use crate::ident::ToolName;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, Denial, End, Outcome, Usage};
-use crate::sandbox::{Event, Execution, error_detail, returned};
+use crate::sandbox::{Event, Execution, error_detail, parse_result};
 use std::io::{ErrorKind, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -28,196 +30,209 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// How often a run that has not begun is given to another child, beside those that waited.
+/// The number of children that a run is given to before it fails, besides those that waited.
 const MAX_TRIES: usize = 3;
-/// How long the kernel may take to take a killed process down.
+/// The time that the kernel may take to tear a killed process down.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest text of a child that is kept, in bytes.
+/// The longest message of a child that is stored, in bytes.
 const MAX_TEXT_BYTES: usize = 8 << 10;
-/// Arguments up to this many bytes are sent to a child before its run may begin: the socket takes them at once.
+/// Arguments up to this many bytes are sent to a child before its run may begin.
+// Longer ones exceed the socket's buffer: the child would read them while STARTED is written, and a start that is
+// written sooner would cost a child that has received half of them.
 const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
-/// A result up to this many bytes is read where it arrives; a longer one would keep others waiting.
+/// A result up to this many bytes is parsed on the runtime's thread; a longer one would delay other tasks.
 const AT_ONCE_BYTES: usize = 256 << 10;
-/// What a written value may be longer than it was beside twice its length.
+/// The allowance for a re-serialized value, besides twice its length.
 const SMALL_BYTES: u64 = 64 << 10;
-/// What a child may say beside its output: counts, denials, the frame around it all.
+/// The upper bound for a child's report besides the tool output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
 /// The process ring.
 pub(super) struct Ring {
-    nursery: Arc<Nursery>,
+    pool: Arc<ZygotePool>,
     clock: Arc<dyn Clock>,
 }
 
 impl Ring {
-    /// Starts a zygote with `tools`, and gives the reason for each tool that it cannot run.
+    /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
     pub(super) async fn start(
         tools: &[Module<'_>],
-        settings: Ahead,
+        settings: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
         clock: Arc<dyn Clock>,
     ) -> Result<(Self, Vec<(ToolName, String)>)> {
-        let (nursery, unusable) = Nursery::start(tools, settings, cgroups).await?;
-        Ok((Self { nursery, clock }, unusable))
+        let (pool, unusable) = ZygotePool::start(tools, settings, cgroups).await?;
+        Ok((Self { pool, clock }, unusable))
     }
 
-    /// The order for a child that is given a run, with the user that it takes.
-    pub(super) fn order(&self, tool: &ToolName, permit: Permit, task: Task) -> Order {
+    /// The job of a child, with the user that it runs as.
+    pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
-        let user = self.nursery.run_as().user_for(owners);
+        let user = self.pool.run_as().user_for(owners);
         let (permit, folders) = Handover::of(permit);
-        Order { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
+        JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
-    /// Ends the zygote and waits until it is reaped. Nothing runs any more.
+    /// Ends the zygote and waits until it is reaped. To be called when no run is left.
     pub(super) async fn close(self) {
-        self.nursery.close().await;
+        self.pool.close().await;
     }
 
-    /// Has a child that waits make itself ready for a run that may not begin yet. `None` when none waits, or when
-    /// what it needs is there only when it runs: then [`Self::run`] finds one.
-    pub(super) async fn prepare(&self, order: &Order, grant: &Grant) -> Option<Prepared> {
-        if grant.network().value || !order.is_short() {
+    /// Sends the job to a waiting child, which confines itself for it. `None` if no child waits or the job cannot be
+    /// sent yet; [`Self::run`] then finds a child.
+    pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
+        // STARTED has to be on the disk before the guest's first instruction, and not before a child reads its job
+        // and confines itself: the two go on at once. A network's connections are made by the run, so its job waits.
+        if grant.network().value || !request.is_short() {
             return None;
         }
-        let prepared = match self.nursery.try_child()? {
-            Ok((child, refill)) => child.prepared(refill, order, grant, Carried(None), None).await,
-            Err(reason) => Err(reason),
+        let prepared = match self.pool.try_child()? {
+            Ok((child, refill)) => child.assign(refill, request, grant, NetworkProxyGuard(None), None).await,
+            Err(error) => Err(error),
         };
-        prepared.inspect_err(|reason| tracing::warn!(reason, "a child could not be prepared")).ok()
+        let log = |error: &ChildError| {
+            tracing::warn!(reason = %ErrorChain(error), "a child could not be prepared");
+        };
+        prepared.inspect_err(log).ok()
     }
 
-    /// Runs one guest, and comes back at its end, or shortly after its deadline or at its
-    /// cancellation, whatever the guest or the kernel is doing.
+    /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if guest or kernel
+    /// are stuck.
     pub(super) async fn run(
         &self,
-        mut order: Order,
-        mut prepared: Option<Prepared>,
+        mut request: JobRequest,
+        mut prepared: Option<PreparedChild>,
         execution: &Execution,
     ) -> Outcome {
-        order.job.network = execution.network().line().is_some();
+        request.job.network = execution.network().session().is_some();
         let mut last = String::new();
-        // All that wait may have been killed at once.
-        for _ in 0..self.nursery.waiting().saturating_add(MAX_TRIES) {
+        // All waiting children may have been killed at once.
+        for _ in 0..self.pool.waiting().saturating_add(MAX_TRIES) {
             let ran = match prepared.take() {
-                Some(prepared) => self.follow(prepared, execution).await,
-                None => self.in_another_child(&order, execution).await,
+                Some(prepared) => self.supervise(prepared, execution).await,
+                None => self.run_in_new_child(&request, execution).await,
             };
             match ran {
                 Ok(outcome) => return outcome,
-                Err(reason) => last = reason,
+                Err(error) => last = error.to_string(),
             }
-            tracing::warn!(tool = order.job.tool, reason = last, "a child ended before its guest began");
+            tracing::warn!(tool = request.job.tool, reason = last, "a child ended before its guest began");
         }
         execution.outcome(End::Crashed(last), self.clock.monotonic())
     }
 
-    /// Calls `describe` of a typed tool: its name, version, description and argument schema.
+    /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
     ///
     /// # Errors
-    /// Why it gave none, in words.
+    /// [`ChildError`] with the reason.
     pub(super) async fn describe(
         &self,
         tool: &ToolName,
         permit: Permit,
-    ) -> std::result::Result<[String; 4], String> {
+    ) -> std::result::Result<[String; 4], ChildError> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
-        let order = self.order(tool, permit, Task::Describe);
+        let request = self.job_request(tool, permit, Task::Describe);
         let described = async {
-            let (child, refill) = self.nursery.child().await?;
-            let mut prepared = child.prepared(refill, &order, &grant, Carried(None), None).await?;
+            let (child, refill) = self.pool.child().await?;
+            let mut prepared = child.assign(refill, &request, &grant, NetworkProxyGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
-            channel.begin().await.map_err(|error| error.to_string())?;
-            match channel.receive().await.map_err(|error| error.to_string())? {
-                Some(FromChild::Described(described)) => described.map_err(short),
-                Some(FromChild::Failed(reason)) => Err(short(reason)),
-                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
-                    Err("its process said what a description does not say".to_owned())
+            channel.begin().await?;
+            match channel.receive().await? {
+                Some(FromChild::Described(described)) => {
+                    described.map_err(|reason| ChildError::Reported(truncate(reason)))
                 }
-                None => Err(exit_of(&mut prepared.child).await.how),
+                Some(FromChild::Failed(reason)) => Err(ChildError::Reported(truncate(reason))),
+                Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
+                    Err(ChildError::NoDescription)
+                }
+                None => Err(ChildError::Ended(wait_for_exit(&mut prepared.child).await.description)),
             }
         };
         let limit = timeout.duration() + GRACE;
-        let late = |_late| Err(format!("`describe` did not answer within {timeout}"));
+        let late = |_late| Err(ChildError::DescribeTimeout(timeout));
         tokio::time::timeout(limit, described).await.unwrap_or_else(late)
     }
 
-    /// Gives the job to a child and follows it to its end; an error says why its guest never began.
-    async fn in_another_child(
+    /// Runs the job in a child that was not prepared; an error is the reason why its guest never began.
+    async fn run_in_new_child(
         &self,
-        order: &Order,
+        request: &JobRequest,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
+    ) -> std::result::Result<Outcome, ChildError> {
         let (child, refill) = tokio::select! {
-            child = self.nursery.child() => child?,
-            over = over(execution) => {
-                let end = match over {
-                    Over::Late => End::Unlinkable("no process could be had before its deadline".into()),
-                    Over::Aborted(reason) => End::Aborted(reason),
+            child = self.pool.child() => child?,
+            stop = await_stop(execution) => {
+                let end = match stop {
+                    StopReason::DeadlinePassed => End::Unlinkable("no process was available before its deadline".into()),
+                    StopReason::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        let (carried, network) = carried(execution).map_err(|error| error.to_string())?;
+        let (proxy, network) = start_network_proxy(execution)?;
         tokio::select! {
-            prepared = child.prepared(refill, order, execution.grant(), carried, network) => {
-                self.follow(prepared?, execution).await
+            prepared = child.assign(refill, request, execution.grant(), proxy, network) => {
+                self.supervise(prepared?, execution).await
             }
-            over = over(execution) => Ok(execution.outcome(over.into(), self.clock.monotonic())),
+            stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         }
     }
 
-    /// Has a child begin and follows it to its end; an error says why its guest never began.
-    async fn follow(
+    /// Lets a prepared child begin and supervises it to its end; an error is the reason why its guest never began.
+    async fn supervise(
         &self,
-        prepared: Prepared,
+        prepared: PreparedChild,
         execution: &Execution,
-    ) -> std::result::Result<Outcome, String> {
-        let Prepared { mut child, _carried } = prepared;
-        let told = tokio::select! {
-            told = child.channel.begin() => told,
-            over = over(execution) => return Ok(execution.outcome(over.into(), self.clock.monotonic())),
+    ) -> std::result::Result<Outcome, ChildError> {
+        let PreparedChild { mut child, _network_proxy } = prepared;
+        let started = tokio::select! {
+            started = child.channel.begin() => started,
+            stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
-        match told {
-            // What the child said before it ended is still to be read.
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.to_string()),
+        match started {
+            // A child that has ended may have sent its reason before: it is read below.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
         let mut began = None;
         let mut ended = None;
         let end = loop {
-            // Neither side is preferred: a child that never stops telling has a deadline all the same.
+            // Not `biased`: a child that never stops sending has a deadline all the same.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
-                over = over(execution) => break over.into(),
+                stop = await_stop(execution) => break stop.into(),
             };
             match message {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
-                    // It is said once, before there is a guest; after that there is nothing to believe.
+                    // Only the first counts. It is sent before the guest starts; a later one could come from a
+                    // compromised child that wants to hide its CPU time.
                     began.get_or_insert(Duration::from_nanos(cpu_ns));
                 }
-                Ok(Some(FromChild::Event(event))) => execution.saw(event),
+                Ok(Some(FromChild::Event(event))) => execution.record_event(event),
                 Ok(Some(FromChild::Ended(told))) => {
-                    let Ended { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
+                    let EndReport { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
                     let counts = denied.into_iter().take(Usage::MAX_DENIALS);
                     counts.for_each(|Denial { what, reason, count }| {
-                        execution.saw(Event::Denied(what, reason, count));
+                        execution.record_event(Event::Denied(what, reason, count));
                     });
                     ended = Some((output_bytes, truncated, spent, denied_truncated));
-                    break self.believed(end, execution).await;
+                    break self.validate_reported_end(end, execution).await;
                 }
                 Ok(Some(FromChild::Described(_))) => {
-                    break End::Crashed("it described a tool that was to be run".to_owned());
+                    break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => return Err(short(reason)),
-                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(short(reason)),
+                Ok(Some(FromChild::Failed(reason))) if began.is_none() => {
+                    return Err(ChildError::Reported(truncate(reason)));
+                }
+                Ok(Some(FromChild::Failed(reason))) => break End::Crashed(truncate(reason)),
                 Ok(None) => {
                     let exit = tokio::select! {
-                        exit = exit_of(&mut child) => exit,
-                        over = over(execution) => break over.into(),
+                        exit = wait_for_exit(&mut child) => exit,
+                        stop = await_stop(execution) => break stop.into(),
                     };
-                    let Some(began) = began else { return Err(exit.how) };
-                    let mut outcome = execution.outcome(End::Crashed(exit.how), self.clock.monotonic());
+                    let Some(began) = began else { return Err(ChildError::Ended(exit.description)) };
+                    let mut outcome =
+                        execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
                     outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
                     outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
                     outcome.usage.spent = None;
@@ -226,7 +241,8 @@ impl Ring {
                 Err(error) => break End::Crashed(error.to_string()),
             }
         };
-        // The child lives, so these are the kernel's numbers of it and of no other process.
+        // Read before the child is killed. Its pid cannot have been reused, and the kernel's accounting is that of
+        // `wait4` without the time to tear the process down, which would be more than a short run itself.
         let cpu = began.and_then(|began| Some(cpu_of(child.pid)?.saturating_sub(began)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
@@ -241,53 +257,53 @@ impl Ring {
         Ok(outcome)
     }
 
-    /// What a child says of its guest's end, as far as that can be: nobody but this side cancels a run,
-    /// and a deadline that is still to come has not passed.
-    async fn believed(&self, told: Told, execution: &Execution) -> End {
-        // Writing a value down again may lengthen its numbers.
+    /// The reported end, if a child can report it: only the server cancels runs, and a deadline in the future has not
+    /// passed.
+    async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
+        // Serializing a value again may lengthen its numbers.
         let most = execution.output_limit().saturating_mul(2).saturating_add(SMALL_BYTES);
         let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= most);
-        match told {
-            Told::Returned(text) if fits(text.len()) => {
+        match reported {
+            ReportedEnd::Returned(text) if fits(text.len()) => {
                 if text.len() <= AT_ONCE_BYTES {
-                    return returned(&text);
+                    return parse_result(&text);
                 }
-                let checked = tokio::task::spawn_blocking(move || returned(&text)).await;
+                let checked = tokio::task::spawn_blocking(move || parse_result(&text)).await;
                 checked.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
-            Told::ToolError { code, message, detail }
+            ReportedEnd::ToolError { code, message, detail }
                 if fits(code.len() + message.len() + detail.as_ref().map_or(0, String::len)) =>
             {
                 End::ToolError { code, message, detail: detail.as_deref().map(error_detail) }
             }
-            Told::Returned(_) | Told::ToolError { .. } => End::LimitReached(Limit::Output),
-            Told::Otherwise(End::LimitReached(Limit::Time))
+            ReportedEnd::Returned(_) | ReportedEnd::ToolError { .. } => End::LimitReached(Limit::Output),
+            ReportedEnd::Otherwise(End::LimitReached(Limit::Time))
                 if self.clock.monotonic() < execution.deadline() =>
             {
-                End::Crashed("it ended at a deadline that was still to come".to_owned())
+                End::Crashed("it reported a deadline that has not passed".to_owned())
             }
-            Told::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
-                End::Crashed("it said what a child does not say".to_owned())
+            ReportedEnd::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
+                End::Crashed("it reported an end that a child cannot decide".to_owned())
             }
-            Told::Otherwise(End::Exited { code, stderr_tail }) => {
-                End::Exited { code, stderr_tail: short(stderr_tail) }
+            ReportedEnd::Otherwise(End::Exited { code, stderr_tail }) => {
+                End::Exited { code, stderr_tail: truncate(stderr_tail) }
             }
-            Told::Otherwise(End::Trapped(trap)) => End::Trapped(short(trap)),
-            Told::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(short(missing)),
-            Told::Otherwise(End::Crashed(how)) => End::Crashed(short(how)),
-            Told::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
+            ReportedEnd::Otherwise(End::Trapped(trap)) => End::Trapped(truncate(trap)),
+            ReportedEnd::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(truncate(missing)),
+            ReportedEnd::Otherwise(End::Crashed(how)) => End::Crashed(truncate(how)),
+            ReportedEnd::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
 }
 
-/// What a child is given.
-pub(super) struct Order {
+/// The job of one child and the folders that are granted to it.
+pub(super) struct JobRequest {
     job: Job,
     folders: Vec<OwnedFd>,
 }
 
-impl Order {
-    /// `true` when a child takes all of it at once, before its run may begin.
+impl JobRequest {
+    /// Fits the socket's buffer, so that a child receives it at once.
     fn is_short(&self) -> bool {
         match &self.job.task {
             Task::Invoke { arguments } => arguments.len() <= MAX_READ_AHEAD_BYTES,
@@ -296,99 +312,108 @@ impl Order {
     }
 }
 
-/// A child that has its job, confines itself for it, and waits for the word to begin.
-pub struct Prepared {
+/// A child that has received its job, confines itself for it, and waits for the signal to begin.
+pub struct PreparedChild {
     child: Child,
-    _carried: Carried,
+    _network_proxy: NetworkProxyGuard,
 }
 
-/// Carries the requests of one child. Dropped, it ends them all.
-struct Carried(Option<AbortHandle>);
+/// The task that serves the network of one child. Dropping it ends all requests.
+struct NetworkProxyGuard(Option<AbortHandle>);
 
-impl Drop for Carried {
+impl Drop for NetworkProxyGuard {
     fn drop(&mut self) {
-        if let Some(carrying) = &self.0 {
-            carrying.abort();
+        if let Some(proxying) = &self.0 {
+            proxying.abort();
         }
     }
 }
 
-/// Begins to carry the requests of a run that has a network, and gives the child's end of the socket.
-fn carried(execution: &Execution) -> Result<(Carried, Option<UnixStream>)> {
-    let Some(line) = execution.network().line().map(Arc::clone) else { return Ok((Carried(None), None)) };
+/// Starts to serve the network of a run that has one. Returns the child's end of the socket.
+fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Option<UnixStream>)> {
+    let Some(session) = execution.network().session().map(Arc::clone) else {
+        return Ok((NetworkProxyGuard(None), None));
+    };
+    // A socket pair of its own, for runs with a network only. On the channel of the child, bodies would be JSON, the
+    // output's bound would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    let carrying = tokio::spawn(async move {
-        if let Err(error) = carry(line, ours).await {
-            tracing::warn!(%error, "the network of a run is closed");
+    let proxying = tokio::spawn(async move {
+        if let Err(error) = serve_network(session, ours).await {
+            tracing::warn!(%error, "the network connection of a run has failed");
         }
     });
-    Ok((Carried(Some(carrying.abort_handle())), Some(theirs)))
+    Ok((NetworkProxyGuard(Some(proxying.abort_handle())), Some(theirs)))
 }
 
-/// Why the server ends a run.
-enum Over {
+/// The server's reason to end a run.
+enum StopReason {
     Aborted(AbortReason),
-    /// Its deadline is past, and the grace after it.
-    Late,
+    /// The deadline and the grace period after it have passed.
+    DeadlinePassed,
 }
 
-impl From<Over> for End {
-    fn from(over: Over) -> Self {
-        match over {
-            Over::Aborted(reason) => Self::Aborted(reason),
-            Over::Late => Self::LimitReached(Limit::Time),
+impl From<StopReason> for End {
+    fn from(stop: StopReason) -> Self {
+        match stop {
+            StopReason::Aborted(reason) => Self::Aborted(reason),
+            StopReason::DeadlinePassed => Self::LimitReached(Limit::Time),
         }
     }
 }
 
-/// Waits until the server ends a run: at its cancellation, or shortly after its deadline.
-async fn over(execution: &Execution) -> Over {
+/// Waits for the run's cancellation, or until shortly after its deadline.
+async fn await_stop(execution: &Execution) -> StopReason {
     tokio::select! {
-        reason = execution.abort().wait() => Over::Aborted(reason),
-        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => Over::Late,
+        reason = execution.abort().wait() => StopReason::Aborted(reason),
+        () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => StopReason::DeadlinePassed,
     }
 }
 
-/// What the kernel said of a child whose socket is closed.
-async fn exit_of(child: &mut Child) -> Exit {
+/// The kernel's exit report of a child whose socket is closed.
+async fn wait_for_exit(child: &mut Child) -> Exit {
     child.kill();
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
-        Ok(Err(_)) => Exit { how: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 },
-        Err(_) => Exit { how: "its zygote did not say how".to_owned(), cpu_us: 0, peak_resident: 0 },
+        Ok(Err(_)) => {
+            Exit { description: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 }
+        }
+        Err(_) => {
+            Exit { description: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 }
+        }
     }
 }
 
-/// A text of a child, which is for people and may be of any length.
-fn short(text: String) -> String {
+/// Truncates a child's message, which may have any length.
+fn truncate(text: String) -> String {
     if text.len() <= MAX_TEXT_BYTES { text } else { text.chars().take(MAX_TEXT_BYTES / 4).collect() }
 }
 
 impl Child {
-    /// Gives it its job, with its end of the run's network.
-    async fn prepared(
+    /// Sends the job and the child's end of the run's network.
+    async fn assign(
         mut self,
         refill: Refill,
-        order: &Order,
+        request: &JobRequest,
         grant: &Grant,
-        carried: Carried,
+        proxy: NetworkProxyGuard,
         network: Option<UnixStream>,
-    ) -> std::result::Result<Prepared, String> {
+    ) -> std::result::Result<PreparedChild, ChildError> {
         if let Some(group) = &self.group {
-            group.limit(grant).map_err(|error| error.to_string())?;
+            group.limit(grant)?;
         }
-        let handles = order.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
+        let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is told as JSON, which takes up to six bytes for one.
+        // Output is reported as JSON, with up to six bytes for one.
         let output = grant.output().value.bytes();
-        self.channel.allow(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
-        self.channel.send(&order.job, &handles).await.map_err(|error| error.to_string())?;
-        // The next child is made while this one runs.
+        self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
+        self.channel.send(&request.job, &handles).await?;
+        // The next child is forked while this one runs. Forking it after the run was measured to be slower on two
+        // cores: it then takes its time from the answer.
         drop(refill);
-        // Only the child holds its end of the network from here on.
+        // From here on only the child holds its end, so that its exit closes the connection.
         drop(network);
-        Ok(Prepared { child: self, _carried: carried })
+        Ok(PreparedChild { child: self, _network_proxy: proxy })
     }
 }

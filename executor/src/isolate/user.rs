@@ -1,9 +1,9 @@
-//! The user as which the process of a run runs, where the server is root.
+//! The user of a run's process, if the server is root.
 //!
-//! The user is the owner of the folders that the run is granted, so that new files belong to the owner of their folder,
-//! and `nobody` where there are none or where everybody may write. Root stays root, with its rights over files only,
-//! where a folder is root's alone or folders belong to different users: otherwise a run would be refused files that
-//! only root may use.
+//! The user is the owner of the run's folders, so that new files belong to the owner of their folder. It is `nobody` if
+//! there are no folders or all of them are world-writable. The run stays root, with its rights over files only, if a
+//! folder is accessible to root alone or the folders belong to different users: any other user would be refused files
+//! that the tool can use today.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,16 +12,16 @@ use std::os::fd::AsFd;
 /// The ids of a user and its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// The user's.
+    /// The user id.
     pub uid: u32,
-    /// The group's.
+    /// The group id.
     pub gid: u32,
 }
 
-/// Why a text names no user.
+/// A text does not name a user.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// It is neither a name nor two numbers.
+    /// The text is neither a name nor two numbers.
     #[error("is `{0}`: write the name of a user, or `UID:GID`")]
     Form(String),
     /// This machine has no such user.
@@ -32,30 +32,30 @@ pub enum UserError {
     Read(#[from] std::io::Error),
 }
 
-/// The choice of a run's user.
+/// The rule that selects a run's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunAs {
-    /// The server's own user: it is not root, or may not change its user.
+    /// The server's own user: the server is not root, or may not change its user.
     Server,
-    /// The owner of its folders, by the rule of this file.
+    /// The owner of the run's folders, by the rule of this module.
     Owner,
-    /// Always this one.
+    /// This user, for every run.
     User(User),
 }
 
-/// The users who can use a folder.
+/// The users that can use a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// Its owner, who is not root.
+    /// Its owner, which is not root.
     User(User),
-    /// It is root's, and everybody may read and write it.
+    /// Every user: root owns it, and it is world-readable and world-writable.
     Everybody,
-    /// It is root's alone.
+    /// Root alone.
     Root,
 }
 
 impl User {
-    /// The user who owns nothing, as most systems number it.
+    /// The user that owns nothing, with the number that most systems use.
     pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
 
     /// Reads `UID:GID`, or the name of a user of this machine.
@@ -64,9 +64,9 @@ impl User {
     /// Reads `/etc/passwd` for a name.
     ///
     /// # Errors
-    /// [`UserError`] when there is no such user.
+    /// [`UserError`] if the text is not valid or the machine has no such user.
     pub fn parse(text: &str) -> Result<Self, UserError> {
-        // The kernel takes the highest number for "leave it as it is".
+        // The kernel reads the highest number as "do not change".
         let id = |digits: &str| digits.parse::<u32>().ok().filter(|id| *id != u32::MAX);
         if let Some((uid, gid)) = text.split_once(':') {
             let ids = id(uid).zip(id(gid)).ok_or_else(|| UserError::Form(text.to_owned()))?;
@@ -93,8 +93,8 @@ impl fmt::Display for User {
 }
 
 impl Owner {
-    /// The owner of an opened folder. A folder that cannot be looked at counts as everybody's, which gives the fewest
-    /// rights.
+    /// The users that can use an open folder. A folder without a readable status counts as [`Self::Everybody`], which
+    /// gives the run the fewest rights.
     #[must_use]
     pub fn of(folder: impl AsFd) -> Self {
         const OPEN_TO_EVERYBODY: u32 = 0o007;
@@ -107,7 +107,7 @@ impl Owner {
 }
 
 impl RunAs {
-    /// The user of a run that is granted these folders; `None` is the server's own user.
+    /// The user of a run with these folders; `None` is the server's own user.
     #[must_use]
     pub fn user_for(self, folders: impl IntoIterator<Item = Owner>) -> Option<User> {
         let mut named = None;
@@ -127,7 +127,7 @@ impl RunAs {
         Some(named.unwrap_or(User::NOBODY))
     }
 
-    /// `true` when any run may get another user than the server's.
+    /// Returns `true` if a run may get another user than the server's.
     #[must_use]
     pub fn changes_users(self) -> bool {
         !matches!(self, Self::Server)

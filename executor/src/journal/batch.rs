@@ -1,7 +1,7 @@
 //! One transaction of the writer: what each entry makes of the records and of the tables that follow from them.
 
 use super::chain::Hash;
-use super::error::{Trouble, changed};
+use super::error::{WriteError, changed};
 use super::log::{Log, New, Refusal, RefusalTip, Tip};
 use super::record::{self, Digest32, Kind, digest};
 use super::standing::{Standing, standing};
@@ -107,12 +107,12 @@ impl<'a> Batch<'a> {
         tip: Tip,
         refusals: RefusalTip,
         now: i64,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, WriteError> {
         Ok(Self { log: Log::after(connection, tip)?, refusals, delivered: Vec::new(), now })
     }
 
     /// Writes the records about the whole batch and the ends of the chains, and gives those ends.
-    pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), Trouble> {
+    pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), WriteError> {
         if !self.delivered.is_empty() {
             let body = serde_json::to_vec(&self.delivered)?;
             self.log.append(Kind::Delivered, &New { at: self.now, body: &body, ..New::default() })?;
@@ -130,13 +130,18 @@ impl<'a> Batch<'a> {
     }
 
     /// Appends a record about an intent with a body that is JSON.
-    pub(super) fn append(&mut self, kind: Kind, new: New<'_>, body: &impl Serialize) -> Result<i64, Trouble> {
+    pub(super) fn append(
+        &mut self,
+        kind: Kind,
+        new: New<'_>,
+        body: &impl Serialize,
+    ) -> Result<i64, WriteError> {
         let body = serde_json::to_vec(body)?;
         let at = if new.at == 0 { self.now } else { new.at };
         self.log.append(kind, &New { at, body: &body, ..new })
     }
 
-    pub(super) fn start(&mut self, start: &Start) -> Result<Began, Trouble> {
+    pub(super) fn start(&mut self, start: &Start) -> Result<Began, WriteError> {
         let Start { intent, agent, tool, content, proof, keep_until, started, verdict, will, task } = start;
         let held = match standing(self.connection(), *intent)? {
             Standing::Claimed(_) | Standing::Denied(_) => return Ok(Began::Known),
@@ -170,7 +175,7 @@ impl<'a> Batch<'a> {
         Ok(Began::New(run))
     }
 
-    fn is_used(&self, proof: Option<&str>) -> Result<bool, Trouble> {
+    fn is_used(&self, proof: Option<&str>) -> Result<bool, WriteError> {
         let Some(proof) = proof else { return Ok(false) };
         let sql = "SELECT 1 FROM records WHERE proof = ?1";
         let used = self.connection().prepare_cached(sql)?.query_row([proof], |_| Ok(())).optional()?;
@@ -178,7 +183,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Writes a receipt and the task of its run, and gives the record's number.
-    pub(super) fn finish(&mut self, finish: &Finish) -> Result<i64, Trouble> {
+    pub(super) fn finish(&mut self, finish: &Finish) -> Result<i64, WriteError> {
         let Finish { run, receipt, body, task, ended } = finish;
         let new = New {
             at: *ended,
@@ -205,7 +210,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Undoes the start of an intent that was refused before its guest began.
-    pub(super) fn release(&mut self, run: Run, intent: IntentId) -> Result<(), Trouble> {
+    pub(super) fn release(&mut self, run: Run, intent: IntentId) -> Result<(), WriteError> {
         let new = New { at: self.now, intent: Some(intent), about: Some(run.0), ..New::default() };
         self.log.append(Kind::Released, &new)?;
         self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
@@ -213,7 +218,7 @@ impl<'a> Batch<'a> {
     }
 
     /// A claim has to be known for longer.
-    pub(super) fn keep(&mut self, intent: IntentId, until: i64) -> Result<(), Trouble> {
+    pub(super) fn keep(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
         let Standing::Claimed(claimed) = standing(self.connection(), intent)? else { return Ok(()) };
         if until <= claimed.keep_until {
             return Ok(());
@@ -224,14 +229,14 @@ impl<'a> Batch<'a> {
         self.append(Kind::Kept, new, &record::Kept { keep_until }).map(drop)
     }
 
-    pub(super) fn delivered(&mut self, run: Run, receipt: i64) -> Result<(), Trouble> {
+    pub(super) fn delivered(&mut self, run: Run, receipt: i64) -> Result<(), WriteError> {
         self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
         self.delivered.push(receipt);
         Ok(())
     }
 
     /// Keeps an escalated intent, unless it has started or was denied. The first verdict for it stays.
-    pub(super) fn hold(&mut self, hold: &Hold) -> Result<Waits, Trouble> {
+    pub(super) fn hold(&mut self, hold: &Hold) -> Result<Waits, WriteError> {
         let Hold { asked: Asked { intent, agent, tool }, content, text, until } = hold;
         match standing(self.connection(), *intent)? {
             Standing::Unknown => {}
@@ -250,13 +255,13 @@ impl<'a> Batch<'a> {
         Ok(Waits::Yes)
     }
 
-    fn waits_no_longer(&self, held: i64) -> Result<(), Trouble> {
+    fn waits_no_longer(&self, held: i64) -> Result<(), WriteError> {
         self.connection().prepare_cached("DELETE FROM waiting WHERE number = ?1")?.execute([held])?;
         Ok(())
     }
 
     /// Decides about an intent that waits, and says whether it did. What was approved can only be taken back.
-    pub(super) fn resolve(&mut self, resolved: &Resolved) -> Result<bool, Trouble> {
+    pub(super) fn resolve(&mut self, resolved: &Resolved) -> Result<bool, WriteError> {
         let Resolved { intent, how, by, risk_score, manifest } = resolved;
         let held = match (standing(self.connection(), *intent)?, how) {
             (Standing::Waiting(held), _) => held,
@@ -283,25 +288,25 @@ impl<'a> Batch<'a> {
         Ok(true)
     }
 
-    pub(super) fn stop(&mut self, stop: &Stop) -> Result<(), Trouble> {
+    pub(super) fn stop(&mut self, stop: &Stop) -> Result<(), WriteError> {
         let Stop { intent, by, method } = stop;
         let body = record::Stopped { by: by.clone(), method: (*method).to_owned() };
         self.append(Kind::Stopped, New { intent: Some(*intent), ..New::default() }, &body).map(drop)
     }
 
-    pub(super) fn revoke(&mut self, revocation: &Revocation) -> Result<(), Trouble> {
+    pub(super) fn revoke(&mut self, revocation: &Revocation) -> Result<(), WriteError> {
         let Revocation { agent, intent, by, stopped } = revocation;
         let new = New { intent: *intent, agent: agent.as_ref().map(AgentDid::as_str), ..New::default() };
         let body = record::Revocation { by: by.clone(), stopped: *stopped };
         self.append(Kind::Revocation, new, &body).map(drop)
     }
 
-    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Result<(), Trouble> {
+    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Result<(), WriteError> {
         self.refusals.append(self.log.connection, &refusal.as_refused())
     }
 
     /// Appends a record about a task, whose id is that of its intent.
-    pub(super) fn about_task(&mut self, kind: Kind, task: IntentId, body: &[u8]) -> Result<(), Trouble> {
+    pub(super) fn about_task(&mut self, kind: Kind, task: IntentId, body: &[u8]) -> Result<(), WriteError> {
         let new = New { at: self.now, intent: Some(task), body, ..New::default() };
         self.log.append(kind, &new).map(drop)
     }

@@ -5,7 +5,7 @@
 //! through all of it once.
 
 use super::Condition;
-use super::error::OpenError;
+use super::error::{BrokenError, OpenError};
 use super::files::{Files, Marked, boot, growing};
 use super::finding::{Finding, Stop};
 use super::log::Extent;
@@ -13,6 +13,7 @@ use super::store::Reader;
 use super::verify::{PIECE, Verifier, check_marker, check_schema, check_structure};
 use crate::clock::{Clock as _, SystemClock};
 use crate::durability::Durability;
+use crate::error_chain::ErrorChain;
 use rusqlite::{Connection, ErrorCode};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -108,12 +109,14 @@ pub(super) fn in_the_background(
     let found = match whole(&mut reader.into_connection(), path, is_closed) {
         Ok(None) => return,
         Ok(Some(records)) => return tracing::debug!(records, "the journal was checked"),
-        Err(Stop::Sqlite(error)) => return tracing::warn!(%error, "the journal could not be checked"),
+        Err(Stop::Sqlite(error)) => {
+            return tracing::warn!(error = %ErrorChain(&error), "the journal could not be checked");
+        }
         Err(Stop::Found(found)) => found,
     };
     let damaged = OpenError::Damaged { path: path.to_owned(), found: found.to_string() };
     tracing::error!(reason = %damaged, "the journal is damaged");
-    condition.send_replace(Condition::Broken(damaged.to_string().into()));
+    condition.send_replace(Condition::Broken(BrokenError::read(damaged)));
 }
 
 /// Checks all records, and then SQLite's pages. Gives the number of the last record; `None` when it had to stop.

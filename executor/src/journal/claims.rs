@@ -1,5 +1,6 @@
 //! Claims: which intents are open in this process, and which were before.
 
+use super::BrokenError;
 use super::batch::{Began, Finish, Start};
 use super::standing::{Claimed, Ended, Standing};
 use super::store::Run;
@@ -196,7 +197,7 @@ impl Journal {
         match self.condition() {
             Condition::Works => {}
             Condition::Full => return Err(JournalError::NoRoom),
-            Condition::Broken(reason) => return Err(JournalError::Broken(reason)),
+            Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
         // Each open intent will need a place as well.
         if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
@@ -296,7 +297,7 @@ impl Journal {
         }
         let Standing::Claimed(claimed) = self.standing(intent)? else { return Ok(None) };
         let agent = AgentDid::parse(&claimed.agent);
-        let agent = agent.map_err(|error| JournalError::Broken(error.to_string().into()))?;
+        let agent = agent.map_err(|error| JournalError::Broken(BrokenError::read(error)))?;
         Ok(Some((agent, self.ended(claimed.end).await?)))
     }
 
@@ -343,7 +344,7 @@ fn start(
 
 fn verdict(claimed: &Claimed) -> Result<Option<Verdict>, JournalError> {
     let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
-    verdict.map_err(|error| JournalError::Broken(error.to_string().into()))
+    verdict.map_err(|error| JournalError::Broken(BrokenError::read(error)))
 }
 
 impl Open {

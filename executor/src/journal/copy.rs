@@ -10,6 +10,7 @@ use super::files::{
 use super::log::Tip;
 use super::store::{Reader, create, known_format};
 use super::verify::{Finding, verify};
+use crate::error_chain::BoxedError;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::File;
@@ -45,18 +46,18 @@ pub enum CopyError {
         finding: Finding,
     },
     /// The system or SQLite.
-    #[error("`{path}`: {reason}")]
+    #[error("`{path}` cannot be read or written")]
     Failed {
         /// The file.
         path: PathBuf,
         /// The error of the system or SQLite.
-        reason: String,
+        source: BoxedError,
     },
 }
 
 impl CopyError {
-    fn of(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self {
-        move |error| Self::Failed { path: path.to_owned(), reason: error.to_string() }
+    fn failed(path: &Path, error: impl Into<BoxedError>) -> Self {
+        Self::Failed { path: path.to_owned(), source: error.into() }
     }
 }
 
@@ -101,7 +102,7 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<Copied, CopyError> {
     let source = Reader::open(journal)?;
     let part = beside(to, ".part");
     let finding = copied(source.connection(), &part).and_then(|finding| {
-        rename_new(&part, to).map_err(|error| CopyError::of(to)(&error))?;
+        rename_new(&part, to).map_err(|error| CopyError::failed(to, error))?;
         Ok(finding)
     });
     remove(&part);
@@ -109,7 +110,7 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<Copied, CopyError> {
 }
 
 fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
-    let is = path.metadata().map_err(|error| CopyError::of(path)(&error))?;
+    let is = path.metadata().map_err(|error| CopyError::failed(path, error))?;
     Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
 }
 
@@ -119,9 +120,9 @@ fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
 /// # Errors
 /// [`CopyError`]; then what was there is still there.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, CopyError> {
-    let failed = CopyError::of(journal);
+    let failed = |error: BoxedError| CopyError::failed(journal, error);
     let source = Reader::open(from)?;
-    let real = resolved(journal).map_err(|error| failed(&error))?;
+    let real = resolved(journal).map_err(|error| failed(error.into()))?;
     let is_there = real.exists();
     if is_there && !replace {
         return Err(CopyError::Journal(journal.to_owned()));
@@ -129,13 +130,14 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, C
     let (_journal, marker) = locks(&real, journal)?;
     let draft = draft(&real);
     let restored = copied(source.connection(), &draft).and_then(|finding| {
-        let tip =
-            Connection::open(&draft).and_then(|draft| Tip::read(&draft)).map_err(|error| failed(&error))?;
+        let tip = Connection::open(&draft)
+            .and_then(|draft| Tip::read(&draft))
+            .map_err(|error| failed(error.into()))?;
         let kept = if is_there { Some(aside(&real)?) } else { None };
-        put_aside(&real).map_err(|error| failed(&error))?;
-        marker.set_len(0).map_err(|error| failed(&error))?;
-        rename_new(&draft, &real).map_err(|error| failed(&error))?;
-        write_mark(&marker, tip.number, &tip.hash, &boot()).map_err(|error| failed(&error))?;
+        put_aside(&real).map_err(|error| failed(error.into()))?;
+        marker.set_len(0).map_err(|error| failed(error.into()))?;
+        rename_new(&draft, &real).map_err(|error| failed(error.into()))?;
+        write_mark(&marker, tip.number, &tip.hash, &boot()).map_err(|error| failed(error.into()))?;
         Ok((finding, kept))
     });
     remove(&draft);
@@ -145,23 +147,23 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, C
 
 /// The locks of a server, so that none starts meanwhile.
 fn locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
-    let failed = CopyError::of(journal);
+    let failed = |error: BoxedError| CopyError::failed(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
-    let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(&error))?;
+    let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(error.into()))?;
     database.iter().try_for_each(|database| take(database, journal))?;
-    let marker = private(&beside(real, ".lock")).map_err(|error| failed(&error))?;
+    let marker = private(&beside(real, ".lock")).map_err(|error| failed(error.into()))?;
     take(&marker, journal)?;
     Ok((database, marker))
 }
 
 /// Gives a journal and its log other names, and says which.
 fn aside(real: &Path) -> Result<PathBuf, CopyError> {
-    let failed = CopyError::of(real);
+    let failed = |error: BoxedError| CopyError::failed(real, error);
     let kept = free_name(real, "replaced");
-    rename_new(real, &kept).map_err(|error| failed(&error))?;
+    rename_new(real, &kept).map_err(|error| failed(error.into()))?;
     for (old, new) in others(real).iter().zip(others(&kept)) {
         if old.exists() {
-            rename_new(old, &new).map_err(|error| failed(&error))?;
+            rename_new(old, &new).map_err(|error| failed(error.into()))?;
         }
     }
     Ok(kept)
@@ -169,19 +171,19 @@ fn aside(real: &Path) -> Result<PathBuf, CopyError> {
 
 /// Copies a journal as of one moment into a new file, and checks the copy.
 fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
-    let failed = CopyError::of(to);
+    let failed = |error: BoxedError| CopyError::failed(to, error);
     remove(to);
     let made = File::options().write(true).create_new(true).mode(0o600).open(to);
-    made.map_err(|error| failed(&error))?;
+    made.map_err(|error| failed(error.into()))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(&error))?;
-    all_pages(source, &mut copy).map_err(|reason| failed(&reason))?;
+    let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(error.into()))?;
+    all_pages(source, &mut copy).map_err(failed)?;
     // One file, without a log beside it.
-    copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(&error))?;
+    copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(error.into()))?;
     known_format(&copy, to)?;
-    let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(&error))?;
+    let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(error.into()))?;
     drop(copy);
-    File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(&error))?;
+    File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(error.into()))?;
     if matches!(finding, Finding::Holds { .. }) {
         Ok(finding)
     } else {
@@ -189,17 +191,17 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     }
 }
 
-fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), String> {
-    let backup = Backup::new(source, copy).map_err(|error| error.to_string())?;
+fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedError> {
+    let backup = Backup::new(source, copy)?;
     for _ in 0..BUSY_TRIES {
         // One step copies one moment of a journal that others write; several would begin again at each commit.
-        match backup.step(-1).map_err(|error| error.to_string())? {
+        match backup.step(-1)? {
             StepResult::Done => return Ok(()),
             StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_PAUSE),
-            other => return Err(format!("SQLite's backup ended as {other:?}")),
+            other => return Err(format!("SQLite's backup ended as {other:?}").into()),
         }
     }
-    Err("another program holds the journal".to_owned())
+    Err("another program holds the journal".into())
 }
 
 /// Removes what is left of a copy that is not complete.

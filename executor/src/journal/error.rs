@@ -1,7 +1,9 @@
 //! Why a journal cannot be opened, or written.
 
+use crate::error_chain::BoxedError;
 use rusqlite::ErrorCode;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Why a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -110,30 +112,33 @@ pub enum OpenError {
         marked: i64,
     },
     /// There is no room on its disk.
-    #[error("there is no room for the journal `{path}` on its disk: make room, and start again ({reason})")]
+    #[error("there is no room for the journal `{path}` on its disk: make room, and start again")]
     NoRoom {
         /// The file.
         path: PathBuf,
         /// The error of the system or SQLite.
-        reason: String,
+        source: BoxedError,
     },
-    /// The system or SQLite.
-    #[error("the journal `{path}` cannot be opened: {reason}")]
+    /// The system or SQLite, or a row that cannot be understood.
+    #[error("the journal `{path}` cannot be opened")]
     Failed {
         /// The file.
         path: PathBuf,
-        /// The error of the system or SQLite.
-        reason: String,
+        /// The error.
+        source: BoxedError,
     },
 }
 
 impl OpenError {
-    pub(super) fn failed(path: &Path, error: &std::io::Error) -> Self {
-        let (path, reason) = (path.to_owned(), error.to_string());
+    pub(super) fn failed(path: &Path, error: impl Into<BoxedError>) -> Self {
+        Self::Failed { path: path.to_owned(), source: error.into() }
+    }
+
+    pub(super) fn of_system(path: &Path, error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::StorageFull {
-            Self::NoRoom { path, reason }
+            Self::NoRoom { path: path.to_owned(), source: error.into() }
         } else {
-            Self::Failed { path, reason }
+            Self::failed(path, error)
         }
     }
 
@@ -141,16 +146,16 @@ impl OpenError {
     pub(super) fn of_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| {
-            let (path, reason) = (path.clone(), error.to_string());
+            let path = path.clone();
             match error.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => Self::NoRoom { path, reason },
+                Some(ErrorCode::DiskFull) => Self::NoRoom { path, source: error.into() },
                 // SQLite cannot make its files beside the journal on a disk without room.
                 Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if has_no_room(&path) => {
-                    Self::NoRoom { path, reason }
+                    Self::NoRoom { path, source: error.into() }
                 }
                 Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
-                Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, found: reason },
-                Some(_) | None => Self::Failed { path, reason },
+                Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, found: error.to_string() },
+                Some(_) | None => Self::failed(&path, error),
             }
         }
     }
@@ -163,44 +168,107 @@ fn has_no_room(path: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEEDED)
 }
 
-/// Why nothing was written.
-#[derive(Debug, Clone)]
-pub(super) enum Trouble {
-    /// There is no room, or the file is locked: it may work later.
-    Later(String),
-    /// The content of the disk is not known any more. After a failed fsync the kernel may have thrown the pages away,
-    /// so that another try would only seem to work.
-    Broken(String),
+/// The reason for which this process can neither read nor write its journal any more. It is told to every caller that
+/// waits, so it is shared.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum BrokenError {
+    /// SQLite could not write. After a failed fsync the kernel may have thrown the pages away, so that another try would
+    /// only seem to work.
+    #[error(
+        "the journal cannot be written any more: what had started is reported when the executor starts again"
+    )]
+    Write(#[source] Arc<rusqlite::Error>),
+    /// A record has no form as JSON.
+    #[error("a record of the journal cannot be made")]
+    Record(#[source] Arc<serde_json::Error>),
+    /// SQLite could not read, or a row has another form than was written.
+    #[error(transparent)]
+    Read(Arc<dyn std::error::Error + Send + Sync>),
+    /// The files are not those that were opened.
+    #[error(transparent)]
+    Files(Arc<ReplacedError>),
+    /// The records are not those that this process wrote.
+    #[error("the journal was changed by another program: {0}")]
+    Changed(String),
+    /// A contradiction of the journal's own.
+    #[error("{0}")]
+    State(&'static str),
 }
 
-impl std::fmt::Display for Trouble {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Later(reason) | Self::Broken(reason) => f.write_str(reason),
-        }
+impl BrokenError {
+    /// An error of SQLite, or about a row, as the reason.
+    pub(super) fn read(error: impl Into<BoxedError>) -> Self {
+        Self::Read(error.into().into())
     }
 }
 
-impl From<rusqlite::Error> for Trouble {
+impl From<&'static str> for BrokenError {
+    fn from(contradiction: &'static str) -> Self {
+        Self::State(contradiction)
+    }
+}
+
+/// The journal's files are not those that this process opened.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the journal `{}` is not what this executor opened: {change}; nothing can be recorded there any more, so it stops",
+    path.display()
+)]
+pub struct ReplacedError {
+    /// The journal.
+    pub(super) path: PathBuf,
+    /// What is different.
+    pub(super) change: String,
+    /// The system's error, where the files cannot be looked at.
+    pub(super) source: Option<std::io::Error>,
+}
+
+/// Why nothing was written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum WriteError {
+    /// There is no room, or the file is locked: it may work later.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoomError),
+    /// The content of the disk is not known any more.
+    #[error(transparent)]
+    Broken(#[from] BrokenError),
+}
+
+/// There is no room, or another program holds the file.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum NoRoomError {
+    /// SQLite found none.
+    #[error(transparent)]
+    Sqlite(Arc<rusqlite::Error>),
+    /// There was none a moment ago, and what found none goes first.
+    #[error("no room")]
+    Earlier,
+}
+
+impl From<rusqlite::Error> for WriteError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                Self::Later(error.to_string())
+                NoRoomError::Sqlite(error.into()).into()
             }
-            Some(_) | None => Self::Broken(format!(
-                "the journal cannot be written any more ({error}): what had started is reported when the executor starts again"
-            )),
+            Some(_) | None => BrokenError::Write(error.into()).into(),
         }
     }
 }
 
-impl From<serde_json::Error> for Trouble {
+impl From<serde_json::Error> for WriteError {
     fn from(error: serde_json::Error) -> Self {
-        Self::Broken(format!("a record of the journal cannot be made: {error}"))
+        BrokenError::Record(error.into()).into()
+    }
+}
+
+impl From<ReplacedError> for WriteError {
+    fn from(error: ReplacedError) -> Self {
+        BrokenError::Files(error.into()).into()
     }
 }
 
 /// Another program has changed what this one wrote.
-pub(super) fn changed(what: &str) -> Trouble {
-    Trouble::Broken(format!("the journal was changed by another program: {what}"))
+pub(super) fn changed(what: &str) -> WriteError {
+    BrokenError::Changed(what.to_owned()).into()
 }

@@ -11,7 +11,7 @@
 //! power cut that or less. A journal that ends before its marker has lost records.
 
 use super::chain::{Hash, parse, shown};
-use super::error::OpenError;
+use super::error::{OpenError, ReplacedError};
 use super::record::digest;
 use rustix::fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with};
 use std::ffi::OsString;
@@ -77,7 +77,7 @@ impl Files {
         if_missing: IfMissing,
         create: impl FnOnce(&Path) -> Result<(), OpenError>,
     ) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::failed(path, &error);
+        let failed = |error: std::io::Error| OpenError::of_system(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         }
@@ -98,7 +98,7 @@ impl Files {
     }
 
     fn lock(path: &Path, real: PathBuf) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::failed(path, &error);
+        let failed = |error: std::io::Error| OpenError::of_system(path, error);
         let database = OpenOptions::new().read(true).write(true).open(&real).map_err(failed)?;
         take(&database, path)?;
         let is = database.metadata().map_err(failed)?;
@@ -116,7 +116,7 @@ impl Files {
         // Somebody may have replaced it before it was locked.
         match files.check_database() {
             Ok(_bytes) => Ok(files),
-            Err(reason) => Err(OpenError::Failed { path: files.path, reason }),
+            Err(replaced) => Err(OpenError::failed(&files.path, replaced)),
         }
     }
 
@@ -129,7 +129,7 @@ impl Files {
     ///
     /// # Errors
     /// The damage, and the command that mends it.
-    pub(super) fn check(&mut self) -> Result<(), String> {
+    pub(super) fn check(&mut self) -> Result<(), ReplacedError> {
         self.bytes = self.check_database()?;
         for (nth, file) in others(&self.real).iter().enumerate() {
             let Some(known) = self.others.get_mut(nth) else { continue };
@@ -140,8 +140,10 @@ impl Files {
                     *known = Some((is, bytes))
                 }
                 (Some(_), Some(_) | None) => {
-                    return Err(self
-                        .lost(&format!("its file `{}` was removed, replaced or cut short", file.display())));
+                    let file = file.display();
+                    return Err(
+                        self.replaced(format!("its file `{file}` was removed, replaced or cut short"))
+                    );
                 }
             }
         }
@@ -149,19 +151,19 @@ impl Files {
     }
 
     /// The size of the database, if it is still the one.
-    fn check_database(&self) -> Result<u64, String> {
-        let open = self.database.metadata().map_err(|error| self.lost(&error.to_string()))?;
+    fn check_database(&self) -> Result<u64, ReplacedError> {
+        let open = self.database.metadata().map_err(|error| self.unreadable(error))?;
         let there = match self.path.metadata() {
             Ok(there) => there,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(self.lost("it was removed, or its folder was renamed"));
+                return Err(self.replaced("it was removed, or its folder was renamed"));
             }
-            Err(error) => return Err(self.lost(&error.to_string())),
+            Err(error) => return Err(self.unreadable(error)),
         };
         match () {
-            () if inode(&there) != inode(&open) => Err(self.lost("another file was put in its place")),
-            () if open.nlink() != 1 => Err(self.lost(&format!("it has {} names", open.nlink()))),
-            () if open.len() < self.bytes => Err(self.lost(&format!(
+            () if inode(&there) != inode(&open) => Err(self.replaced("another file was put in its place")),
+            () if open.nlink() != 1 => Err(self.replaced(format!("it has {} names", open.nlink()))),
+            () if open.len() < self.bytes => Err(self.replaced(format!(
                 "it was cut short: it had {} bytes and has {}",
                 self.bytes,
                 open.len()
@@ -170,11 +172,12 @@ impl Files {
         }
     }
 
-    fn lost(&self, how: &str) -> String {
-        format!(
-            "the journal `{}` is not what this executor opened: {how}; nothing can be recorded there any more, so it stops",
-            self.path.display()
-        )
+    fn replaced(&self, change: impl Into<String>) -> ReplacedError {
+        ReplacedError { path: self.path.clone(), change: change.into(), source: None }
+    }
+
+    fn unreadable(&self, error: std::io::Error) -> ReplacedError {
+        ReplacedError { source: Some(error), ..self.replaced("it cannot be looked at") }
     }
 
     /// Writes the last record into the marker. A failure leaves the record before it there, which is right as well.
@@ -227,7 +230,7 @@ pub(super) fn take(file: &File, journal: &Path) -> Result<(), OpenError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(journal.to_owned())),
-        Err(error) => Err(OpenError::failed(journal, &error.into())),
+        Err(error) => Err(OpenError::of_system(journal, error.into())),
     }
 }
 
@@ -270,7 +273,7 @@ fn sign_of_a_journal(path: &Path, real: &Path) -> Option<PathBuf> {
 /// Makes the journal under another name, and gives it its own when it is complete.
 fn created(real: &Path, create: impl FnOnce(&Path) -> Result<(), OpenError>) -> Result<(), OpenError> {
     let draft = draft(real);
-    let failed = |error: std::io::Error| OpenError::failed(real, &error);
+    let failed = |error: std::io::Error| OpenError::of_system(real, error);
     let made = private(&draft).map_err(failed).and_then(|_file| create(&draft));
     let made = made.and_then(|()| match rename_new(&draft, real) {
         // Another start was faster, and its lock decides.

@@ -4,7 +4,7 @@
 //! once. So at any moment there is one whole journal, and the old one stays as `journal.db.format-2`.
 
 use super::chain::Head;
-use super::error::{OpenError, Trouble};
+use super::error::{OpenError, WriteError};
 use super::files::{Files, beside, free_name, others, private, rename_new, sync_folder_of};
 use super::finding::{Finding, Stop};
 use super::log::{Log, New, RefusalTip, Refused, Tip};
@@ -59,7 +59,7 @@ pub(super) fn is_due(connection: &Connection) -> rusqlite::Result<bool> {
 /// [`OpenError`]; then it is as it was.
 pub(super) fn convert(files: &Files, path: &Path) -> Result<(), OpenError> {
     let (real, new) = (files.real(), beside(files.real(), ".format-2"));
-    let failed = |error: std::io::Error| OpenError::failed(path, &error);
+    let failed = |error: std::io::Error| OpenError::of_system(path, error);
     tracing::info!(journal = %path.display(), old = %new.display(), "the journal is converted to this version's format");
     make_way(&new, path)?;
     private(&new).map_err(failed)?;
@@ -76,7 +76,7 @@ pub(super) fn convert(files: &Files, path: &Path) -> Result<(), OpenError> {
 /// Frees the name of the old journal: what a conversion that was cut off left there goes, and an older journal that was
 /// converted before gets another name.
 fn make_way(name: &Path, path: &Path) -> Result<(), OpenError> {
-    let failed = |error: std::io::Error| OpenError::failed(path, &error);
+    let failed = |error: std::io::Error| OpenError::of_system(path, error);
     let is_one = || Connection::open(name).and_then(|connection| is_due(&connection)).unwrap_or(false);
     if name.exists() && is_one() {
         return rename_new(name, &free_name(name, "before")).map_err(failed);
@@ -109,14 +109,14 @@ struct Conversion<'a> {
 }
 
 /// Why a conversion was given up.
-enum Failed {
-    Trouble(Trouble),
+enum ConversionError {
+    Write(WriteError),
     Damaged(String),
 }
 
-impl<T: Into<Trouble>> From<T> for Failed {
-    fn from(trouble: T) -> Self {
-        Self::Trouble(trouble.into())
+impl<T: Into<WriteError>> From<T> for ConversionError {
+    fn from(error: T) -> Self {
+        Self::Write(error.into())
     }
 }
 
@@ -125,7 +125,7 @@ impl Conversion<'_> {
         let of_sqlite = OpenError::of_sqlite(path);
         let old = Connection::open(real).map_err(&of_sqlite)?;
         let mut new = Connection::open(draft).map_err(&of_sqlite)?;
-        let written = || -> Result<(), Failed> {
+        let written = || -> Result<(), ConversionError> {
             let transaction = new.transaction()?;
             // One moment of the old one, which nobody writes.
             let _moment = old.unchecked_transaction()?;
@@ -135,12 +135,12 @@ impl Conversion<'_> {
         let damaged = |found: String| OpenError::Damaged { path: path.to_owned(), found };
         match { written }() {
             Ok(()) => {}
-            Err(Failed::Damaged(found)) => return Err(damaged(found)),
-            Err(Failed::Trouble(Trouble::Later(reason))) => {
-                return Err(OpenError::NoRoom { path: path.to_owned(), reason });
+            Err(ConversionError::Damaged(found)) => return Err(damaged(found)),
+            Err(ConversionError::Write(WriteError::NoRoom(error))) => {
+                return Err(OpenError::NoRoom { path: path.to_owned(), source: error.into() });
             }
-            Err(Failed::Trouble(Trouble::Broken(reason))) => {
-                return Err(OpenError::Failed { path: path.to_owned(), reason });
+            Err(ConversionError::Write(WriteError::Broken(error))) => {
+                return Err(OpenError::failed(path, error));
             }
         }
         match verified(&new) {
@@ -158,7 +158,7 @@ impl Conversion<'_> {
 }
 
 impl<'a> Conversion<'a> {
-    fn begin(old: &'a Connection, new: &'a Connection) -> Result<Self, Failed> {
+    fn begin(old: &'a Connection, new: &'a Connection) -> Result<Self, ConversionError> {
         let pruned = old.query_row("SELECT number, hash FROM chain", [], head)?;
         let sql = "UPDATE chains SET receipts = ?1, checkpoint = ?2 WHERE name = 'records'";
         new.execute(sql, params![stored(pruned.number), pruned.hash])?;
@@ -166,7 +166,7 @@ impl<'a> Conversion<'a> {
         Ok(Self { old, new, log, now: micros(SystemClock.now()), delivered: Vec::new() })
     }
 
-    fn run(mut self) -> Result<(), Failed> {
+    fn run(mut self) -> Result<(), ConversionError> {
         self.say_what_it_was()?;
         self.used()?;
         self.receipts()?;
@@ -177,13 +177,13 @@ impl<'a> Conversion<'a> {
         Ok(self.log.save()?)
     }
 
-    fn append(&mut self, kind: Kind, new: New<'_>, body: &impl Serialize) -> Result<i64, Failed> {
+    fn append(&mut self, kind: Kind, new: New<'_>, body: &impl Serialize) -> Result<i64, ConversionError> {
         let body = serde_json::to_vec(body)?;
         let at = if new.at == 0 { self.now } else { new.at };
         Ok(self.log.append(kind, &New { at, body: &body, ..new })?)
     }
 
-    fn say_what_it_was(&mut self) -> Result<(), Failed> {
+    fn say_what_it_was(&mut self) -> Result<(), ConversionError> {
         let pruned = self.log.tip.head;
         let last = "SELECT number, hash FROM receipts ORDER BY number DESC LIMIT 1";
         let last = self.old.query_row(last, [], head).optional()?.unwrap_or(pruned);
@@ -191,7 +191,10 @@ impl<'a> Conversion<'a> {
         let named = "SELECT max((SELECT coalesce(max(receipt), 0) FROM intents), (SELECT coalesce(max(receipt), 0) FROM open))";
         let named = self.old.query_row(named, [], |row| row.get(0).map(number))?;
         if named > last.number {
-            return Err(Failed::Damaged(format!("the receipts {} to {named} are missing", last.number + 1)));
+            return Err(ConversionError::Damaged(format!(
+                "the receipts {} to {named} are missing",
+                last.number + 1
+            )));
         }
         let (receipts, checkpoint) = (stored(last.number), Digest32(last.hash));
         self.append(
@@ -209,7 +212,7 @@ impl<'a> Conversion<'a> {
     }
 
     /// Intents whose receipts were pruned.
-    fn used(&mut self) -> Result<(), Failed> {
+    fn used(&mut self) -> Result<(), ConversionError> {
         let sql = "SELECT intent, agent, content, keep_until, proof, started FROM intents
                    WHERE receipt <= (SELECT number FROM chain) ORDER BY run";
         let mut statement = self.old.prepare(sql)?;
@@ -231,7 +234,7 @@ impl<'a> Conversion<'a> {
     }
 
     /// Receipts with their claims.
-    fn receipts(&mut self) -> Result<(), Failed> {
+    fn receipts(&mut self) -> Result<(), ConversionError> {
         let sql = "SELECT receipts.number, receipts.intent, receipts.agent, tool, status, ended, body, hash,
                           content, proof, keep_until, started, verdict,
                           EXISTS (SELECT 1 FROM open WHERE open.receipt = receipts.number)
@@ -244,9 +247,9 @@ impl<'a> Conversion<'a> {
         self.say_delivered()
     }
 
-    fn receipt(&mut self, row: &Row<'_>) -> Result<(), Failed> {
+    fn receipt(&mut self, row: &Row<'_>) -> Result<(), ConversionError> {
         let nth = row.get::<_, i64>(0)?;
-        let damaged = |what: &str| Failed::Damaged(format!("receipt {nth} {what}"));
+        let damaged = |what: &str| ConversionError::Damaged(format!("receipt {nth} {what}"));
         if number(nth) != self.log.tip.head.number + 1 {
             return Err(damaged("does not come after the one before it"));
         }
@@ -292,7 +295,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    fn say_delivered(&mut self) -> Result<(), Failed> {
+    fn say_delivered(&mut self) -> Result<(), ConversionError> {
         let delivered = std::mem::take(&mut self.delivered);
         if !delivered.is_empty() {
             self.append(Kind::Delivered, New::default(), &delivered)?;
@@ -301,7 +304,7 @@ impl<'a> Conversion<'a> {
     }
 
     /// Converts the intents that had started and have no receipt.
-    fn running(&mut self) -> Result<(), Failed> {
+    fn running(&mut self) -> Result<(), ConversionError> {
         let task = if self.has("open", "task")? { "open.task" } else { "NULL" };
         let sql = format!(
             "SELECT intent, agent, content, proof, keep_until, started, verdict, will, {task}
@@ -312,7 +315,8 @@ impl<'a> Conversion<'a> {
         while let Some(row) = rows.next()? {
             let intent = IntentId::from_bytes(row.get(0)?);
             let (agent, proof) = (row.get::<_, String>(1)?, row.get::<_, Option<String>>(3)?);
-            let no_will = || Failed::Damaged(format!("the intent {intent} is neither open nor over"));
+            let no_will =
+                || ConversionError::Damaged(format!("the intent {intent} is neither open nor over"));
             let will = row.get::<_, Option<String>>(7)?.ok_or_else(no_will)?;
             let task = row.get::<_, Option<String>>(8)?;
             let body = record::Claim {
@@ -331,7 +335,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    fn waiting(&mut self) -> Result<(), Failed> {
+    fn waiting(&mut self) -> Result<(), ConversionError> {
         let mut statement = self.old.prepare("SELECT held FROM waiting")?;
         let texts = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<Vec<String>>>()?;
         for text in texts {
@@ -350,7 +354,7 @@ impl<'a> Conversion<'a> {
     }
 
     /// A journal of before the A2A door has no tasks, and one of its first days has them in another order.
-    fn tasks(&mut self) -> Result<(), Failed> {
+    fn tasks(&mut self) -> Result<(), ConversionError> {
         if !self.has("tasks", "task")? {
             return Ok(());
         }
@@ -369,7 +373,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    fn refusals(&mut self) -> Result<(), Failed> {
+    fn refusals(&mut self) -> Result<(), ConversionError> {
         let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals ORDER BY number";
         let mut tip = RefusalTip::read(self.new)?;
         let mut statement = self.old.prepare(sql)?;
@@ -390,7 +394,7 @@ fn head(row: &Row<'_>) -> rusqlite::Result<Head> {
     Ok(Head { number: number(row.get(0)?), hash: row.get(1)? })
 }
 
-fn verdict(row: &Row<'_>, column: usize) -> Result<Option<Box<RawValue>>, Failed> {
+fn verdict(row: &Row<'_>, column: usize) -> Result<Option<Box<RawValue>>, ConversionError> {
     Ok(row.get::<_, Option<String>>(column)?.map(RawValue::from_string).transpose()?)
 }
 

@@ -19,15 +19,15 @@ use time::OffsetDateTime;
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The file.
-    #[error("the journal cannot be read: {0}")]
+    #[error("the journal cannot be read")]
     Sqlite(#[from] rusqlite::Error),
     /// A receipt.
-    #[error("receipt {number} cannot be understood: {reason}")]
+    #[error("receipt {number} cannot be understood")]
     Receipt {
         /// Its number.
         number: u64,
-        /// What the parser said.
-        reason: String,
+        /// The parser's error.
+        source: serde_json::Error,
     },
 }
 
@@ -77,7 +77,7 @@ impl Entry {
     /// [`HistoryError::Receipt`] when it was written by another version, or changed.
     pub fn receipt(&self) -> Result<Receipt, HistoryError> {
         stored::read_receipt(&self.body)
-            .map_err(|error| HistoryError::Receipt { number: self.number, reason: error.to_string() })
+            .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 }
 

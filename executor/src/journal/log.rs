@@ -4,7 +4,7 @@
 //! end that is cut off is missed.
 
 use super::chain::{Hash, Head};
-use super::error::{Trouble, changed};
+use super::error::{WriteError, changed};
 use super::record::{COLUMNS, Digest32, Kind, Record, Refusals};
 use super::store::{number, stored};
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -166,8 +166,8 @@ impl<'a> Log<'a> {
     /// Goes on from `tip`, or from what another program, such as `journal prune`, has appended to it.
     ///
     /// # Errors
-    /// [`Trouble::Broken`] when what is there does not come after `tip`.
-    pub(super) fn after(connection: &'a Connection, tip: Tip) -> Result<Self, Trouble> {
+    /// [`WriteError::Broken`] when what is there does not come after `tip`.
+    pub(super) fn after(connection: &'a Connection, tip: Tip) -> Result<Self, WriteError> {
         let extent = Extent::of(connection, "records")?;
         let Extent { first, last, last_hash, .. } = extent;
         let tip = match () {
@@ -183,7 +183,7 @@ impl<'a> Log<'a> {
     }
 
     /// Appends a record, and gives its number.
-    pub(super) fn append(&mut self, kind: Kind, new: &New<'_>) -> Result<i64, Trouble> {
+    pub(super) fn append(&mut self, kind: Kind, new: &New<'_>) -> Result<i64, WriteError> {
         let New { at, intent, agent, tool, status, about, proof, root, body } = *new;
         let number = self.tip.number + 1;
         let is_receipt = kind == Kind::Receipt;
@@ -236,7 +236,7 @@ impl<'a> Log<'a> {
     }
 
     /// Writes the new end of the chain to the file.
-    pub(super) fn save(&mut self) -> Result<(), Trouble> {
+    pub(super) fn save(&mut self) -> Result<(), WriteError> {
         if self.has_new() {
             self.connection
                 .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'records'")?
@@ -248,7 +248,7 @@ impl<'a> Log<'a> {
 }
 
 /// Reads what another program has appended.
-fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, Trouble> {
+fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteError> {
     let mut statement = connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM records WHERE number > ?1 ORDER BY number"))?;
     let mut rows = statement.query([tip.number])?;
@@ -340,7 +340,11 @@ impl RefusalTip {
     }
 
     /// Appends a refusal, and drops the oldest beyond the bound.
-    pub(super) fn append(&mut self, connection: &Connection, refused: &Refused<'_>) -> Result<(), Trouble> {
+    pub(super) fn append(
+        &mut self,
+        connection: &Connection,
+        refused: &Refused<'_>,
+    ) -> Result<(), WriteError> {
         let number = self.number + 1;
         let hash = refused.hash(number, &self.hash);
         let Refused { refused, intent, agent, tool, blocked_by, message } = refused;
@@ -358,7 +362,7 @@ impl RefusalTip {
     }
 
     /// Appends a record with the end of the refusals, unless there is one.
-    pub(super) fn mark(&mut self, log: &mut Log<'_>, now: i64) -> Result<(), Trouble> {
+    pub(super) fn mark(&mut self, log: &mut Log<'_>, now: i64) -> Result<(), WriteError> {
         if self.marked == self.number {
             return Ok(());
         }
@@ -370,7 +374,7 @@ impl RefusalTip {
 }
 
 /// Drops the refusals up to `last`.
-fn drop_refusals(connection: &Connection, last: i64) -> Result<(), Trouble> {
+fn drop_refusals(connection: &Connection, last: i64) -> Result<(), WriteError> {
     if last <= 0 {
         return Ok(());
     }

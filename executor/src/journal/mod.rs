@@ -40,7 +40,7 @@ pub use batch::Waits;
 pub use claims::{Asked, Beginning, Claim, Followed, Intended, Known, Stage};
 pub use copy::{Copied, CopyError, Restored, back_up, init, restore};
 pub use decisions::{Approval, Denial, HeldIntent, Resolution, Resolved};
-pub use error::OpenError;
+pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use outbox::Due;
 pub use prune::{PruneError, Pruned, prune};
@@ -48,6 +48,7 @@ pub use store::Opening;
 pub use tasks::{KeptTask, ListedTask, MAX_TASK_BYTES, MAX_TASKS, Pace};
 
 use crate::durability::Durability;
+use crate::error_chain::{BoxedError, ErrorChain};
 use crate::ident::{AgentDid, IntentId};
 use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
@@ -55,7 +56,7 @@ use crate::stored;
 use batch::Finish;
 use chain::Head;
 use claims::{AllOpen, Open, close};
-use error::Trouble;
+use error::WriteError;
 use outbox::Outbox;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -82,19 +83,19 @@ pub enum JournalError {
     #[error("the journal has no room for another run on its disk, or another program holds its file")]
     NoRoom,
     /// What is on the disk is not known. The process has to end.
-    #[error("the journal is broken: {0}")]
-    Broken(Arc<str>),
+    #[error("the journal is broken")]
+    Broken(#[source] BrokenError),
 }
 
 /// The journal's ability to be written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Condition {
     /// It can be written.
     Works,
     /// There is no room for it, or another program holds its file.
     Full,
-    /// It cannot be written again in this process. The sentence says why.
-    Broken(Arc<str>),
+    /// It cannot be written again in this process.
+    Broken(BrokenError),
 }
 
 /// What was found when the journal was opened.
@@ -149,7 +150,7 @@ impl Journal {
         now: OffsetDateTime,
     ) -> Result<(Self, Recovered), OpenError> {
         let of_sqlite = OpenError::of_sqlite(path);
-        let failed = |reason: String| OpenError::Failed { path: path.to_owned(), reason };
+        let failed = |error: BoxedError| OpenError::failed(path, error);
         let mut store = Store::open(path, opening)?;
         let (aborted, left) = recover(&mut store, micros(now)).map_err(failed)?;
         let undelivered = store.undelivered().map_err(&of_sqlite)?.into_iter();
@@ -157,7 +158,7 @@ impl Journal {
             AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
         });
         let undelivered = undelivered.collect::<Result<Vec<_>, crate::ident::IdentError>>();
-        let undelivered = undelivered.map_err(|error| failed(error.to_string()))?;
+        let undelivered = undelivered.map_err(|error| failed(error.into()))?;
         let recovered = Recovered { aborted, undelivered: undelivered.len() + left.len() };
         let held = store.waiting().map_err(&of_sqlite)?;
         let (entries, to_write) = mpsc::channel();
@@ -187,10 +188,10 @@ impl Journal {
             metrics: journal.metrics.clone(),
         };
         let over = journal.over();
-        spawn("journal", move || writer.run(&to_write, left, over)).map_err(&failed)?;
+        spawn("journal", move || writer.run(&to_write, left, over)).map_err(|error| failed(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
         spawn("journal check", move || check::in_the_background(&file, &is_closed, &condition_is))
-            .map_err(failed)?;
+            .map_err(|error| failed(error.into()))?;
         Ok((journal, recovered))
     }
 
@@ -244,12 +245,13 @@ impl Journal {
         let Place::Disk { reader, .. } = &self.place else { return Ok(T::default()) };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
         question(&reader).map_err(|error| {
-            let reason = Arc::from(error.to_string());
-            if let (true, Some(breaks)) = (is_damage(&error), &self.breaks) {
-                tracing::error!(%reason, "the journal cannot be read");
-                breaks.send_replace(Condition::Broken(Arc::clone(&reason)));
+            let is_damage = is_damage(&error);
+            let error = BrokenError::read(error);
+            if let (true, Some(breaks)) = (is_damage, &self.breaks) {
+                tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
+                breaks.send_replace(Condition::Broken(error.clone()));
             }
-            JournalError::Broken(reason)
+            JournalError::Broken(error)
         })
     }
 
@@ -379,16 +381,16 @@ impl Journal {
     }
 
     /// Waits until the journal breaks, and says how. The process has to end then.
-    pub async fn broken(&self) -> Arc<str> {
+    pub async fn broken(&self) -> BrokenError {
         broken(self.condition.clone()).await
     }
 }
 
 /// Waits until the journal breaks, which its writer says a moment after it has let go of what it was told.
-async fn broken(mut condition: watch::Receiver<Condition>) -> Arc<str> {
+async fn broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {
-        Ok(Condition::Broken(reason)) => Arc::clone(reason),
+        Ok(Condition::Broken(error)) => error.clone(),
         Ok(Condition::Works | Condition::Full) | Err(_) => "its writer is gone".into(),
     }
 }
@@ -419,8 +421,8 @@ type Left = Vec<(Finish, [u8; 32])>;
 
 /// Writes a receipt for each run that was cut off, keeps its task, and gives the number of such runs. Receipts that
 /// find no room are given back.
-fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
-    let wills = store.wills().map_err(|error| error.to_string())?;
+fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), BoxedError> {
+    let wills = store.wills()?;
     if wills.is_empty() {
         return Ok((0, Vec::new()));
     }
@@ -429,21 +431,19 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), String> {
         let task = task.map(|task| KeptTask::read(&task)).transpose()?;
         Ok((Finish { run, receipt, body: body.into(), task, ended: now }, content))
     };
-    let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>();
-    let finishes = finishes.map_err(|error| error.to_string())?;
+    let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
     let aborted = finishes.len();
     let written =
         store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
     match written {
         Ok(()) => Ok((aborted, Vec::new())),
-        Err(Trouble::Later(_no_room)) => Ok((aborted, finishes)),
-        Err(Trouble::Broken(reason)) => Err(reason),
+        Err(WriteError::NoRoom(_no_room)) => Ok((aborted, finishes)),
+        Err(WriteError::Broken(error)) => Err(error.into()),
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    spawned.map(drop).map_err(|error| error.to_string())
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 /// Turns something into JSON or back, on another thread when it is long.
@@ -451,13 +451,13 @@ async fn aside<T: Send + 'static>(
     long: bool,
     work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
 ) -> Result<T, JournalError> {
-    let broken = |error: String| JournalError::Broken(error.into());
+    let broken = |error: BoxedError| JournalError::Broken(BrokenError::read(error));
     let done = if long {
-        tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.to_string()))?
+        tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.into()))?
     } else {
         work()
     };
-    done.map_err(|error| broken(error.to_string()))
+    done.map_err(|error| broken(error.into()))
 }
 
 /// Whether the file is no journal any more, whoever finds it.
@@ -468,7 +468,7 @@ fn is_damage(error: &rusqlite::Error) -> bool {
 
 /// The text of a row, or the error of a value that has none.
 fn text(written: serde_json::Result<String>) -> Result<String, JournalError> {
-    written.map_err(|error| JournalError::Broken(error.to_string().into()))
+    written.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
 }
 
 /// Microseconds since 1970.

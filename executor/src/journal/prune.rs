@@ -4,12 +4,13 @@
 //! about, and the hashes of tasks. A record says up to where the others are gone.
 
 use super::chain::Hash;
-use super::error::{OpenError, Trouble};
+use super::error::{OpenError, WriteError};
 use super::log::{Extent, Log, New, Tip};
 use super::micros;
 use super::record::{self, Digest32, Kind};
 use super::standing::{Claimed, Ended, Held, Standing, standing};
 use super::store::{self, stored, writable};
+use crate::error_chain::BoxedError;
 use crate::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, TransactionBehavior, params};
 use serde::Serialize;
@@ -30,19 +31,19 @@ pub enum PruneError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// It cannot be written.
-    #[error("the journal cannot be written: {0}")]
-    Write(String),
+    #[error("the journal cannot be written")]
+    Write(#[source] BoxedError),
 }
 
-impl From<Trouble> for PruneError {
-    fn from(trouble: Trouble) -> Self {
-        Self::Write(trouble.to_string())
+impl From<WriteError> for PruneError {
+    fn from(error: WriteError) -> Self {
+        Self::Write(error.into())
     }
 }
 
 impl From<rusqlite::Error> for PruneError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Write(error.to_string())
+        Self::Write(error.into())
     }
 }
 
@@ -286,5 +287,5 @@ impl<'a> Pruning<'a> {
 }
 
 fn json(body: &impl Serialize) -> Result<Vec<u8>, PruneError> {
-    serde_json::to_vec(body).map_err(|error| PruneError::Write(error.to_string()))
+    serde_json::to_vec(body).map_err(|error| PruneError::Write(error.into()))
 }

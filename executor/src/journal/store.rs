@@ -3,7 +3,7 @@
 use super::batch::Batch;
 use super::chain::Head;
 use super::check;
-use super::error::{OpenError, Trouble};
+use super::error::{OpenError, WriteError};
 use super::files::{self, Files, IfMissing};
 use super::format2;
 use super::log::{self, RefusalTip, Tip};
@@ -129,15 +129,15 @@ impl Store {
     pub(super) fn commit<T>(
         &mut self,
         now: i64,
-        entries: impl FnOnce(&mut Batch<'_>) -> Result<T, Trouble>,
-    ) -> Result<T, Trouble> {
+        entries: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut batch = Batch::after(&transaction, self.tip, self.refusals, now)?;
         let written = entries(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;
         // A write to a file that is gone is on no disk.
-        self.files.check().map_err(Trouble::Broken)?;
+        self.files.check()?;
         if tip != self.tip {
             self.files.mark(tip.number, &tip.hash);
         }
@@ -146,12 +146,12 @@ impl Store {
     }
 
     /// Looks whether the files are still those that were opened.
-    pub(super) fn check_files(&mut self) -> Result<(), Trouble> {
-        self.files.check().map_err(Trouble::Broken)
+    pub(super) fn check_files(&mut self) -> Result<(), WriteError> {
+        Ok(self.files.check()?)
     }
 
     /// Checks whether there is room again, by writing a value that is there once more.
-    pub(super) fn check_room(&mut self) -> Result<(), Trouble> {
+    pub(super) fn check_room(&mut self) -> Result<(), WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
         Ok(transaction.commit()?)
@@ -273,7 +273,7 @@ impl Reader {
 pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     // Says what is wrong with the file, if anything is.
     Reader::open(path)?;
-    let is = path.metadata().map_err(|error| OpenError::failed(path, &error))?;
+    let is = path.metadata().map_err(|error| OpenError::of_system(path, error))?;
     files::check_private(path, &is)?;
     let opened = Connection::open_with_flags(path, WRITES);
     let connection = opened.map_err(OpenError::of_sqlite(path))?;

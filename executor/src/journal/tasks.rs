@@ -5,7 +5,7 @@
 
 use super::batch::Batch;
 use super::chain::Hash;
-use super::error::Trouble;
+use super::error::WriteError;
 use super::record::Kind;
 use super::store::{Reader, number, stored};
 use super::writer::Entry;
@@ -182,7 +182,7 @@ impl Journal {
 
 impl Batch<'_> {
     /// Writes a task, and a record with the hash of its row.
-    pub(super) fn keep_task(&mut self, task: &KeptTask) -> Result<(), Trouble> {
+    pub(super) fn keep_task(&mut self, task: &KeptTask) -> Result<(), WriteError> {
         let KeptTask { task, owner, context, created, over, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         let hash = self
@@ -216,7 +216,7 @@ impl Batch<'_> {
 
     /// Drops what is over and of which there is too much. Counting reads an index; adding up who has to go sorts
     /// all of an owner's, which few ends need.
-    fn keep_the_latest(&mut self, owner: &str) -> Result<(), Trouble> {
+    fn keep_the_latest(&mut self, owner: &str) -> Result<(), WriteError> {
         let (kept, bytes) = self
             .connection()
             .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?

@@ -3,12 +3,13 @@
 
 use super::batch::{Batch, Began, Finish, Hold, Revocation, Start, Stop, Waits};
 use super::chain::Head;
-use super::error::Trouble;
+use super::error::{NoRoomError, WriteError};
 use super::log::Refusal;
 use super::store::{Run, Store};
 use super::tasks::{KeptTask, Pace};
 use super::{Condition, Resolution, Resolved, micros};
 use crate::clock::{Clock as _, SystemClock};
+use crate::error_chain::ErrorChain;
 use crate::ident::IntentId;
 use crate::metrics::JournalMetrics;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(2);
 /// Where an answer is waited for. Dropped without one, the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
 /// The reply to an entry that may find no room, with the system's error.
-pub(super) type RoomReply<T> = Reply<Result<T, String>>;
+pub(super) type RoomReply<T> = Reply<Result<T, NoRoomError>>;
 
 /// Something to write. An answer means that it is on the disk.
 pub(super) enum Entry {
@@ -143,10 +144,10 @@ impl Writer {
             };
             match written {
                 Ok(()) => self.works(&mut room),
-                Err(Trouble::Later(reason)) => self.full(&mut room, &reason),
-                Err(Trouble::Broken(reason)) => {
-                    tracing::error!(reason, "the journal is broken");
-                    self.condition.send_replace(Condition::Broken(reason.into()));
+                Err(WriteError::NoRoom(error)) => self.full(&mut room, &ErrorChain(&error).to_string()),
+                Err(WriteError::Broken(error)) => {
+                    tracing::error!(reason = %ErrorChain(&error), "the journal is broken");
+                    self.condition.send_replace(Condition::Broken(error));
                     return;
                 }
             }
@@ -159,30 +160,30 @@ impl Writer {
         batch: Vec<Entry>,
         left: &mut Vec<Entry>,
         finished: &impl Fn(i64, &Finish),
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), WriteError> {
         let began = SystemClock.monotonic();
         let now = micros(SystemClock.now());
         let all = |transaction: &mut Batch<'_>| batch.iter().map(|entry| put(transaction, entry)).collect();
         match self.store.commit::<Vec<_>>(now, all) {
             Ok(written) => {
                 let took = SystemClock.monotonic().saturating_duration_since(began);
-                self.metrics.committed(batch.len(), took);
+                self.metrics.record_commit(batch.len(), took);
                 self.head.send_replace(self.store.head());
                 batch.into_iter().zip(written).for_each(|(entry, written)| answer(entry, written, finished));
                 Ok(())
             }
-            Err(Trouble::Later(reason)) => {
-                left.extend(batch.into_iter().filter_map(|entry| begun(entry, &reason)));
-                Err(Trouble::Later(reason))
+            Err(WriteError::NoRoom(error)) => {
+                left.extend(batch.into_iter().filter_map(|entry| begun(entry, &error)));
+                Err(error.into())
             }
-            Err(broken @ Trouble::Broken(_)) => Err(broken),
+            Err(broken @ WriteError::Broken(_)) => Err(broken),
         }
     }
 
     fn works(&self, room: &mut Room) {
         if std::mem::take(&mut room.is_full) {
             self.condition.send_if_modified(|is| {
-                let was_full = *is == Condition::Full;
+                let was_full = matches!(*is, Condition::Full);
                 if was_full {
                     *is = Condition::Works;
                 }
@@ -197,7 +198,7 @@ impl Writer {
     fn full(&self, room: &mut Room, reason: &str) {
         if !std::mem::replace(&mut room.is_full, true) {
             self.condition.send_if_modified(|is| {
-                let worked = *is == Condition::Works;
+                let worked = matches!(*is, Condition::Works);
                 if worked {
                     *is = Condition::Full;
                 }
@@ -253,7 +254,7 @@ fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
     let again_at = SystemClock.monotonic() + RETRY_DELAY;
     loop {
         match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
-            Ok(entry) => batch.extend(begun(entry, "no room")),
+            Ok(entry) => batch.extend(begun(entry, &NoRoomError::Earlier)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
             Err(RecvTimeoutError::Timeout) => return Next::Write(batch),
             Err(RecvTimeoutError::Disconnected) => return Next::End,
@@ -280,7 +281,7 @@ pub(super) fn forget(entry: Entry, number: i64, finished: &impl Fn(i64, &Finish)
     answer(entry, written, finished);
 }
 
-fn put(transaction: &mut Batch<'_>, entry: &Entry) -> Result<Written, Trouble> {
+fn put(transaction: &mut Batch<'_>, entry: &Entry) -> Result<Written, WriteError> {
     let done = |()| Written::Done;
     match entry {
         Entry::Start(start, _) => transaction.start(start).map(Written::Began),
@@ -349,12 +350,12 @@ fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
 }
 
 /// Answers a caller who waits that there is no room.
-fn refuse<T>(reply: Option<RoomReply<T>>, reason: &str) {
-    let _nobody_waits = reply.map(|reply| reply.send(Err(reason.to_owned())));
+fn refuse<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
+    let _nobody_waits = reply.map(|reply| reply.send(Err(reason.clone())));
 }
 
 /// Refuses what has not begun; what has is given back, to be written later.
-fn begun(entry: Entry, reason: &str) -> Option<Entry> {
+fn begun(entry: Entry, reason: &NoRoomError) -> Option<Entry> {
     match entry {
         Entry::Start(_, reply) => refuse(Some(reply), reason),
         Entry::Hold(_, reply) => refuse(Some(reply), reason),
@@ -407,8 +408,8 @@ mod tests {
     fn on_a_full_disk_a_denial_is_told_and_tried_on_and_an_approval_never_was() {
         for (how, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
             let (reply, mut answer) = oneshot::channel();
-            let left = begun(Entry::Resolve(resolved(how), Some(reply)), "full");
-            assert_eq!(answer.try_recv().unwrap(), Err("full".to_owned()));
+            let left = begun(Entry::Resolve(resolved(how), Some(reply)), &NoRoomError::Earlier);
+            assert!(matches!(answer.try_recv().unwrap(), Err(NoRoomError::Earlier)));
             assert_eq!(
                 matches!(left, Some(Entry::Resolve(left, None)) if left.len() == 1),
                 is_left,

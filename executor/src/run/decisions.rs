@@ -7,8 +7,9 @@ use super::escalations::Escalations;
 use super::trace::{self, Clocked};
 use super::watcher::Watcher;
 use super::{Claimed, Executor, RETRY_AFTER_MS, Taken, Whose, anybodys};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
-use crate::govern::{Escalated, denied_by};
+use crate::govern::{Escalated, denial_by};
 use crate::ident::{AgentDid, IntentId};
 use crate::journal::{Approval, Asked, Denial, Journal, JournalError, Resolution, Resolved, Waits};
 use crate::outcome::AbortReason;
@@ -64,7 +65,7 @@ fn not_waiting() -> Fault {
 
 /// The answer to a repeat of a denied intent.
 pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
-    denied_by(by, intent, *risk_score)
+    denial_by(by, intent, *risk_score)
 }
 
 impl Executor {
@@ -101,7 +102,7 @@ impl Executor {
             JournalError::Backlog | JournalError::NoRoom => self.busy(
                 "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
             ),
-            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 
@@ -197,7 +198,7 @@ impl Executor {
         let span = trace::intent(&asked, escalated.call().door);
         let denied = async {
             let denial = resolved(&escalated, Resolution::Denied, by);
-            let fault = denied_by(by, asked.intent, escalated.risk_score());
+            let fault = denial_by(by, asked.intent, escalated.risk_score());
             let gone = self.escalations.deny(asked.intent, |_waited| self.journal.resolve(vec![denial]));
             let gone = gone.ok_or_else(not_waiting)?;
             self.refused(Some(&asked), fault);
@@ -302,7 +303,7 @@ impl Executor {
                 }
                 Err(fault) => fault,
             };
-            if !escalated.waits(self.clock.now()) {
+            if !escalated.is_pending(self.clock.now()) {
                 return self.lapse(&escalated, fault).await;
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };

@@ -52,7 +52,7 @@ impl Held {
     }
 
     fn waits(&self, now: OffsetDateTime) -> bool {
-        self.escalated.waits(now)
+        self.escalated.is_pending(now)
     }
 
     fn is_undecided(&self) -> bool {

@@ -1,8 +1,8 @@
 //! The pipeline of every call, whichever door it came through.
 //!
 //! ```text
-//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ claim in the journal
-//!   ─ slot ─▶ expiry again ─▶ Permit ─ isolate ─▶ Outcome ─▶ journal: Receipt, report queued
+//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ Permit ─ claim in the journal
+//!   ─ slot ─▶ expiry again ─▶ isolate uses up the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
 //! ```
 //! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
 //! Execution is at most once; a repeated intent gets the one receipt.
@@ -22,19 +22,21 @@ pub use slots::Capacity;
 pub use watcher::{Happening, Keeper, Watcher};
 
 use crate::call::{Call, ContextSignature};
-use crate::capability::{Ceilings, Grant, Mounts, Permit, Roots, RootsError};
-use crate::catalog::{Catalog, Entry, QuickCheck, Tool};
+use crate::capability::{Ceilings, Grant, Mounts, Permit, RootsError};
+use crate::catalog::{Catalog, CatalogEntry, QuickCheck, Tool};
 use crate::clock::Clock;
 use crate::egress::{Egress, Network};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{
-    AcceptUnsigned, Admission, Admitted, Authentic, Governor, IntentSignatures, Standing, Trust, admit,
+    AcceptUnsigned, Admission, Admitted, Governor, Granted, Granter, IntentSignatures, OperatorLimits,
+    StandingPolicies, Trust, VerifiedVerdict, admit,
 };
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
 use crate::journal::{Asked, Beginning, Claim, Followed, Intended, Journal, JournalError, Known, Stage};
 use crate::memory;
-use crate::metrics::{CallerMetrics, Levels, Metrics};
+use crate::metrics::{CallerMetrics, Gauges, Metrics};
 use crate::outcome::{AbortReason, End, Receipt};
 use crate::tool::Descriptor;
 use crate::verdict::{Policy, Proof, Verdict};
@@ -68,8 +70,10 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 const A_MOMENT: Duration = Duration::from_millis(300);
 
 /// What the operator decided about this executor.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Settings {
+    /// The right to make grants of admitted calls.
+    pub granter: Granter,
     /// Its ceilings.
     pub ceilings: Ceilings,
     /// Its map from guest paths to host folders.
@@ -94,7 +98,7 @@ impl Loaded {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
-        let usable = catalog.ready().filter(|(name, _)| isolate.usable(name).is_ok());
+        let usable = catalog.ready_tools().filter(|(name, _)| isolate.check_usable(name).is_ok());
         let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
         Self { catalog, isolate, tools }
     }
@@ -114,7 +118,7 @@ pub struct Executor {
     trust: RwLock<Arc<Trust>>,
     /// The way out, when any run may have a network.
     egress: Option<Arc<Egress>>,
-    standing: Standing,
+    standing: StandingPolicies,
     journal: Journal,
     slots: Arc<Slots>,
     output: ExpectedOutput,
@@ -178,7 +182,7 @@ impl Executor {
             governor,
             trust: RwLock::new(Arc::new(trust)),
             egress,
-            standing: Standing::default(),
+            standing: StandingPolicies::default(),
             journal,
             running: Running::default(),
             escalations,
@@ -206,9 +210,9 @@ impl Executor {
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.loaded();
         let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
-            Entry::Ready(_) => loaded.isolate.usable(name).is_ok(),
-            Entry::Preparing => true,
-            Entry::Broken(_) => false,
+            CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
+            CatalogEntry::Preparing => true,
+            CatalogEntry::Broken(_) => false,
         });
         known.map(|(name, _)| name.to_string()).collect()
     }
@@ -259,7 +263,7 @@ impl Executor {
         let oldest = self.journal.oldest_undelivered().map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok());
-        let levels = Levels {
+        let levels = Gauges {
             running,
             queued,
             connections,
@@ -270,7 +274,7 @@ impl Executor {
             heap_bytes: memory::in_use(),
             oldest_undelivered: waited.unwrap_or_default(),
         };
-        self.metrics.text(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
+        self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
 
     /// The clock.
@@ -314,10 +318,10 @@ impl Executor {
     /// call, whose span this is in.
     fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
-            self.metrics.busy();
+            self.metrics.count_busy();
         }
         let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
-        self.metrics.refused(*blocked_by);
+        self.metrics.count_refusal(*blocked_by);
         // What waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.refused(asked, *blocked_by, message, self.clock.now());
@@ -359,7 +363,8 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let clocked = Clocked::from(self.clock.monotonic());
         let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
-        let (call, verdict) = Authentic::with_call(call, verdict, proof, &trust, leave, self.clock.now())?;
+        let (call, verdict) =
+            VerifiedVerdict::from_call(call, verdict, proof, &trust, leave, self.clock.now())?;
         let loaded = self.find_tool(&call)?;
         self.check_room()?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
@@ -388,6 +393,28 @@ impl Executor {
                 })
             }
         }
+    }
+
+    /// Runs a call under the operator's own limits (`a2g-executor run`).
+    ///
+    /// # Errors
+    /// Every refusal, and the failure or the limit that ended the run.
+    pub async fn execute_for_operator(
+        self: &Arc<Self>,
+        call: Call,
+        limits: OperatorLimits,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let asked = Asked::of(&call);
+        let span = trace::intent(&asked, call.door);
+        let executed = async {
+            let clocked = Clocked::from(self.clock.monotonic());
+            let loaded = self.find_tool(&call)?;
+            let admitted = limits.admit(call, self.clock.now())?;
+            Self::check_arguments(&loaded, admitted.call()).await?;
+            success(self.run(admitted, loaded, None, clocked, Watcher::nobody()).await?)
+        };
+        let executed = async { executed.await.map_err(|fault| self.refused(Some(&asked), fault)) };
+        executed.instrument(span).await
     }
 
     /// Asks the governor about a call and runs it when it may. `watcher` is told of the run while it goes on;
@@ -422,7 +449,7 @@ impl Executor {
         }
         let sent = self.clock.monotonic();
         let decided = self.governor.decide(&call).await;
-        self.metrics.decided(clocked.elsewhere(sent, self.clock.monotonic()));
+        self.metrics.record_verdict_time(clocked.elsewhere(sent, self.clock.monotonic()));
         let authentic = decided?;
         // The context was for the governor; nothing here keeps it.
         let call = Call { context: None, ..call };
@@ -561,15 +588,15 @@ impl Executor {
         let loaded = self.loaded();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
-            Some(Entry::Ready(_)) => {
-                loaded.isolate.usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
+            Some(CatalogEntry::Ready(_)) => {
+                loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
             }
-            Some(Entry::Preparing) => {
+            Some(CatalogEntry::Preparing) => {
                 let message =
                     format!("the tool `{}` is being prepared: its module is compiled once", call.tool);
                 return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
             }
-            Some(Entry::Broken(error)) => return Err(unavailable(error.public_message())),
+            Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
                 let known = loaded.catalog.iter().map(|(name, _)| name.as_str());
                 let nearest = did_you_mean(call.tool.as_str(), known);
@@ -648,7 +675,7 @@ impl Executor {
     fn unrecorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom => self.busy(&error.to_string()),
-            JournalError::Broken(_) => Fault::Internal(error.to_string()),
+            JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 
@@ -688,7 +715,8 @@ impl Executor {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
-        let grant = admitted.grant(&self.standing, &tool.descriptor, &self.settings.ceilings)?;
+        let Settings { granter, ceilings, .. } = &self.settings;
+        let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.whole_trees()
         {
@@ -697,11 +725,11 @@ impl Executor {
                  {reason}: grant trees, or build it as a component",
                 admitted.call().tool
             );
-            return Err(admitted.refused(BlockedBy::ScopeUnenforceable, message));
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
-        let roots = self.open(&admitted, &grant)?;
+        let permit = self.open(&admitted, grant)?;
         let place = self.place(&admitted.call().agent)?;
-        if !self.output.has_room(grant.output().value.bytes()) {
+        if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy(NO_MEMORY));
         }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
@@ -712,17 +740,17 @@ impl Executor {
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
         let approved_by = None;
-        let claimed = Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running };
+        let claimed = Claimed { admitted, loaded, verdict, approved_by, permit, place, running };
         Ok(Taken::Claimed(Box::new(claimed)))
     }
 
     /// Opens the granted folders.
-    fn open(&self, admitted: &Admitted, grant: &Grant) -> Result<Roots, Fault> {
-        Roots::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
+    fn open(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
             if let RootsError::Refused { path, source } = &error {
                 tracing::warn!(path, %source, "a granted folder cannot be opened");
             }
-            admitted.refused(BlockedBy::ScopeUnenforceable, error.to_string())
+            admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
         })
     }
 
@@ -746,7 +774,7 @@ impl Executor {
         mut clocked: Clocked,
         watcher: Watcher,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, approved_by, grant, roots, place, running } = claimed;
+        let Claimed { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         let slot = {
@@ -773,21 +801,20 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(self.busy("the executor is shutting down"));
         }
-        let output = self.output.begin(grant.output().value.bytes());
+        let output = self.output.begin(permit.grant().output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
             return Err(expired);
         }
-        let permit = Permit::new(grant, roots);
         let arguments = Value::Object(call.arguments.clone()).to_string();
-        let order = loaded.isolate.order(&call.tool, permit, arguments);
+        let order = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
             Receipt { agent, intent, tool, approved_by, durability, outcome }
         };
-        let will = receipt(loaded.isolate.lost(&order));
+        let will = receipt(loaded.isolate.lost_outcome(&order));
         let keeper = watcher.keeper();
         let task = keeper.as_ref().and_then(|keeper| keeper.will());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
@@ -803,7 +830,7 @@ impl Executor {
             }
             Beginning::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
-                return Err(admitted.refused(BlockedBy::VerdictReplayed, message));
+                return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
         }
         // The disk may have taken its time.
@@ -817,7 +844,7 @@ impl Executor {
         let network = self.egress.as_ref().map_or(Network::Off, open);
         watcher.told(Happening::Started);
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&order, network, abort, watcher.witness());
+        let execution = loaded.isolate.begin(&order, network, abort, watcher.event_sink());
         let mut outcome = match running.abort().reason() {
             Some(reason) => {
                 drop((order, prepared));
@@ -846,7 +873,7 @@ impl Executor {
             let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
             finished.map_err(|error| self.unrecorded(&error))?;
             let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
-            self.metrics.executed(&receipt, &times);
+            self.metrics.record_execution(&receipt, &times);
             trace::finished(receipt.outcome.end.status(), &times);
             self.observers.finished(&receipt);
             Ok(receipt)
@@ -905,14 +932,13 @@ enum Taken {
 
 /// An intent that this process has claimed, with all that it needs to run.
 struct Claimed {
-    admitted: Admitted,
+    admitted: Admitted<Granted>,
     loaded: Arc<Loaded>,
     /// The governor's, when it was asked.
     verdict: Option<Arc<Verdict>>,
     /// Who permitted it, when it waited for a person.
     approved_by: Option<String>,
-    grant: Grant,
-    roots: Roots,
+    permit: Permit,
     place: Place,
     running: Entered,
 }

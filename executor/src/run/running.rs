@@ -37,7 +37,7 @@ impl Running {
         let runs = self.lock();
         let (_, abort) = runs.get(&intent).filter(|(agent, _)| of(agent))?;
         let is_first = abort.reason().is_none();
-        abort.pull(reason);
+        abort.trigger(reason);
         Some(is_first)
     }
 
@@ -47,7 +47,7 @@ impl Running {
         let chosen = runs.iter().filter(|(_, (agent, _))| of(agent)).collect::<Vec<_>>();
         let first = chosen.iter().filter(|(_, (_, abort))| abort.reason().is_none());
         let first = first.map(|(intent, _)| **intent).collect();
-        chosen.iter().for_each(|(_, (_, abort))| abort.pull(reason));
+        chosen.iter().for_each(|(_, (_, abort))| abort.trigger(reason));
         (chosen.len(), first)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::journal::KeptTask;
 use crate::outcome::{Artifact, LogLine, Progress, Receipt};
-use crate::sandbox::{Event, Witness};
+use crate::sandbox::{Event, EventSink};
 use crate::verdict::Verdict;
 use std::fmt;
 use std::sync::Arc;
@@ -76,13 +76,13 @@ impl Watcher {
     }
 
     /// What the sandbox tells it.
-    pub(super) fn witness(&self) -> Witness {
-        let Some(each) = self.each.clone() else { return Witness::default() };
-        Witness::new(move |event| match event {
+    pub(super) fn event_sink(&self) -> EventSink {
+        let Some(each) = self.each.clone() else { return EventSink::default() };
+        EventSink::new(move |event| match event {
             Event::Progress(progress) => each(Happening::Progress(progress)),
             Event::Log(level, message) => each(Happening::Log(LogLine { level, message })),
             Event::Artifact(artifact) => each(Happening::Artifact(artifact)),
-            Event::InForce(_) | Event::MemoryPeak(_) | Event::Denied(..) => {}
+            Event::EffectiveLimits(_) | Event::MemoryPeak(_) | Event::Denied(..) => {}
         })
     }
 }

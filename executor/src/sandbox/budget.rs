@@ -1,11 +1,10 @@
-//! What a guest may take of the host: bytes that it writes to files, names that it makes, entries of
-//! folders that it lists, random bytes; and the streams by which a component's file calls spend it, on
-//! the guest's own thread.
+//! Budgets for a guest's use of the host (bytes written to files, names created, folder entries listed, random
+//! bytes), and the streams that charge a component's file calls to them.
 //!
-//! All are counted before the call that uses them, so that no call goes over. Bytes written twice
-//! to the same place count twice, and a write beyond the end counts for all that the file grows by.
+//! Each use is charged before the call, so that no call exceeds a budget. Bytes written twice to the same place
+//! count twice, and a write beyond the end counts everything that the file grows by.
 
-use super::stop::Stop;
+use super::termination::TerminationReason;
 use crate::limit::{Budgets, Limit, Spent};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -15,7 +14,7 @@ use wasmtime_wasi::p2::{
     DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
 };
 
-/// The budgets of one execution, with what is spent of them.
+/// The budgets of one execution, with their use so far.
 #[derive(Debug)]
 pub(super) struct Budget {
     granted: Budgets,
@@ -38,43 +37,45 @@ impl Budget {
         }
     }
 
-    /// Spends `bytes` of what may be written, or ends the run.
-    pub(super) fn write(&self, bytes: u64) -> Result<(), Stop> {
+    /// Charges `bytes` written to files, or ends the run.
+    // A budget instead of a quota: overwritten bytes count again, because the bound is on the disk's work and wear, and
+    // no count ever has to be taken back.
+    pub(super) fn write(&self, bytes: u64) -> Result<(), TerminationReason> {
         spend(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
     }
 
-    /// Spends one name, or ends the run.
-    pub(super) fn create(&self) -> Result<(), Stop> {
+    /// Charges one created name, or ends the run.
+    pub(super) fn create(&self) -> Result<(), TerminationReason> {
         spend(&self.created, 1, self.granted.created, Limit::Created)
     }
 
-    /// Spends `bytes` of what may be taken of random bytes, or ends the run.
-    pub(super) fn random(&self, bytes: u64) -> Result<(), Stop> {
+    /// Charges `bytes` of randomness, or ends the run.
+    pub(super) fn random(&self, bytes: u64) -> Result<(), TerminationReason> {
         spend(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
     }
 
-    /// Spends one entry of a folder, or ends the run.
-    pub(super) fn list(&self) -> Result<(), Stop> {
+    /// Charges one listed folder entry, or ends the run.
+    pub(super) fn list(&self) -> Result<(), TerminationReason> {
         spend(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
     }
 
-    /// Ends the run when it waits for more at once than it may.
-    pub(super) fn poll(&self, subscriptions: u64) -> Result<(), Stop> {
+    /// Ends the run when one poll has more subscriptions than permitted.
+    pub(super) fn poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
         if subscriptions > self.granted.subscriptions {
-            return Err(Stop::Limit(Limit::Subscriptions));
+            return Err(TerminationReason::Limit(Limit::Subscriptions));
         }
         Ok(())
     }
 
-    /// Takes note of the fuel that a guest had left at its end.
-    pub(super) fn fuel_left(&self, left: u64) {
+    /// Records the fuel that remained at the guest's end.
+    pub(super) fn record_remaining_fuel(&self, left: u64) {
         if let Some(granted) = self.granted.fuel {
             let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
         }
     }
 
-    /// What is spent so far.
-    pub(super) fn spent(&self) -> Spent {
+    /// The use of each budget so far.
+    pub(super) fn usage(&self) -> Spent {
         Spent {
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
             created: self.created.load(Ordering::Relaxed),
@@ -84,45 +85,46 @@ impl Budget {
         }
     }
 
-    /// The budgets in force.
-    pub(super) fn granted(&self) -> Budgets {
+    /// The budgets as granted.
+    pub(super) fn limits(&self) -> Budgets {
         self.granted
     }
 }
 
-/// One guest has one thread, so nothing is spent between the look and the store.
-fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), Stop> {
+fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), TerminationReason> {
+    // Load and store need no atomic update: one guest has one thread, and others only read.
     let total = spent.load(Ordering::Relaxed).saturating_add(more);
     if total > most {
-        return Err(Stop::Limit(limit));
+        return Err(TerminationReason::Limit(limit));
     }
     spent.store(total, Ordering::Relaxed);
     Ok(())
 }
 
-/// What wasmtime does on this thread and at once. Its other calls hand the work to a thread, which a
-/// confined process cannot start and whose CPU time would not be the guest's.
-fn at_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
+/// The output of a future that completes in its first poll.
+// Used with wasmtime's `blocking_` calls, which work on this thread. Its other calls hand the work to a thread,
+// which a confined process cannot start and whose CPU time would not be charged to the guest.
+fn poll_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
     let waits = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
     work.now_or_never().unwrap_or_else(waits)
 }
 
-/// A stream out of a file.
-pub(super) struct Reading {
+/// An input stream from a file that reads on the guest's thread.
+pub(super) struct FileInputStream {
     pub(super) inner: DynInputStream,
 }
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Reading {
+impl Pollable for FileInputStream {
     async fn ready(&mut self) {
         self.inner.ready().await;
     }
 }
 
 #[wasmtime_wasi::async_trait]
-impl InputStream for Reading {
+impl InputStream for FileInputStream {
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
-        at_once(self.inner.blocking_read(size))
+        poll_once(self.inner.blocking_read(size))
     }
 
     async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
@@ -134,13 +136,13 @@ impl InputStream for Reading {
     }
 }
 
-/// A stream into a file that spends what goes through it.
-pub(super) struct Spending {
+/// An output stream to a file that charges each write to the budget.
+pub(super) struct FileOutputStream {
     pub(super) inner: DynOutputStream,
     pub(super) budget: Arc<Budget>,
 }
 
-impl Spending {
+impl FileOutputStream {
     fn spend(&self, bytes: usize) -> StreamResult<()> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.budget.write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
@@ -148,17 +150,17 @@ impl Spending {
 }
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Spending {
+impl Pollable for FileOutputStream {
     async fn ready(&mut self) {
         self.inner.ready().await;
     }
 }
 
 #[wasmtime_wasi::async_trait]
-impl OutputStream for Spending {
+impl OutputStream for FileOutputStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.spend(bytes.len())?;
-        at_once(self.inner.blocking_write_and_flush(bytes))
+        poll_once(self.inner.blocking_write_and_flush(bytes))
     }
 
     async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {

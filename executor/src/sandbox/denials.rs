@@ -1,46 +1,46 @@
-//! What a guest reached for without having it: counted, capped, and never trusted for more.
+//! The denials of one execution: counted per path and reason, and capped.
 
+use super::events::{Event, EventSink};
 use super::state::{Preopen, PreopenKind};
-use super::witness::{Event, Witness};
 use crate::limit::{Access, Bound};
 use crate::outcome::{Denial, DenialReason, Usage};
 use std::sync::{Mutex, PoisonError};
 
-/// How a filesystem call was refused.
+/// The way in which a filesystem call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// `EACCES`: ours for what lies outside, otherwise the host's own file permissions.
+    /// `EACCES`: from this executor for a path outside the grant, otherwise from the host's file permissions.
     Access,
-    /// `EPERM` or `ENOTCAPABLE` for a call that only looks: it led out of its root.
+    /// `EPERM` or `ENOTCAPABLE` for a call that changes nothing: its path left its root.
     Looking,
-    /// `EPERM` or `ENOTCAPABLE` for a call that would change something: it led out of its root, or
-    /// the root is read-only.
+    /// `EPERM` or `ENOTCAPABLE` for a call that would change something: its path left its root, or the root is
+    /// read-only.
     Changing,
-    /// Ours, for making a link where none may be made.
+    /// From this executor, for creating a link.
     Linking,
-    /// Ours, for a file with another name.
+    /// From this executor, for a file with more than one name.
     HardLink,
 }
 
 /// The denials of one execution.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    listed: Mutex<Listed>,
-    witness: Witness,
+    listed: Mutex<DenialList>,
+    events: EventSink,
 }
 
 #[derive(Debug, Default)]
-struct Listed {
+struct DenialList {
     denied: Vec<Denial>,
     more: bool,
 }
 
-/// How much of a path a report quotes, in bytes.
+/// The number of bytes of a path that a report quotes.
 const MAX_PATH_BYTES: usize = 256;
 
 impl Denials {
-    pub(super) fn new(witness: Witness) -> Self {
-        Self { listed: Mutex::default(), witness }
+    pub(super) fn new(events: EventSink) -> Self {
+        Self { listed: Mutex::default(), events }
     }
 
     /// Counts one denial.
@@ -48,8 +48,8 @@ impl Denials {
         self.count(what, reason, |count| count.saturating_add(1));
     }
 
-    /// Takes over a count that was made elsewhere.
-    pub(super) fn counted(&self, what: &str, reason: DenialReason, count: u64) {
+    /// Takes over a count from another process.
+    pub(super) fn merge_count(&self, what: &str, reason: DenialReason, count: u64) {
         self.count(what, reason, |known| known.max(count));
     }
 
@@ -73,18 +73,18 @@ impl Denials {
         let Some(denial) = listed.denied.get_mut(index) else { return };
         denial.count = next(denial.count);
         let count = denial.count;
+        // The server learns counts of a killed child to within a factor of two, at a logarithmic cost.
         if count.is_power_of_two() {
-            self.witness.see(|| Event::Denied(what, reason, count));
+            self.events.emit(|| Event::Denied(what, reason, count));
         }
     }
 
-    /// Records a refused filesystem call: each path with the preopened folder that it starts from,
-    /// when it starts from one.
-    pub(super) fn refused(&self, refusal: Refusal, paths: Vec<(Option<&Preopen>, String)>) {
+    /// Records a refused filesystem call: each path with the preopened folder that it starts from, if any.
+    pub(super) fn record_refusal(&self, refusal: Refusal, paths: Vec<(Option<&Preopen>, String)>) {
         let outside = |preopen: &Option<&Preopen>| preopen.is_some_and(|p| p.kind == PreopenKind::Outside);
         let any_outside = paths.iter().any(|(preopen, _)| outside(preopen));
         for (preopen, path) in &paths {
-            // When one path of two lies outside, that one was refused and not the other.
+            // If one of two paths lies outside, that one was refused and not the other.
             if any_outside && !outside(preopen) {
                 continue;
             }
@@ -106,19 +106,19 @@ impl Denials {
         }
     }
 
-    /// Records that a path which was walked below a root is not granted.
-    pub(super) fn not_granted(&self, path: &str) {
+    /// Records a walked path below a root that is not granted.
+    pub(super) fn record_outside_grant(&self, path: &str) {
         self.record(path, DenialReason::OutsideScope);
     }
 
-    /// The list, and whether there was more.
+    /// The denials, and `true` if some did not fit the list.
     pub(super) fn list(&self) -> (Vec<Denial>, bool) {
         let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
         (listed.denied.clone(), listed.more)
     }
 }
 
-/// Whether a path leaves the folder that it starts from by its letters alone.
+/// Leaves its starting folder lexically, links not considered.
 fn escapes(path: &str) -> bool {
     let mut depth = 0i32;
     path.starts_with('/')

@@ -1,8 +1,8 @@
 //! The wasmtime engine and its clock.
 //!
-//! Every proposal that this executor does not need is switched off here, in the one place that
-//! makes a [`Config`], so that a module compiled for one process runs in another. The ticker
-//! advances the epoch once a [`TICK`] while something runs, and sleeps when nothing does.
+//! Every WebAssembly proposal that this executor does not need is disabled here. This is the only place that
+//! creates a [`Config`], so that a module compiled in one process can be loaded in another. The ticker advances
+//! the epoch once per [`TICK`] while a guest runs, and sleeps otherwise.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,31 +11,33 @@ use wasmtime::{
     Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig, WasmFeatures,
 };
 
-/// How often a running guest is looked at. A guest overshoots its deadline by at most this much
+/// The interval at which a running guest is checked. A guest overshoots its deadline by at most this much
 /// plus one host call.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
-/// The guest's own stack. What it does not use of the host's stack stays free for host calls.
+/// The guest's share of the fibre's stack; the rest is for host calls.
 const WASM_STACK_BYTES: usize = 512 << 10;
 /// The stack of the fibre that a guest and its host calls run on.
 const FIBRE_STACK_BYTES: usize = 1 << 20;
 
-/// The most core instances, memories and tables of one execution. A componentised tool has four core
-/// instances, one of `componentize-py` fourteen; the rest is room for components that compose others. The pool
-/// reserves addresses for all of them, and memory only for those that a guest has.
+/// The most core instances of one execution.
+// A componentised tool has four core instances, one of `componentize-py` fourteen; the rest is for components
+// that compose others. These are constants and do not follow from the catalogue: the pool reserves addresses for
+// all of them but memory only for those that a guest uses, so smaller values save nothing measurable.
 pub(super) const MAX_INSTANCES: u32 = 64;
 pub(super) const MAX_MEMORIES: u32 = 16;
 pub(super) const MAX_TABLES: u32 = 64;
-/// Bytes of the engine's own records of one component with its core instances. CPython takes more than the
-/// megabyte that is the engine's default.
+/// Bytes of wasmtime's own records for one component with its core instances.
+// CPython needs more than wasmtime's default of one megabyte.
 const MAX_INSTANCE_BYTES: usize = 8 << 20;
 /// The most elements of one table.
 const MAX_TABLE_ELEMENTS: usize = 100_000;
-/// Bytes of a memory or table that are cleared in place rather than given back to the kernel
-/// between two executions: what a small tool touches, so that it does not fault every page anew.
+/// Bytes of a memory or table that are cleared in place between two executions instead of being returned to the
+/// kernel.
+// About the amount that a small tool touches, so that its next run does not fault in every page again.
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
-/// The proposals that a tool may use. Everything else is refused when it is compiled.
+/// The proposals that a tool may use. A module that uses another is rejected when it is compiled.
 const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)
@@ -48,12 +50,11 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::EXTENDED_CONST)
     .union(WasmFeatures::COMPONENT_MODEL);
 
-/// An engine for `concurrent` executions at once, whose guests count their instructions when it
-/// `meters_fuel`.
+/// An engine for `concurrent` executions at once; with `meters_fuel`, generated code counts its instructions.
 ///
 /// # Errors
-/// When the machine cannot reserve the address space.
-pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
+/// The machine cannot reserve the address space.
+pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
         .total_core_instances(concurrent.saturating_mul(MAX_INSTANCES))
@@ -75,18 +76,19 @@ pub(super) fn engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Eng
     Engine::new(&config)
 }
 
-/// An engine that only compiles, and reserves nothing.
+/// An engine that only compiles and reserves no address space.
 ///
 /// # Errors
-/// When the machine's processor is not supported.
-pub(super) fn compiling(meters_fuel: bool) -> wasmtime::Result<Engine> {
+/// The machine's processor is not supported.
+pub(super) fn compiler_engine(meters_fuel: bool) -> wasmtime::Result<Engine> {
     Engine::new(&config(meters_fuel))
 }
 
-/// What decides whether a compiled module fits an engine: the same in the server and in the
-/// compiler's child.
+/// The settings that decide whether compiled code fits an engine: the same in the server, the zygote and the
+/// compiler's process.
 fn config(meters_fuel: bool) -> Config {
     let mut config = Config::new();
+    // Explicitly off as well as on, so that a proposal that a later wasmtime enables by default stays off.
     for (_, flag) in WasmFeatures::all().iter_names() {
         config.wasm_features(flag, FEATURES.contains(flag));
     }
@@ -101,10 +103,9 @@ fn config(meters_fuel: bool) -> Config {
     config
 }
 
-/// Advances the epoch of one engine while at least one [`Running`] exists. In an engine for many
-/// guests it goes on for a short while after, so that a stream of small executions does not wake a
-/// thread for each of them. Its thread starts when it is first needed: a process that forks has to
-/// have none.
+/// Advances the epoch of one engine while at least one [`TickerGuard`] exists.
+// The thread starts at the first use and not with the engine, because a process that forks must have no other
+// thread.
 #[derive(Clone)]
 pub(super) struct Ticker {
     engine: EngineWeak,
@@ -120,12 +121,14 @@ struct TickerState {
     wake: Condvar,
 }
 
-/// How many ticks the ticker goes on after the last execution.
+/// The number of ticks for which the ticker of a shared engine continues after the last execution.
+// A stream of small executions then does not wake the thread for each of them. A child has one guest and no
+// linger: at a CPU limit of 1 % an idle ticker would use more than the guest, and its process is charged for it.
 const LINGER_TICKS: u32 = 500;
 
 /// Keeps the ticker awake.
 #[derive(Debug)]
-pub(super) struct Running(Arc<TickerState>);
+pub(super) struct TickerGuard(Arc<TickerState>);
 
 impl Ticker {
     pub(super) fn new(engine: &Engine, concurrent: u32) -> Self {
@@ -133,10 +136,11 @@ impl Ticker {
         Self { engine: engine.weak(), linger, state: Arc::default() }
     }
 
-    /// Starts the thread, once, which does `first` before all else. It ends when the engine is gone.
+    /// Starts the thread unless it has been started. The thread runs `first` before anything else, and ends when
+    /// the engine is dropped.
     ///
     /// # Errors
-    /// When no thread can be started, and what `first` says.
+    /// No thread can be started, or `first` failed.
     pub(super) fn start(
         &self,
         first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
@@ -166,31 +170,32 @@ impl Ticker {
                 }
             }
         })?;
+        // `first` may confine the thread: the guest must not start before that has succeeded.
         done.recv().map_err(std::io::Error::other)??;
         *started = true;
         Ok(())
     }
 
-    /// Counts one guest that computes for as long as the returned value lives.
+    /// Keeps the ticker awake while the returned guard lives.
     ///
     /// # Errors
-    /// When the thread has to be started and cannot be.
-    pub(super) fn running(&self) -> std::io::Result<Running> {
+    /// The thread has to be started and cannot be.
+    pub(super) fn keep_awake(&self) -> std::io::Result<TickerGuard> {
         self.start(|| Ok(()))?;
         self.state.running.fetch_add(1, Ordering::SeqCst);
         let mut asleep = self.state.asleep.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *asleep) {
             self.state.wake.notify_one();
         }
-        Ok(Running(Arc::clone(&self.state)))
+        Ok(TickerGuard(Arc::clone(&self.state)))
     }
 }
 
 impl TickerState {
     fn sleep_until_needed(&self) {
         let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
-        // A `running()` that counted before this lock was taken is seen here; one that counts
-        // later finds `asleep` set and wakes us. The time limit lets the thread see a dropped engine.
+        // A guard that was counted before this lock was taken is visible here; one that is counted later finds
+        // `asleep` set and wakes the thread. The time-out lets the thread notice a dropped engine.
         *asleep = self.running.load(Ordering::SeqCst) == 0;
         while *asleep {
             let (guard, timeout) = self
@@ -205,7 +210,7 @@ impl TickerState {
     }
 }
 
-impl Drop for Running {
+impl Drop for TickerGuard {
     fn drop(&mut self) {
         self.0.running.fetch_sub(1, Ordering::SeqCst);
     }

@@ -1,16 +1,16 @@
-//! The filesystem of WASI 0.2, around wasmtime's own.
+//! The filesystem of WASI 0.2: wasmtime's implementation, audited.
 //!
-//! Every call goes through [`Watched`]: what reaches under the folder that stands for all that is
-//! not granted is refused with `access`, and every refusal is recorded. Nothing here looks at a
-//! guest path to decide: wasmtime-wasi resolves it beneath the opened roots, and where a root is not
-//! granted whole it is walked (`walk.rs`).
+//! Every call goes through [`AuditedFs`]. A path below the folder that stands for everything not granted is
+//! refused with `access`, and every refusal is recorded. No decision depends on the text of a guest path:
+//! wasmtime-wasi resolves it beneath the opened roots, and a root that is not granted whole is walked name by
+//! name (`walk.rs`).
 
-use super::budget::{Budget, Reading, Spending};
+use super::budget::{Budget, FileInputStream, FileOutputStream};
 use super::denials::Refusal;
-use super::listing::{Entry, Listing};
-use super::state::{Preopen, PreopenKind, State};
-use super::stop::Stop;
-use super::walk::{Need, Place, Reached};
+use super::listing::{Listing, ListingEntry};
+use super::state::{Preopen, PreopenKind, StoreState};
+use super::termination::TerminationReason;
+use super::walk::{PathRequirement, ResolvedPath, WalkedPath};
 use rustix::fs::FileType;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, Resource};
@@ -24,24 +24,24 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
 
 /// Links `wasi:filesystem/types`.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    link_types::<State, HasWatched>(linker, |state| Watched(state))
+pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    link_types::<StoreState, HasAuditedFs>(linker, |state| AuditedFs(state))
 }
 
-struct HasWatched;
+struct HasAuditedFs;
 
-impl HasData for HasWatched {
-    type Data<'a> = Watched<'a>;
+impl HasData for HasAuditedFs {
+    type Data<'a> = AuditedFs<'a>;
 }
 
-pub(super) struct Watched<'a>(pub(super) &'a mut State);
+pub(super) struct AuditedFs<'a>(pub(super) &'a mut StoreState);
 
-impl Watched<'_> {
+impl AuditedFs<'_> {
     pub(super) fn inner(&mut self) -> WasiFilesystemCtxView<'_> {
         self.0.filesystem()
     }
 
-    /// The preopened folder that a descriptor is, when it is one.
+    /// The preopened folder behind a descriptor, if it is one.
     pub(super) fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
         let handle = match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::Dir(dir)) => Arc::clone(&dir.dir),
@@ -50,8 +50,8 @@ impl Watched<'_> {
         self.0.preopens.iter().find(|preopen| Arc::ptr_eq(&preopen.handle, &handle)).cloned()
     }
 
-    /// Refuses what starts from the folder that stands for all that is not granted.
-    fn enter(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
+    /// Refuses paths that start from the folder that stands for everything not granted.
+    fn reject_outside(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         let outside = |p: &Option<Preopen>| p.as_ref().is_some_and(|p| p.kind == PreopenKind::Outside);
         if paths.iter().any(|(preopen, _)| outside(preopen)) {
             self.record(Refusal::Access, paths);
@@ -60,12 +60,12 @@ impl Watched<'_> {
         Ok(())
     }
 
-    /// Spends of the budget, or ends the run.
-    fn spend(&self, spend: impl FnOnce(&Budget) -> Result<(), Stop>) -> FsResult<()> {
-        spend(&self.0.gauges.budget).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
+    /// Charges the budget, or ends the run.
+    fn spend(&self, spend: impl FnOnce(&Budget) -> Result<(), TerminationReason>) -> FsResult<()> {
+        spend(&self.0.stats.budget).map_err(|stop| FsError::trap(wasmtime::Error::from(stop)))
     }
 
-    /// The size of an open file; 0 when it is none.
+    /// The size of an open file in bytes; 0 for a folder.
     fn size(&mut self, fd: &Resource<Descriptor>) -> u64 {
         match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::File(file)) => file.file.metadata().map_or(0, |metadata| metadata.len()),
@@ -73,17 +73,17 @@ impl Watched<'_> {
         }
     }
 
-    /// Puts a stream into a file behind the budget.
-    fn spending(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
-        let budget = Arc::clone(&self.0.gauges.budget);
+    /// Wraps a file's output stream, so that its writes are charged to the budget.
+    fn wrap_output(&mut self, stream: Resource<DynOutputStream>) -> FsResult<Resource<DynOutputStream>> {
+        let budget = Arc::clone(&self.0.stats.budget);
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(stream)?;
-        let spending: DynOutputStream = Box::new(Spending { inner, budget });
+        let spending: DynOutputStream = Box::new(FileOutputStream { inner, budget });
         Ok(table.push(spending)?)
     }
 
-    /// Refuses to make a link where links may not be made.
-    fn link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
+    /// Refuses to create a link where the operator does not allow links; charges the budget otherwise.
+    fn check_link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         if !self.0.links {
             self.record(Refusal::Linking, paths);
             return Err(ErrorCode::NotPermitted.into());
@@ -91,68 +91,68 @@ impl Watched<'_> {
         self.spend(Budget::create)
     }
 
-    /// Where an open folder lies; `None` for a file, and where paths are not walked.
-    fn place_of_folder(&mut self, fd: &Resource<Descriptor>) -> FsResult<Option<Place>> {
-        let walked = self.0.walks && matches!(self.0.wasi.ctx().table.get(fd)?, Descriptor::Dir(_));
-        if walked { self.place(fd).map(Some) } else { Ok(None) }
+    /// The walked path of an open folder; `None` for a file, and in a run whose paths are not walked.
+    fn folder_path(&mut self, fd: &Resource<Descriptor>) -> FsResult<Option<WalkedPath>> {
+        let is_walked = self.0.walks && matches!(self.0.wasi.ctx().table.get(fd)?, Descriptor::Dir(_));
+        if is_walked { self.walked_path(fd).map(Some) } else { Ok(None) }
     }
 
-    /// Reaches a folder that is to be made, whose name may end in a slash.
-    async fn reach_a_new_folder(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsResult<Reached> {
+    /// Resolves the path of a folder to be created, which may end in a slash.
+    async fn resolve_new_folder(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsResult<ResolvedPath> {
         let name = if self.0.walks { path.trim_end_matches('/') } else { path };
-        self.reach(fd, name, PathFlags::empty(), Need::Have).await
+        self.resolve(fd, name, PathFlags::empty(), PathRequirement::Granted).await
     }
 
-    /// Reaches both ends of a call that has two.
-    async fn reach_both(
+    /// Resolves both paths of a call that has two.
+    async fn resolve_both(
         &mut self,
         (fd, old): (&Resource<Descriptor>, &str),
         (new_fd, new): (&Resource<Descriptor>, &str),
-    ) -> FsResult<(Reached, Reached)> {
-        let from = self.reach(fd, old, PathFlags::empty(), Need::Have).await?;
-        match self.reach_a_new_folder(new_fd, new).await {
+    ) -> FsResult<(ResolvedPath, ResolvedPath)> {
+        let from = self.resolve(fd, old, PathFlags::empty(), PathRequirement::Granted).await?;
+        match self.resolve_new_folder(new_fd, new).await {
             Ok(to) => Ok((from, to)),
             Err(error) => {
-                self.leave(from);
+                self.release(from);
                 Err(error)
             }
         }
     }
 
-    /// Whether what lies at one place may be moved to another. A folder takes along what lies below it,
-    /// so all of that has to be granted, before and after. A folder that was `moved` all the same is moved
-    /// back.
-    async fn may_move(&mut self, from: &Reached, to: &Reached, moved: bool) -> FsResult<()> {
-        let (Some(old), Some(new)) = (&from.place, &to.place) else { return Ok(()) };
+    /// Refuses to move a folder unless everything below it is granted, before and after the move. A folder that
+    /// was `moved` already is moved back.
+    async fn check_move(&mut self, from: &ResolvedPath, to: &ResolvedPath, moved: bool) -> FsResult<()> {
+        let (Some(old), Some(new)) = (&from.walked, &to.walked) else { return Ok(()) };
         let at = if moved { to } else { from };
         let kind = match self.inner().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
             Ok(stat) => stat.type_,
-            // What was moved here is gone again.
+            // The moved entry has vanished since.
             Err(_) if moved => return Ok(()),
             Err(error) => return Err(error),
         };
-        let narrow = [old, new].into_iter().find(|place| !place.root.grants_all_below(&place.path));
-        let Some(place) = narrow.filter(|_| kind == DescriptorType::Directory) else { return Ok(()) };
+        let narrow = [old, new].into_iter().find(|walked| !walked.root.grants_all_below(&walked.path));
+        let Some(walked) = narrow.filter(|_| kind == DescriptorType::Directory) else { return Ok(()) };
         if moved {
+            // Moving back may fail, if another run has taken the name. The guest gets the refusal all the same.
             let (there, back) = (to.name.clone(), from.name.clone());
             let _as_far_as_it_goes = self.inner().rename_at(to.folder(), there, from.folder(), back).await;
         }
-        Err(self.not_granted(place).into())
+        Err(self.deny_path(walked).into())
     }
 
-    /// Opens what was reached, when it is a file or a folder that may be opened.
-    async fn open_reached(
+    /// Opens a resolved path, if it is a file or a folder that may be opened.
+    async fn open_resolved(
         &mut self,
-        at: &Reached,
+        at: &ResolvedPath,
         paths: &[(Option<Preopen>, &str)],
         open: OpenFlags,
         flags: DescriptorFlags,
     ) -> FsResult<Resource<Descriptor>> {
         let mut open = open;
-        if let Some(place) = at.place.as_ref().filter(|place| !place.root.grants(&place.path)) {
-            // A folder on the way is opened as one and for nothing else.
+        if let Some(walked) = at.walked.as_ref().filter(|walked| !walked.root.grants(&walked.path)) {
+            // Not granted itself: an ancestor of something granted, which may be opened as a folder only.
             if open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) {
-                return Err(self.not_granted(place).into());
+                return Err(self.deny_path(walked).into());
             }
             open |= OpenFlags::DIRECTORY;
         }
@@ -161,14 +161,15 @@ impl Watched<'_> {
             self.spend(Budget::create)?;
         }
         let result = self.inner().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
-        self.watch(changes_something(open, flags), paths, result)
+        self.audit(is_mutating(open, flags), paths, result)
     }
 
     /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
-    /// a link, such as a FIFO: that could hold the thread that opens it, and setting the times of a file opens it
-    /// as well. `false` when nothing is there; where that cannot be told, the call itself fails.
-    async fn check_target(&mut self, at: &Reached, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
+    /// a symbolic link. `false` when nothing is there; if that cannot be determined, the call itself fails.
+    async fn check_target(&mut self, at: &ResolvedPath, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
+        // Opening a FIFO could block this thread, and setting a file's times opens it as well. Another name of
+        // a file may lie outside the grant.
         let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
         match stat.map(|stat| (stat.type_, stat.link_count)) {
             Ok((RegularFile | SymbolicLink, 2..)) if !self.0.hard_links => {
@@ -181,9 +182,8 @@ impl Watched<'_> {
         }
     }
 
-    /// Looks at the result of a call that would change something or only looks, and records it when
-    /// it is a refusal.
-    fn watch<T>(
+    /// Records the result of a call if it is a refusal; `changes` tells mutating calls from others.
+    fn audit<T>(
         &mut self,
         changes: bool,
         paths: &[(Option<Preopen>, &str)],
@@ -202,11 +202,11 @@ impl Watched<'_> {
 
     pub(super) fn record(&mut self, refusal: Refusal, paths: &[(Option<Preopen>, &str)]) {
         let paths = paths.iter().map(|(preopen, path)| (preopen.as_ref(), (*path).to_owned())).collect();
-        self.0.gauges.denials.refused(refusal, paths);
+        self.0.stats.denials.record_refusal(refusal, paths);
     }
 }
 
-impl Host for Watched<'_> {
+impl Host for AuditedFs<'_> {
     fn convert_error_code(&mut self, error: FsError) -> wasmtime::Result<ErrorCode> {
         self.inner().convert_error_code(error)
     }
@@ -219,34 +219,34 @@ impl Host for Watched<'_> {
     }
 }
 
-/// A call that takes one path below a descriptor. Where it follows links, its `flags` say so.
-macro_rules! watched {
-    ($($name:ident($fd:ident, $(($flags:ident))? $path:ident: String; $($after:ident: $at:ty),*) -> $out:ty, $need:expr, changes $changes:expr;)*) => {
+/// Defines calls that take one path below a descriptor. Those that can follow links have `flags`.
+macro_rules! audited {
+    ($($name:ident($fd:ident, $(($flags:ident))? $path:ident: String; $($after:ident: $at:ty),*) -> $out:ty, $required:expr, changes $changes:expr;)*) => {
         $(async fn $name(
             &mut self, $fd: Resource<Descriptor>, $($flags: PathFlags,)? $path: String $(, $after: $at)*
         ) -> FsResult<$out> {
             let paths = [(self.preopen(&$fd), $path.as_str())];
-            self.enter(&paths)?;
+            self.reject_outside(&paths)?;
             #[allow(unused_mut, unused_assignments, reason = "some calls never follow a link")]
             let mut follow = PathFlags::empty();
             $(follow = $flags;)?
-            let at = self.reach(&$fd, &$path, follow, $need).await?;
+            let at = self.resolve(&$fd, &$path, follow, $required).await?;
             $(let $flags = at.flags;)?
+            // The last folder's handle and one name: no component of the path is resolved a second time.
             let result = self.inner().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
-            self.leave(at);
-            self.watch($changes, &paths, result)
+            self.release(at);
+            self.audit($changes, &paths, result)
         })*
     };
 }
 
-/// Whether opening with these flags makes or changes something.
-fn changes_something(open: OpenFlags, flags: DescriptorFlags) -> bool {
+fn is_mutating(open: OpenFlags, flags: DescriptorFlags) -> bool {
     open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
         || flags.intersects(DescriptorFlags::WRITE | DescriptorFlags::MUTATE_DIRECTORY)
 }
 
-/// A call that takes no path.
-macro_rules! passed_on {
+/// Defines calls that take no path and are forwarded unchanged.
+macro_rules! forwarded {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $out:ty;)*) => {
         $(async fn $name(&mut self, $($arg: $ty),*) -> $out {
             self.inner().$name($($arg),*).await
@@ -254,16 +254,16 @@ macro_rules! passed_on {
     };
 }
 
-impl HostDescriptor for Watched<'_> {
-    watched! {
-        stat_at(fd, (flags) path: String;) -> DescriptorStat, Need::Look, changes false;
-        readlink_at(fd, path: String;) -> String, Need::Have, changes false;
-        remove_directory_at(fd, path: String;) -> (), Need::Have, changes true;
-        unlink_file_at(fd, path: String;) -> (), Need::Have, changes true;
-        metadata_hash_at(fd, (flags) path: String;) -> MetadataHashValue, Need::Look, changes false;
+impl HostDescriptor for AuditedFs<'_> {
+    audited! {
+        stat_at(fd, (flags) path: String;) -> DescriptorStat, PathRequirement::Visible, changes false;
+        readlink_at(fd, path: String;) -> String, PathRequirement::Granted, changes false;
+        remove_directory_at(fd, path: String;) -> (), PathRequirement::Granted, changes true;
+        unlink_file_at(fd, path: String;) -> (), PathRequirement::Granted, changes true;
+        metadata_hash_at(fd, (flags) path: String;) -> MetadataHashValue, PathRequirement::Visible, changes false;
     }
 
-    passed_on! {
+    forwarded! {
         advise(fd: Resource<Descriptor>, offset: Filesize, len: Filesize, advice: Advice) -> FsResult<()>;
         sync_data(fd: Resource<Descriptor>) -> FsResult<()>;
         get_flags(fd: Resource<Descriptor>) -> FsResult<DescriptorFlags>;
@@ -276,15 +276,17 @@ impl HostDescriptor for Watched<'_> {
     }
 
     async fn read_directory(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DirectoryEntryStream>> {
-        let place = self.place_of_folder(&fd)?;
+        let walked = self.folder_path(&fd)?;
         let table = &mut self.0.wasi.ctx().table;
         let folder = match table.get(&fd)? {
             Descriptor::Dir(dir) => Arc::clone(&dir.dir),
             Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
         };
+        // The binding's stream type is wasmtime's and cannot be constructed here, so our listing lies in the table
+        // under a handle that carries that type.
         let listing = table.push(Listing::open(&folder, 0)?)?;
-        if let Some(place) = place {
-            self.0.places.insert(listing.rep(), place);
+        if let Some(walked) = walked {
+            self.0.walked_paths.insert(listing.rep(), walked);
         }
         Ok(Resource::new_own(listing.rep()))
     }
@@ -312,11 +314,11 @@ impl HostDescriptor for Watched<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        // A folder may be open only because it lies on the way.
-        if let Some(place) = self.place_of_folder(&fd)?
-            && !place.root.grants(&place.path)
+        // An ancestor of something granted can be open too, and must not be changed.
+        if let Some(walked) = self.folder_path(&fd)?
+            && !walked.root.grants(&walked.path)
         {
-            return Err(self.not_granted(&place).into());
+            return Err(self.deny_path(&walked).into());
         }
         self.inner().set_times(fd, atim, mtim).await
     }
@@ -330,29 +332,29 @@ impl HostDescriptor for Watched<'_> {
         mtim: NewTimestamp,
     ) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
-        self.enter(&paths)?;
-        let at = self.reach(&fd, &path, follow, Need::Have).await?;
+        self.reject_outside(&paths)?;
+        let at = self.resolve(&fd, &path, follow, PathRequirement::Granted).await?;
         let result = match self.check_target(&at, &paths).await {
             Ok(_exists) => {
                 let set = self.inner().set_times_at(at.folder(), at.flags, at.name.clone(), atim, mtim).await;
-                self.watch(true, &paths, set)
+                self.audit(true, &paths, set)
             }
             Err(refused) => Err(refused),
         };
-        self.leave(at);
+        self.release(at);
         result
     }
 
     async fn create_directory_at(&mut self, fd: Resource<Descriptor>, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
-        self.enter(&paths)?;
-        let at = self.reach_a_new_folder(&fd, &path).await?;
+        self.reject_outside(&paths)?;
+        let at = self.resolve_new_folder(&fd, &path).await?;
         let result = match self.spend(Budget::create) {
             Ok(()) => self.inner().create_directory_at(at.folder(), at.name.clone()).await,
             Err(stop) => Err(stop),
         };
-        self.leave(at);
-        self.watch(true, &paths, result)
+        self.release(at);
+        self.audit(true, &paths, result)
     }
 
     async fn open_at(
@@ -364,13 +366,13 @@ impl HostDescriptor for Watched<'_> {
         flags: DescriptorFlags,
     ) -> FsResult<Resource<Descriptor>> {
         let paths = [(self.preopen(&fd), path.as_str())];
-        self.enter(&paths)?;
-        let at = self.reach(&fd, &path, follow, Need::Look).await?;
-        let result = self.open_reached(&at, &paths, open, flags).await;
-        if let (Ok(opened), Some(place)) = (&result, &at.place) {
-            self.0.places.insert(opened.rep(), place.clone());
+        self.reject_outside(&paths)?;
+        let at = self.resolve(&fd, &path, follow, PathRequirement::Visible).await?;
+        let result = self.open_resolved(&at, &paths, open, flags).await;
+        if let (Ok(opened), Some(walked)) = (&result, &at.walked) {
+            self.0.walked_paths.insert(opened.rep(), walked.clone());
         }
-        self.leave(at);
+        self.release(at);
         result
     }
 
@@ -383,14 +385,14 @@ impl HostDescriptor for Watched<'_> {
         new: String,
     ) -> FsResult<()> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
-        self.enter(&paths)?;
-        self.link(&paths)?;
-        let (from, to) = self.reach_both((&fd, &old), (&new_fd, &new)).await?;
+        self.reject_outside(&paths)?;
+        self.check_link(&paths)?;
+        let (from, to) = self.resolve_both((&fd, &old), (&new_fd, &new)).await?;
         let (old, new) = (from.name.clone(), to.name.clone());
         let result = self.inner().link_at(from.folder(), flags, old, to.folder(), new).await;
-        self.leave(from);
-        self.leave(to);
-        self.watch(true, &paths, result)
+        self.release(from);
+        self.release(to);
+        self.audit(true, &paths, result)
     }
 
     async fn rename_at(
@@ -401,33 +403,33 @@ impl HostDescriptor for Watched<'_> {
         new: String,
     ) -> FsResult<()> {
         let paths = [(self.preopen(&fd), old.as_str()), (self.preopen(&new_fd), new.as_str())];
-        self.enter(&paths)?;
-        let (from, to) = self.reach_both((&fd, &old), (&new_fd, &new)).await?;
-        let result = match self.may_move(&from, &to, false).await {
+        self.reject_outside(&paths)?;
+        let (from, to) = self.resolve_both((&fd, &old), (&new_fd, &new)).await?;
+        let result = match self.check_move(&from, &to, false).await {
             Ok(()) => {
                 let (old, new) = (from.name.clone(), to.name.clone());
                 let moved = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
-                // Another run may have put a folder there meanwhile.
+                // Checked again after the move: another run may have put a folder there in between.
                 match moved {
-                    Ok(()) => self.may_move(&from, &to, true).await,
-                    Err(refused) => self.watch(true, &paths, Err(refused)),
+                    Ok(()) => self.check_move(&from, &to, true).await,
+                    Err(refused) => self.audit(true, &paths, Err(refused)),
                 }
             }
             Err(refused) => Err(refused),
         };
-        self.leave(from);
-        self.leave(to);
+        self.release(from);
+        self.release(to);
         result
     }
 
     async fn symlink_at(&mut self, fd: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
         let paths = [(self.preopen(&fd), path.as_str())];
-        self.enter(&paths)?;
-        self.link(&paths)?;
-        let at = self.reach(&fd, &path, PathFlags::empty(), Need::Have).await?;
+        self.reject_outside(&paths)?;
+        self.check_link(&paths)?;
+        let at = self.resolve(&fd, &path, PathFlags::empty(), PathRequirement::Granted).await?;
         let result = self.inner().symlink_at(at.folder(), target, at.name.clone()).await;
-        self.leave(at);
-        self.watch(true, &paths, result)
+        self.release(at);
+        self.audit(true, &paths, result)
     }
 
     fn read_via_stream(
@@ -435,10 +437,11 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynInputStream>> {
+        // wasmtime's stream would read on a thread of its pool, which a confined process cannot start.
         let inner = self.inner().read_via_stream(fd, offset)?;
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(inner)?;
-        let reading: DynInputStream = Box::new(Reading { inner });
+        let reading: DynInputStream = Box::new(FileInputStream { inner });
         Ok(table.push(reading)?)
     }
 
@@ -447,33 +450,35 @@ impl HostDescriptor for Watched<'_> {
         fd: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynOutputStream>> {
-        // What lies between the end of the file and where the stream starts grows with its first byte.
+        // The gap between the end of the file and the stream's start becomes part of the file with the first byte.
         let gap = offset.saturating_sub(self.size(&fd));
         self.spend(|budget| budget.write(gap))?;
         let stream = self.inner().write_via_stream(fd, offset)?;
-        self.spending(stream)
+        self.wrap_output(stream)
     }
 
     fn append_via_stream(&mut self, fd: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
         let stream = self.inner().append_via_stream(fd)?;
-        self.spending(stream)
+        self.wrap_output(stream)
     }
 
     fn drop(&mut self, fd: Resource<Descriptor>) -> wasmtime::Result<()> {
-        self.0.places.remove(&fd.rep());
+        self.0.walked_paths.remove(&fd.rep());
         HostDescriptor::drop(&mut self.inner(), fd)
     }
 }
 
-impl HostDirectoryEntryStream for Watched<'_> {
+impl HostDirectoryEntryStream for AuditedFs<'_> {
     async fn read_directory_entry(
         &mut self,
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
-        let place = self.0.places.get(&stream.rep()).cloned();
-        let hidden = |entry: &Entry| {
-            let shown = |place: &Place| place.shows(&entry.name.to_string_lossy(), kind_of(entry.kind));
-            entry.is_dots() || !place.as_ref().is_none_or(shown)
+        let walked = self.0.walked_paths.get(&stream.rep()).cloned();
+        let hidden = |entry: &ListingEntry| {
+            let shown = |walked: &WalkedPath| {
+                walked.shows(&entry.name.to_string_lossy(), descriptor_type(entry.kind))
+            };
+            entry.is_dots() || !walked.as_ref().is_none_or(shown)
         };
         let listing = Resource::<Listing>::new_borrow(stream.rep());
         let listing = self.0.wasi.ctx().table.get_mut(&listing)?;
@@ -481,19 +486,20 @@ impl HostDirectoryEntryStream for Watched<'_> {
         let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(hidden));
         let Some(entry) = next.next().transpose()? else { return Ok(None) };
         self.spend(Budget::list)?;
+        // WASI 0.2 names are UTF-8. A lossy conversion would show a name that opens nothing.
         let name = entry.name.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
-        Ok(Some(DirectoryEntry { type_: kind_of(entry.kind), name }))
+        Ok(Some(DirectoryEntry { type_: descriptor_type(entry.kind), name }))
     }
 
     fn drop(&mut self, stream: Resource<DirectoryEntryStream>) -> wasmtime::Result<()> {
-        self.0.places.remove(&stream.rep());
+        self.0.walked_paths.remove(&stream.rep());
         let listing = Resource::<Listing>::new_own(stream.rep());
         self.0.wasi.ctx().table.delete(listing)?;
         Ok(())
     }
 }
 
-fn kind_of(kind: FileType) -> DescriptorType {
+fn descriptor_type(kind: FileType) -> DescriptorType {
     match kind {
         FileType::RegularFile => DescriptorType::RegularFile,
         FileType::Directory => DescriptorType::Directory,

@@ -1,14 +1,14 @@
-//! The labels of an artifact: a name that is safe to show and to make a file of, and a media type in the form of RFC
-//! 9110. A caller, a governor or a browser gets no other.
+//! The labels of an artifact: a name that is safe to display and to use as a file name, and a media type in the form
+//! of RFC 9110. Labels that fail these checks never reach a caller, a governor or a browser.
 
 use crate::ident::{excerpt, steers};
 
-/// The most bytes of a name, as of a file's, and of a media type.
+/// The most bytes of a name, as for a file's name, and of a media type.
 const MAX_BYTES: usize = 255;
-/// The most parameters of a media type: those that are registered have three at most.
+/// The most parameters of a media type; registered types have at most three.
 const MAX_PARAMETERS: usize = 8;
 
-/// Why an artifact is refused.
+/// An artifact's label is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LabelError {
     #[error(
@@ -17,13 +17,12 @@ pub(super) enum LabelError {
     )]
     Name(String),
     #[error(
-        "`{0}` is no media type of an artifact: write `type/subtype`, such as `text/plain; charset=utf-8`, with at \
-         most 8 parameters and 255 bytes"
+        "`{0}` is not a valid media type for an artifact: write `type/subtype`, such as `text/plain; charset=utf-8`, \
+        with at most 8 parameters and 255 bytes"
     )]
     MediaType(String),
 }
 
-/// Checks the name of an artifact.
 pub(super) fn check_name(name: &str) -> Result<(), LabelError> {
     let is_name = (1..=MAX_BYTES).contains(&name.len())
         && !matches!(name, "." | "..")
@@ -31,14 +30,13 @@ pub(super) fn check_name(name: &str) -> Result<(), LabelError> {
     if is_name { Ok(()) } else { Err(LabelError::Name(excerpt(name))) }
 }
 
-/// Checks the media type of an artifact.
 pub(super) fn check_media_type(text: &str) -> Result<(), LabelError> {
     let is_media_type = text.len() <= MAX_BYTES && has_media_type_form(text);
     if is_media_type { Ok(()) } else { Err(LabelError::MediaType(excerpt(text))) }
 }
 
-/// `type "/" subtype *( OWS ";" OWS name "=" value )`, RFC 9110 sections 8.3.1 and 5.6.6, without the empty
-/// parameters that it tolerates.
+/// Matches `type "/" subtype *( OWS ";" OWS name "=" value )` of RFC 9110 sections 8.3.1 and 5.6.6, without the
+/// empty parameters that the RFC tolerates.
 fn has_media_type_form(text: &str) -> bool {
     let (essence, mut rest) = text.split_at(text.find([';', ' ', '\t']).unwrap_or(text.len()));
     let is_essence =
@@ -53,7 +51,7 @@ fn has_media_type_form(text: &str) -> bool {
     is_essence && rest.is_empty() && parameters <= MAX_PARAMETERS
 }
 
-/// The rest of a text after the token or the quoted string at its start.
+/// The text after the token or quoted string at the start of `text`; `None` if it starts with neither.
 fn after_value(text: &str) -> Option<&str> {
     let Some(quoted) = text.strip_prefix('"') else {
         let (token, rest) = text.split_at(text.find(|c| !is_token_letter(c)).unwrap_or(text.len()));

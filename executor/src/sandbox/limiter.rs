@@ -1,29 +1,30 @@
-//! The memory limit: one sum over all memories and tables of a store.
+//! The memory limit: one sum over all linear memories and tables of a store.
 
 use super::engine::{MAX_INSTANCES, MAX_MEMORIES, MAX_TABLES};
-use super::witness::{Event, Witness};
+use super::events::{Event, EventSink};
 use crate::limit::Bound;
 use crate::quantity::{BYTES_PER_MB, MemoryLimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wasmtime::ResourceLimiter;
 
-/// What a limiter has seen. Shared, so that it can be read while a guest is stuck.
+/// The measurements of a limiter. Shared, so that another thread can read them while a guest is stuck.
 #[derive(Debug, Default)]
 pub(super) struct MemoryGauge {
-    /// The most bytes at once.
+    /// The largest sum so far, in bytes.
     pub(super) peak: AtomicU64,
-    /// Whether a growth was refused. The guest only sees -1, so this is what says "memory".
+    // A refused growth is -1 to the guest, which then usually traps. This flag is what attributes that trap to
+    // the memory limit.
     pub(super) refused: AtomicBool,
-    pub(super) witness: Witness,
+    pub(super) events: EventSink,
 }
 
 impl MemoryGauge {
-    /// Takes note of `total` bytes in use.
-    pub(super) fn reached(&self, total: u64) {
+    pub(super) fn record(&self, total: u64) {
         let before = self.peak.fetch_max(total, Ordering::Relaxed);
+        // One event per MB: a guest that grows page by page must not send one for each page.
         if total.div_ceil(BYTES_PER_MB) > before.div_ceil(BYTES_PER_MB) {
-            self.witness.see(|| Event::MemoryPeak(total));
+            self.events.emit(|| Event::MemoryPeak(total));
         }
     }
 }
@@ -33,12 +34,12 @@ impl MemoryGauge {
 pub(super) struct Limiter {
     limit: Bound<MemoryLimit>,
     bytes: u64,
-    /// What the last allowed growth added, in case that growth then fails in the allocator.
+    /// Bytes added by the last permitted growth, to be released if the allocator then fails.
     last_growth: u64,
     gauge: Arc<MemoryGauge>,
 }
 
-/// What one table element takes on the host: wasmtime's own figure, a pointer.
+/// The host memory of one table element: a pointer, as wasmtime has it.
 const TABLE_ELEMENT_BYTES: u64 = size_of::<usize>() as u64;
 
 impl Limiter {
@@ -46,7 +47,6 @@ impl Limiter {
         Self { limit, bytes: 0, last_growth: 0, gauge }
     }
 
-    /// The limit in force.
     pub(super) fn limit(&self) -> Bound<MemoryLimit> {
         self.limit
     }
@@ -60,11 +60,11 @@ impl Limiter {
         }
         self.bytes = total;
         self.last_growth = added;
-        self.gauge.reached(total);
+        self.gauge.record(total);
         true
     }
 
-    fn give_back(&mut self) {
+    fn release_last_growth(&mut self) {
         self.bytes = self.bytes.saturating_sub(std::mem::take(&mut self.last_growth));
     }
 }
@@ -75,7 +75,7 @@ impl ResourceLimiter for Limiter {
     }
 
     fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.give_back();
+        self.release_last_growth();
         Ok(())
     }
 
@@ -84,7 +84,7 @@ impl ResourceLimiter for Limiter {
     }
 
     fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
-        self.give_back();
+        self.release_last_growth();
         Ok(())
     }
 

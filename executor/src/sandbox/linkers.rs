@@ -1,10 +1,9 @@
-//! What a guest may import: everything that is linked, and nothing else.
+//! The linkers: the complete list of interfaces that a guest may import.
 //!
-//! None of it is a network interface. What a component gets that imports one is in [`super::network`] and
-//! [`super::sockets`].
+//! Network interfaces are not among them. [`super::network`] and [`super::sockets`] link those.
 
-use super::state::State;
-use super::{counted, filesystem, path_text, preview1, typed};
+use super::state::StoreState;
+use super::{budgeted, filesystem, path_text, preview1, typed};
 use wasmtime::component::{HasData, HasSelf, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{Engine, Linker as CoreLinker};
 use wasmtime_wasi::WasiView as _;
@@ -13,8 +12,8 @@ use wasmtime_wasi::clocks::{WasiClocks, WasiClocksView as _};
 use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemView as _};
 use wasmtime_wasi::p2::bindings::{cli, clocks, filesystem as wasi_filesystem, io};
 
-/// What core modules may import.
-pub(super) fn core(engine: &Engine) -> wasmtime::Result<CoreLinker<State>> {
+/// The imports of core modules: WASI preview 1.
+pub(super) fn core_linker(engine: &Engine) -> wasmtime::Result<CoreLinker<StoreState>> {
     let mut linker = CoreLinker::new(engine);
     preview1::add_to_linker(&mut linker)?;
     Ok(linker)
@@ -26,28 +25,30 @@ impl HasData for HasTable {
     type Data<'a> = &'a mut ResourceTable;
 }
 
-/// What components may import.
-pub(super) fn component(engine: &Engine) -> wasmtime::Result<ComponentLinker<State>> {
+/// The imports of components: WASI 0.2 without the network, and the host interface of typed tools.
+pub(super) fn component_linker(engine: &Engine) -> wasmtime::Result<ComponentLinker<StoreState>> {
     let mut linker = ComponentLinker::new(engine);
+    // Interface by interface: wasmtime-wasi's own `add_to_linker` would also link its sockets, and random bytes,
+    // polls and files without budgets.
     let l = &mut linker;
-    io::error::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
-    counted::add_to_linker(l)?;
-    io::streams::add_to_linker::<State, HasTable>(l, |state| state.ctx().table)?;
-    clocks::wall_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
-    clocks::monotonic_clock::add_to_linker::<State, WasiClocks>(l, State::clocks)?;
-    wasi_filesystem::preopens::add_to_linker::<State, WasiFilesystem>(l, State::filesystem)?;
+    io::error::add_to_linker::<StoreState, HasTable>(l, |state| state.ctx().table)?;
+    budgeted::add_to_linker(l)?;
+    io::streams::add_to_linker::<StoreState, HasTable>(l, |state| state.ctx().table)?;
+    clocks::wall_clock::add_to_linker::<StoreState, WasiClocks>(l, StoreState::clocks)?;
+    clocks::monotonic_clock::add_to_linker::<StoreState, WasiClocks>(l, StoreState::clocks)?;
+    wasi_filesystem::preopens::add_to_linker::<StoreState, WasiFilesystem>(l, StoreState::filesystem)?;
     filesystem::add_to_linker(l)?;
     path_text::add_to_linker(l)?;
-    cli::exit::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::environment::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_input::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_output::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stdin::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stdout::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    cli::terminal_stderr::add_to_linker::<State, WasiCli>(l, State::cli)?;
-    typed::add_to_linker::<State, HasSelf<State>>(l, |state| state)?;
+    cli::exit::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::environment::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::stdin::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::stdout::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::stderr::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::terminal_input::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::terminal_output::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::terminal_stdin::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::terminal_stdout::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    cli::terminal_stderr::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
+    typed::add_to_linker::<StoreState, HasSelf<StoreState>>(l, |state| state)?;
     Ok(linker)
 }

@@ -1,8 +1,9 @@
-//! Listing a folder, a piece at a time.
+//! Listing a folder in bounded pieces.
 //!
-//! wasmtime-wasi reads a folder whole before the guest has its first entry, and in preview 1 once more
-//! for each call. Here the host never holds more than one answer of the kernel, whatever the folder
-//! has, and where a listing goes on is the kernel's own cookie.
+//! The host never holds more than one `getdents64` result, regardless of the folder's size, and a position in
+//! the listing is the kernel's own cookie.
+// wasmtime-wasi reads a folder whole, with two `stat` calls per name, before the guest receives the first entry, and
+// in preview 1 again for each call. Counting the names beforehand would be a second pass over the same folder.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek, statat};
 use std::collections::VecDeque;
@@ -12,36 +13,34 @@ use std::io::Result;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-/// How much of a folder is read at once. An entry takes at most 280 bytes.
+/// The buffer of one `getdents64` call, in bytes. An entry takes at most 280.
 const READ_BYTES: usize = 8 << 10;
 
-/// One name in a folder.
-pub(super) struct Entry {
+pub(super) struct ListingEntry {
     pub(super) name: CString,
     pub(super) kind: FileType,
-    /// Where the listing goes on after it.
+    /// The kernel's cookie of the position after this entry.
     pub(super) next: u64,
 }
 
-impl Entry {
-    /// Whether it is `.` or `..`.
+impl ListingEntry {
     pub(super) fn is_dots(&self) -> bool {
         matches!(self.name.as_bytes(), b"." | b"..")
     }
 }
 
-/// A folder that is being listed.
+/// An open listing of one folder.
 pub(super) struct Listing {
     /// A descriptor of its own, whose position no other listing shares.
     folder: OwnedFd,
-    read: VecDeque<Entry>,
+    read: VecDeque<ListingEntry>,
 }
 
 impl Listing {
-    /// Lists `folder` from where an earlier entry said; 0 is its start.
+    /// Lists `folder` from the cookie `start` of an earlier entry; 0 is the beginning.
     ///
     /// # Errors
-    /// When it may not be read, or the kernel does not know `start`.
+    /// The folder may not be read, or the kernel rejects the cookie.
     pub(super) fn open(folder: &File, start: u64) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, ".", flags, Mode::empty())?;
@@ -51,30 +50,30 @@ impl Listing {
         Ok(Self { folder, read: VecDeque::new() })
     }
 
-    /// The next entry, `.` and `..` among them; `None` at the end.
+    /// The next entry, including `.` and `..`; `None` at the end.
     ///
     /// # Errors
-    /// What the kernel says.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>> {
+    /// The kernel's error of `getdents64`.
+    pub(super) fn next(&mut self) -> Result<Option<ListingEntry>> {
         if self.read.is_empty() {
             self.read_more()?;
         }
         let Some(mut entry) = self.read.pop_front() else { return Ok(None) };
         if entry.kind == FileType::Unknown {
-            // Not every file system keeps kinds beside names. What is gone meanwhile stays unknown.
+            // Not every file system stores kinds beside names. The kind of an entry that has vanished stays unknown.
             let stat = statat(&self.folder, &entry.name, AtFlags::SYMLINK_NOFOLLOW);
             entry.kind = stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         }
         Ok(Some(entry))
     }
 
-    /// Asks the kernel once, and keeps all that it says.
+    /// Calls `getdents64` once and stores its result.
     fn read_more(&mut self) -> Result<()> {
         let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
         let mut answer = RawDir::new(&self.folder, &mut buffer);
         while let Some(entry) = answer.next() {
             let entry = entry?;
-            self.read.push_back(Entry {
+            self.read.push_back(ListingEntry {
                 name: entry.file_name().to_owned(),
                 kind: entry.file_type(),
                 next: entry.next_entry_cookie(),

@@ -1,8 +1,7 @@
 //! CPU time of one execution, from the kernel's clock of the thread or the process that runs it.
 //!
-//! The clock is read before and after every poll of the guest's future, so that host calls that the
-//! guest causes are counted and waiting is not. While a poll lasts, [`Meter::cpu`] adds what the
-//! thread has used since the poll began.
+//! The clock is read before and after every poll of the guest's future, so that the guest's host calls count
+//! and waiting does not. During a poll, [`Meter::cpu`] adds the time since the poll began.
 
 use super::engine::Ticker;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,23 +12,24 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Whose CPU time is a guest's.
+/// The CPU clock that is charged to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accounting {
-    /// The thread's that polls it: a guest among others.
+    /// The clock of the polling thread, for a guest that shares the process with others.
     #[default]
     Thread,
-    /// The whole process's: a guest that has it to itself.
+    /// The clock of the process, for a guest that has the process to itself.
+    // The ticker's time is included, so that the enforced and the reported figure are the same.
     Process,
 }
 
-/// The CPU time of one execution. Written by the thread that polls the guest, read by anyone.
+/// The CPU time of one execution. The thread that polls the guest writes it, any thread may read it.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     accounting: Accounting,
     /// Nanoseconds of finished polls.
     finished: AtomicU64,
-    /// The clock when the current poll began.
+    /// The clock's value at the start of the current poll, in nanoseconds.
     poll_began: AtomicU64,
     /// The thread of the current poll; 0 between polls.
     thread: AtomicI32,
@@ -52,7 +52,7 @@ impl Meter {
         u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
     }
 
-    /// CPU time so far, as the polling thread sees it.
+    /// CPU time so far. To be called on the polling thread, during a poll.
     pub(super) fn cpu(&self) -> Duration {
         let running = self.nanos().saturating_sub(self.poll_began.load(Ordering::Relaxed));
         Duration::from_nanos(self.finished.load(Ordering::Relaxed) + running)
@@ -60,46 +60,46 @@ impl Meter {
 
     /// CPU time of all finished polls.
     #[must_use]
-    pub(super) fn finished(&self) -> Duration {
+    pub(super) fn finished_polls(&self) -> Duration {
         Duration::from_nanos(self.finished.load(Ordering::Relaxed))
     }
 
-    /// CPU time so far, as another thread sees it: for a guest stuck inside a host call. The kernel
-    /// accounts the stuck thread in `/proc/self/task/<id>/schedstat`.
+    /// CPU time so far, for another thread than the polling one.
     #[must_use]
-    pub(super) fn seen_from_outside(&self) -> Duration {
+    pub(super) fn cpu_from_other_thread(&self) -> Duration {
         let thread = self.thread.load(Ordering::Acquire);
         if thread == 0 {
-            return self.finished();
+            return self.finished_polls();
         }
+        // A thread that is stuck in a host call cannot read its own clock, but the kernel still accounts for it.
         let on_cpu = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"))
             .ok()
             .and_then(|text| text.split_whitespace().next().and_then(|nanos| nanos.parse::<u64>().ok()))
             .unwrap_or(0);
         let running = on_cpu.saturating_sub(self.poll_began.load(Ordering::Relaxed));
-        self.finished() + Duration::from_nanos(running)
+        self.finished_polls() + Duration::from_nanos(running)
     }
 }
 
-/// A future whose polls are metered, and watched by the ticker.
-pub(super) struct Metered<'a, F> {
+/// A future whose polls are metered, with the ticker awake during each.
+pub(super) struct MeteredFuture<'a, F> {
     inner: Pin<Box<F>>,
     meter: Arc<Meter>,
     ticker: &'a Ticker,
 }
 
-impl<'a, F: Future> Metered<'a, F> {
+impl<'a, F: Future> MeteredFuture<'a, F> {
     pub(super) fn new(meter: Arc<Meter>, ticker: &'a Ticker, inner: F) -> Self {
         Self { inner: Box::pin(inner), meter, ticker }
     }
 }
 
-impl<F: Future> Future for Metered<'_, F> {
-    /// The inner output, or why no thread could be started to watch it.
+impl<F: Future> Future for MeteredFuture<'_, F> {
+    /// The inner output, or the error of starting the ticker's thread.
     type Output = std::io::Result<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let _ticking = match self.ticker.running() {
+        let _ticking = match self.ticker.keep_awake() {
             Ok(running) => running,
             Err(error) => return Poll::Ready(Err(error)),
         };

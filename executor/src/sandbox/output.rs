@@ -1,11 +1,11 @@
-//! What a guest hands out, under one limit: standard output and error, logs, progress and artifacts.
+//! The output of a guest under one limit: standard output and error, logs, progress and artifacts.
 //!
-//! The streams are our own because they have to be: they take bytes only while the limit allows,
-//! never buffer ahead of it, and never let a guest make the host allocate by writing nothing.
+//! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer ahead of it,
+//! and an empty write never makes the host allocate.
 
+use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
-use super::stop::Stop;
-use super::witness::{Event, Witness};
+use super::termination::TerminationReason;
 use crate::limit::{Bound, Limit};
 use crate::outcome::{Artifact, LogLevel, LogLine, Output, Progress};
 use crate::quantity::OutputLimit;
@@ -17,84 +17,85 @@ use std::task::{Context, Poll};
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-/// The largest single write that a stream offers.
+/// The largest single write that a stream permits.
 const MAX_WRITE_BYTES: usize = 64 << 10;
 /// The longest log line, in bytes; a longer one is split.
 const MAX_LINE_BYTES: usize = 8 << 10;
-/// How many log lines and artifacts are kept: each costs the host more than its bytes.
+/// The most log lines that are stored.
+// The output limit counts bytes; an entry costs the host more than its bytes, so entries have limits of their own.
 const MAX_LOG_LINES: usize = 10_000;
 const MAX_ARTIFACTS: usize = 1_000;
-/// How many progress messages are told while the guest runs; the last one always is, at the end.
+/// The most progress messages that are reported while the guest runs. The last one is always in the report.
 const MAX_PROGRESS: usize = 10_000;
-/// How many bytes of standard error a report quotes when a command fails.
+/// The number of bytes of standard error that a report quotes when a command fails.
 const STDERR_TAIL: usize = 2 << 10;
 
-/// Everything that one execution handed out so far.
+/// The output of one execution so far.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct OutputCollector {
     limit: Bound<OutputLimit>,
-    taken: Mutex<Taken>,
-    witness: Witness,
+    collected: Mutex<CollectedOutput>,
+    events: EventSink,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct CollectedOutput {
     bytes: u64,
     stdout: Vec<u8>,
-    /// The last line of standard error, while it has no end yet.
+    /// The last line of standard error while it has no line end yet.
     stderr_line: Vec<u8>,
     progress_seen: usize,
     open_artifacts: Vec<Artifact>,
     output: Output,
 }
 
-/// Which of the two standard streams.
+/// One of the two standard output streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Channel {
+pub(super) enum StdStream {
     Stdout,
     Stderr,
 }
 
-impl Recorder {
-    pub(super) fn new(limit: Bound<OutputLimit>, witness: Witness) -> Self {
-        Self { limit, taken: Mutex::default(), witness }
+impl OutputCollector {
+    pub(super) fn new(limit: Bound<OutputLimit>, events: EventSink) -> Self {
+        Self { limit, collected: Mutex::default(), events }
     }
 
-    /// The limit in force.
     pub(super) fn limit(&self) -> Bound<OutputLimit> {
         self.limit
     }
 
-    /// Bytes taken so far.
+    /// Bytes charged so far.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CollectedOutput> {
+        self.collected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes `added` bytes from what is left of the limit, or ends the run.
-    fn charge(&self, taken: &mut Taken, added: usize) -> Result<(), Stop> {
-        let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+    /// Charges `added` bytes to the limit, or ends the run.
+    fn charge(&self, collected: &mut CollectedOutput, added: usize) -> Result<(), TerminationReason> {
+        let total = collected.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
         if total > self.limit.value.bytes() {
-            taken.output.truncated = true;
-            return Err(Stop::Limit(Limit::Output));
+            collected.output.truncated = true;
+            return Err(TerminationReason::Limit(Limit::Output));
         }
-        taken.bytes = total;
+        collected.bytes = total;
         Ok(())
     }
 
-    fn write(&self, channel: Channel, bytes: &[u8]) -> Result<(), Stop> {
-        let mut taken = self.lock();
-        self.charge(&mut taken, bytes.len())?;
+    fn write(&self, channel: StdStream, bytes: &[u8]) -> Result<(), TerminationReason> {
+        let mut collected = self.lock();
+        self.charge(&mut collected, bytes.len())?;
         match channel {
-            Channel::Stdout => taken.stdout.extend_from_slice(bytes),
-            Channel::Stderr => {
+            StdStream::Stdout => collected.stdout.extend_from_slice(bytes),
+            StdStream::Stderr => {
+                // Lines are completed as they arrive, so that each is reported while the guest still runs.
                 for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-                    taken.stderr_line.extend_from_slice(piece);
-                    if piece.ends_with(b"\n") || taken.stderr_line.len() >= MAX_LINE_BYTES {
-                        self.end_stderr_line(&mut taken);
+                    collected.stderr_line.extend_from_slice(piece);
+                    if piece.ends_with(b"\n") || collected.stderr_line.len() >= MAX_LINE_BYTES {
+                        self.end_stderr_line(&mut collected);
                     }
                 }
             }
@@ -102,156 +103,164 @@ impl Recorder {
         Ok(())
     }
 
-    pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), Stop> {
-        let mut taken = self.lock();
-        self.charge(&mut taken, message.len() + 1)?;
-        self.keep_line(&mut taken, level, message);
+    pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), TerminationReason> {
+        let mut collected = self.lock();
+        // Counts as much as the same line on standard error, line end included.
+        self.charge(&mut collected, message.len() + 1)?;
+        self.push_log_line(&mut collected, level, message);
         Ok(())
     }
 
-    pub(super) fn progress(&self, percent: Option<f32>, message: &str) -> Result<(), Stop> {
-        let mut taken = self.lock();
-        self.charge(&mut taken, message.len() + 1)?;
+    pub(super) fn progress(&self, percent: Option<f32>, message: &str) -> Result<(), TerminationReason> {
+        let mut collected = self.lock();
+        self.charge(&mut collected, message.len() + 1)?;
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
         let progress = Progress { percent, message: printable(message) };
-        taken.progress_seen += 1;
-        if taken.progress_seen <= MAX_PROGRESS {
-            self.witness.see(|| Event::Progress(progress.clone()));
+        collected.progress_seen += 1;
+        if collected.progress_seen <= MAX_PROGRESS {
+            self.events.emit(|| Event::Progress(progress.clone()));
         }
-        taken.output.progress = Some(progress);
+        collected.output.progress = Some(progress);
         Ok(())
     }
 
-    /// Takes one chunk of an artifact, the media type with the first. An artifact with a wrong name or type is an
-    /// error, and nothing of it is kept.
+    /// Accepts one chunk of an artifact, the media type with the first. An invalid name or media type is an error
+    /// for the guest, and nothing of that artifact is stored.
     pub(super) fn artifact(
         &self,
         name: &str,
         mime: &str,
         chunk: &[u8],
         last: bool,
-    ) -> Result<Result<(), LabelError>, Stop> {
-        let mut taken = self.lock();
-        let open = taken.open_artifacts.iter().position(|artifact| artifact.name == name);
+    ) -> Result<Result<(), LabelError>, TerminationReason> {
+        let mut collected = self.lock();
+        let open = collected.open_artifacts.iter().position(|artifact| artifact.name == name);
         if open.is_none()
             && let Err(refused) = check_name(name).and_then(|()| check_media_type(mime))
         {
             return Ok(Err(refused));
         }
-        if open.is_none() && taken.open_artifacts.len() + taken.output.artifacts.len() >= MAX_ARTIFACTS {
-            taken.output.truncated = true;
-            return Err(Stop::Limit(Limit::Output));
+        if open.is_none()
+            && collected.open_artifacts.len() + collected.output.artifacts.len() >= MAX_ARTIFACTS
+        {
+            collected.output.truncated = true;
+            return Err(TerminationReason::Limit(Limit::Output));
         }
+        // The labels count once, with the first chunk.
         let named = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
-        self.charge(&mut taken, chunk.len() + named)?;
+        self.charge(&mut collected, chunk.len() + named)?;
         let index = open.unwrap_or_else(|| {
-            taken.open_artifacts.push(Artifact { name: name.into(), mime: mime.into(), content: Vec::new() });
-            taken.open_artifacts.len() - 1
+            collected.open_artifacts.push(Artifact {
+                name: name.into(),
+                mime: mime.into(),
+                content: Vec::new(),
+            });
+            collected.open_artifacts.len() - 1
         });
-        if let Some(artifact) = taken.open_artifacts.get_mut(index) {
+        if let Some(artifact) = collected.open_artifacts.get_mut(index) {
             artifact.content.extend_from_slice(chunk);
         }
         if last {
-            let artifact = taken.open_artifacts.remove(index);
-            self.witness.see(|| Event::Artifact(artifact.clone()));
-            taken.output.artifacts.push(artifact);
+            let artifact = collected.open_artifacts.remove(index);
+            self.events.emit(|| Event::Artifact(artifact.clone()));
+            collected.output.artifacts.push(artifact);
         }
         Ok(Ok(()))
     }
 
-    fn end_stderr_line(&self, taken: &mut Taken) {
-        let line = std::mem::take(&mut taken.stderr_line);
+    fn end_stderr_line(&self, collected: &mut CollectedOutput) {
+        let line = std::mem::take(&mut collected.stderr_line);
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end_matches(['\n', '\r']);
         if !text.is_empty() {
-            self.keep_line(taken, LogLevel::Info, text);
+            self.push_log_line(collected, LogLevel::Info, text);
         }
     }
 
-    fn keep_line(&self, taken: &mut Taken, level: LogLevel, message: &str) {
-        if taken.output.logs.len() < MAX_LOG_LINES {
+    fn push_log_line(&self, collected: &mut CollectedOutput, level: LogLevel, message: &str) {
+        if collected.output.logs.len() < MAX_LOG_LINES {
             let message = printable(message);
-            self.witness.see(|| Event::Log(level, message.clone()));
-            taken.output.logs.push(LogLine { level, message });
+            self.events.emit(|| Event::Log(level, message.clone()));
+            collected.output.logs.push(LogLine { level, message });
         } else {
-            taken.output.truncated = true;
+            collected.output.truncated = true;
         }
     }
 
-    /// Whether what another process has counted against the limit can be within it. That process counted
-    /// bytes as the guest wrote them; escaped and replaced ones are longer.
-    fn has_room(&self, taken: &mut Taken, added: usize) -> bool {
-        let total = taken.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+    /// Charges `added` bytes that another process reports, if they can be within the limit.
+    fn has_room(&self, collected: &mut CollectedOutput, added: usize) -> bool {
+        let total = collected.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+        // The other process counted raw bytes. A control character becomes up to six when it is escaped, so an
+        // honest child stays below six times the limit.
         let fits = total <= self.limit.value.bytes().saturating_mul(6);
         if fits {
-            taken.bytes = total;
+            collected.bytes = total;
         } else {
-            taken.output.truncated = true;
+            collected.output.truncated = true;
         }
         fits
     }
 
-    /// Keeps what another process has already counted against the limit.
-    pub(super) fn saw_line(&self, level: LogLevel, message: &str) {
-        let mut taken = self.lock();
-        if !self.has_room(&mut taken, message.len()) {
+    /// Records a line that another process has already counted against the limit.
+    pub(super) fn record_remote_line(&self, level: LogLevel, message: &str) {
+        let mut collected = self.lock();
+        if !self.has_room(&mut collected, message.len()) {
             return;
         }
-        self.keep_line(&mut taken, level, message);
+        self.push_log_line(&mut collected, level, message);
     }
 
-    /// See [`Self::saw_line`].
-    pub(super) fn saw_progress(&self, progress: Progress) {
-        let mut taken = self.lock();
-        let bytes = taken.bytes;
-        if !self.has_room(&mut taken, progress.message.len()) {
+    /// See [`Self::record_remote_line`].
+    pub(super) fn record_remote_progress(&self, progress: Progress) {
+        let mut collected = self.lock();
+        let bytes = collected.bytes;
+        if !self.has_room(&mut collected, progress.message.len()) {
             return;
         }
-        // Only the last one is kept.
-        taken.bytes = bytes;
+        // The next message replaces this one, so its bytes are not held against those that follow.
+        collected.bytes = bytes;
         let progress = Progress { message: printable(&progress.message), ..progress };
-        taken.progress_seen += 1;
-        if taken.progress_seen <= MAX_PROGRESS {
-            self.witness.see(|| Event::Progress(progress.clone()));
+        collected.progress_seen += 1;
+        if collected.progress_seen <= MAX_PROGRESS {
+            self.events.emit(|| Event::Progress(progress.clone()));
         }
-        taken.output.progress = Some(progress);
+        collected.output.progress = Some(progress);
     }
 
-    /// See [`Self::saw_line`].
-    pub(super) fn saw_artifact(&self, artifact: Artifact) {
-        let mut taken = self.lock();
+    /// See [`Self::record_remote_line`].
+    pub(super) fn record_remote_artifact(&self, artifact: Artifact) {
+        let mut collected = self.lock();
         let bytes = artifact.content.len() + artifact.name.len() + artifact.mime.len();
-        if !self.has_room(&mut taken, bytes) {
+        if !self.has_room(&mut collected, bytes) {
             return;
         }
-        // A process that was taken over can say what the check in it refuses.
+        // The child has checked the labels too, but a compromised child can send any.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
-        if is_checked && taken.output.artifacts.len() < MAX_ARTIFACTS {
-            self.witness.see(|| Event::Artifact(artifact.clone()));
-            taken.output.artifacts.push(artifact);
+        if is_checked && collected.output.artifacts.len() < MAX_ARTIFACTS {
+            self.events.emit(|| Event::Artifact(artifact.clone()));
+            collected.output.artifacts.push(artifact);
         } else {
-            taken.output.truncated = true;
+            collected.output.truncated = true;
         }
     }
 
-    /// Counts a typed tool's answer of `length` bytes against the limit.
-    pub(super) fn answer(&self, length: usize) -> Result<(), Stop> {
-        let mut taken = self.lock();
-        self.charge(&mut taken, length)
+    /// Charges a typed tool's result of `length` bytes to the limit.
+    pub(super) fn charge_result(&self, length: usize) -> Result<(), TerminationReason> {
+        let mut collected = self.lock();
+        self.charge(&mut collected, length)
     }
 
-    /// Standard output so far.
     pub(super) fn take_stdout(&self) -> Vec<u8> {
         std::mem::take(&mut self.lock().stdout)
     }
 
-    /// The end of what went to standard error, as printable text.
+    /// The end of standard error as printable text, in whole lines.
     pub(super) fn stderr_tail(&self) -> String {
-        let mut taken = self.lock();
-        self.end_stderr_line(&mut taken);
+        let mut collected = self.lock();
+        self.end_stderr_line(&mut collected);
         let mut tail = Vec::new();
         let mut length = 0;
-        for line in taken.output.logs.iter().rev() {
+        for line in collected.output.logs.iter().rev() {
             length += line.message.len() + 1;
             if length > STDERR_TAIL {
                 break;
@@ -262,13 +271,13 @@ impl Recorder {
         tail.join("\n")
     }
 
-    /// Everything beside the result. What a guest left unfinished is finished here.
+    /// The output besides the result. An unfinished line or artifact is completed with its content so far.
     pub(super) fn finish(&self) -> Output {
-        let mut taken = self.lock();
-        self.end_stderr_line(&mut taken);
-        let unfinished = std::mem::take(&mut taken.open_artifacts);
-        unfinished.iter().for_each(|artifact| self.witness.see(|| Event::Artifact(artifact.clone())));
-        let mut output = std::mem::take(&mut taken.output);
+        let mut collected = self.lock();
+        self.end_stderr_line(&mut collected);
+        let unfinished = std::mem::take(&mut collected.open_artifacts);
+        unfinished.iter().for_each(|artifact| self.events.emit(|| Event::Artifact(artifact.clone())));
+        let mut output = std::mem::take(&mut collected.output);
         output.truncated |= !unfinished.is_empty();
         output.artifacts.extend(unfinished);
         output
@@ -294,22 +303,23 @@ fn printable(text: &str) -> String {
 /// One standard stream of a guest.
 #[derive(Clone)]
 pub(super) struct GuestStream {
-    pub(super) recorder: Arc<Recorder>,
-    pub(super) channel: Channel,
-    /// Whether bytes go to the executor's own standard stream instead of being recorded.
+    pub(super) collector: Arc<OutputCollector>,
+    pub(super) channel: StdStream,
+    /// Bytes go to the executor's own standard stream instead of being recorded.
     pub(super) passthrough: bool,
 }
 
 impl GuestStream {
-    fn take(&self, bytes: &[u8]) -> Result<(), StreamError> {
+    fn consume(&self, bytes: &[u8]) -> Result<(), StreamError> {
         if self.passthrough {
             let result = match self.channel {
-                Channel::Stdout => {
+                StdStream::Stdout => {
                     std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush())
                 }
-                Channel::Stderr => std::io::stderr().write_all(bytes),
+                StdStream::Stderr => std::io::stderr().write_all(bytes),
             };
             return result.map_err(|error| {
+                // `a2g-executor run … | head` ends the guest's stream, as it would end a native program's.
                 if error.kind() == std::io::ErrorKind::BrokenPipe {
                     StreamError::Closed
                 } else {
@@ -317,19 +327,20 @@ impl GuestStream {
                 }
             });
         }
-        self.recorder.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
+        self.collector.write(self.channel, bytes).map_err(|stop| StreamError::Trap(stop.into()))
     }
 }
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for GuestStream {
+    // A write either fits the limit or ends the run, so there is never anything to wait for.
     async fn ready(&mut self) {}
 }
 
 #[wasmtime_wasi::async_trait]
 impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.take(&bytes)
+        self.consume(&bytes)
     }
 
     fn flush(&mut self) -> StreamResult<()> {
@@ -343,7 +354,7 @@ impl OutputStream for GuestStream {
 
 impl tokio::io::AsyncWrite for GuestStream {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        Poll::Ready(self.take(bytes).map(|()| bytes.len()).map_err(std::io::Error::other))
+        Poll::Ready(self.consume(bytes).map(|()| bytes.len()).map_err(std::io::Error::other))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
@@ -359,8 +370,8 @@ impl IsTerminal for GuestStream {
     fn is_terminal(&self) -> bool {
         self.passthrough
             && match self.channel {
-                Channel::Stdout => std::io::IsTerminal::is_terminal(&std::io::stdout()),
-                Channel::Stderr => std::io::IsTerminal::is_terminal(&std::io::stderr()),
+                StdStream::Stdout => std::io::IsTerminal::is_terminal(&std::io::stdout()),
+                StdStream::Stderr => std::io::IsTerminal::is_terminal(&std::io::stderr()),
             }
     }
 }
@@ -380,67 +391,70 @@ mod tests {
     use super::*;
     use crate::limit::Layer;
 
-    fn recorder(bytes: u64) -> Recorder {
+    fn collector(bytes: u64) -> OutputCollector {
         let value = OutputLimit::from_bytes(bytes).unwrap();
-        Recorder::new(Bound { value, layer: Layer::Verdict }, Witness::default())
+        OutputCollector::new(Bound { value, layer: Layer::Verdict }, EventSink::default())
     }
 
     #[test]
     fn all_kinds_of_output_share_one_limit() {
-        let recorder = recorder(20);
-        recorder.write(Channel::Stdout, b"12345").unwrap();
-        recorder.write(Channel::Stderr, b"1234\n").unwrap();
-        recorder.log(LogLevel::Warn, "1234").unwrap();
-        recorder.answer(5).unwrap();
-        assert_eq!(recorder.bytes(), 20);
-        assert!(matches!(recorder.write(Channel::Stdout, b"x"), Err(Stop::Limit(Limit::Output))));
-        assert!(recorder.finish().truncated);
+        let collector = collector(20);
+        collector.write(StdStream::Stdout, b"12345").unwrap();
+        collector.write(StdStream::Stderr, b"1234\n").unwrap();
+        collector.log(LogLevel::Warn, "1234").unwrap();
+        collector.charge_result(5).unwrap();
+        assert_eq!(collector.bytes(), 20);
+        assert!(matches!(
+            collector.write(StdStream::Stdout, b"x"),
+            Err(TerminationReason::Limit(Limit::Output))
+        ));
+        assert!(collector.finish().truncated);
     }
 
     #[test]
     fn many_small_things_cost_no_unbounded_memory() {
-        let recorder = recorder(1 << 30);
+        let collector = collector(1 << 30);
         for _ in 0..=MAX_LOG_LINES {
-            recorder.log(LogLevel::Info, "").unwrap();
+            collector.log(LogLevel::Info, "").unwrap();
         }
         for i in 0..MAX_ARTIFACTS {
-            recorder.artifact(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
+            collector.artifact(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
         }
-        assert!(recorder.artifact("one more", "a/b", b"", true).is_err());
-        let output = recorder.finish();
+        assert!(collector.artifact("one more", "a/b", b"", true).is_err());
+        let output = collector.finish();
         assert_eq!((output.logs.len(), output.artifacts.len()), (MAX_LOG_LINES, MAX_ARTIFACTS));
         assert!(output.truncated);
     }
 
     #[test]
     fn control_characters_do_not_reach_a_terminal() {
-        let recorder = recorder(1000);
-        recorder.write(Channel::Stderr, b"\x1b[2Jred\nplain\nno end").unwrap();
-        let logs = recorder.finish().logs;
+        let collector = collector(1000);
+        collector.write(StdStream::Stderr, b"\x1b[2Jred\nplain\nno end").unwrap();
+        let logs = collector.finish().logs;
         let lines = logs.iter().map(|line| line.message.as_str()).collect::<Vec<_>>();
         assert_eq!(lines, ["\\u{1b}[2Jred", "plain", "no end"]);
     }
 
     #[test]
     fn an_artifact_with_a_bad_name_or_type_reaches_nobody() {
-        let recorder = recorder(1000);
+        let collector = collector(1000);
         let refused = [("a/b", "text/plain"), ("a", ""), ("a", "text")];
         for (name, mime) in refused {
-            assert!(recorder.artifact(name, mime, b"x", true).unwrap().is_err(), "{name} {mime}");
+            assert!(collector.artifact(name, mime, b"x", true).unwrap().is_err(), "{name} {mime}");
             let artifact = Artifact { name: name.into(), mime: mime.into(), content: Vec::new() };
-            recorder.saw_artifact(artifact);
+            collector.record_remote_artifact(artifact);
         }
-        let output = recorder.finish();
+        let output = collector.finish();
         assert!(output.artifacts.is_empty() && output.truncated);
     }
 
     #[test]
     fn artifacts_are_joined_by_name() {
-        let recorder = recorder(1000);
-        recorder.artifact("a", "text/plain", b"one ", false).unwrap().unwrap();
-        recorder.artifact("b", "text/plain", b"other", true).unwrap().unwrap();
-        recorder.artifact("a", "", b"two", true).unwrap().unwrap();
-        let artifacts = recorder.finish().artifacts;
+        let collector = collector(1000);
+        collector.artifact("a", "text/plain", b"one ", false).unwrap().unwrap();
+        collector.artifact("b", "text/plain", b"other", true).unwrap().unwrap();
+        collector.artifact("a", "", b"two", true).unwrap().unwrap();
+        let artifacts = collector.finish().artifacts;
         let seen = artifacts.iter().map(|a| (a.name.as_str(), a.content.as_slice())).collect::<Vec<_>>();
         assert_eq!(seen, [("b", b"other".as_slice()), ("a", b"one two".as_slice())]);
     }

@@ -1,8 +1,8 @@
-//! The calls of `wasi:filesystem` that take a path, linked over wasmtime's, so that a path that is not text is the
-//! error `illegal-byte-sequence`. wasmtime's own linking reads the path before the call is made, and traps.
+//! The calls of `wasi:filesystem` that take a path, linked over wasmtime's, so that a path that is not UTF-8 is the
+//! error `illegal-byte-sequence`. wasmtime's own linking decodes the path before the call and traps.
 
-use super::filesystem::Watched;
-use super::state::State;
+use super::filesystem::AuditedFs;
+use super::state::StoreState;
 use std::borrow::Cow;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, Resource, WasmStr};
@@ -11,20 +11,20 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
     DescriptorFlags, ErrorCode, Host as _, HostDescriptor as _, NewTimestamp, OpenFlags, PathFlags,
 };
 
-/// The interface under the version that wasmtime-wasi links; `hostile::names` shows that it is that one.
+/// The interface in the version that wasmtime-wasi links; the tests in `hostile::names` fail when it changes.
 const TYPES: &str = "wasi:filesystem/types@0.2.12";
 
-/// Links one call again with the parameters that it has; `text` names those that are paths.
+/// Links one call again with its own parameters; `text` names those that are paths.
 macro_rules! text_paths {
     ($types:ident: $($call:ident = $name:literal ($($arg:ident: $ty:ty),*) text $($path:ident),+;)*) => {
         $($types.func_wrap_async(
             concat!("[method]descriptor.", $name),
-            |mut caller: StoreContextMut<'_, State>, ($($arg,)*): ($($ty,)*)| {
+            |mut caller: StoreContextMut<'_, StoreState>, ($($arg,)*): ($($ty,)*)| {
                 Box::new(async move {
                     $(let Ok($path) = $path.to_str(&caller).map(Cow::into_owned) else {
                         return Ok((Err(ErrorCode::IllegalByteSequence),));
                     };)+
-                    let mut files = Watched(caller.data_mut());
+                    let mut files = AuditedFs(caller.data_mut());
                     Ok((match files.$call($($arg),*).await {
                         Ok(done) => Ok(done),
                         Err(error) => Err(files.convert_error_code(error)?),
@@ -35,8 +35,8 @@ macro_rules! text_paths {
     };
 }
 
-/// Links them over those of `linker`.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Replaces the path calls of `linker`.
+pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     type Fd = Resource<Descriptor>;
     linker.allow_shadowing(true);
     let mut types = linker.instance(TYPES)?;

@@ -1,9 +1,7 @@
-//! The folders that a guest finds open.
+//! The folders that a guest finds open at its start.
 //!
-//! wasmtime-wasi opens a preopened folder by a path. A checked handle is therefore opened again by
-//! its `/proc/self/fd` name, which resolves no path a second time, and what comes out is kept: the
-//! next run with the very same folders (by device and inode, which a kept handle holds on to) under
-//! the same guest paths gets a copy of it.
+//! The opened sets are cached by device, inode, guest path and access. A cached handle keeps its inode alive, so
+//! the key cannot come to mean another folder.
 
 use super::state::PreopenKind;
 use crate::capability::{Grant, Roots};
@@ -15,36 +13,36 @@ use std::sync::{Mutex, PoisonError};
 use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
-/// How many different sets of folders are kept.
-const MAX_KEPT: usize = 64;
+/// The most sets of folders in the cache.
+const MAX_CACHED_SETS: usize = 64;
 
 /// One folder of a set: device, inode, guest path, access.
-type Folder = (u64, u64, String, Access);
+type FolderKey = (u64, u64, String, Access);
 
-/// Makes the preopened folders of a store.
+/// Opens the folders of a store, with a cache.
 pub(super) struct Preopens {
-    /// An empty folder without a name, which no path leads to and in which nothing can be made.
+    /// An empty folder without a name: no path leads to it, and nothing can be created in it.
     outside: OwnedFd,
-    kept: Mutex<HashMap<(Vec<Folder>, bool), WasiFilesystemCtx>>,
+    cache: Mutex<HashMap<(Vec<FolderKey>, bool), WasiFilesystemCtx>>,
 }
 
 impl Preopens {
     /// # Ambient Authority
-    /// Makes an empty folder in the system's temporary folder and takes its name away again.
+    /// Creates an empty folder in the system's temporary folder and unlinks its name again.
     pub(super) fn new() -> std::io::Result<Self> {
         let folder = tempfile::tempdir()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let outside = rustix::fs::open(folder.path(), flags, Mode::empty())?;
         folder.close()?;
-        Ok(Self { outside, kept: Mutex::default() })
+        Ok(Self { outside, cache: Mutex::default() })
     }
 
     pub(super) fn outside(&self) -> BorrowedFd<'_> {
         self.outside.as_fd()
     }
 
-    /// The granted folders, and after them the one that stands for everything else.
-    pub(super) fn of(
+    /// The granted folders, followed by the one that stands for everything else.
+    pub(super) fn for_run(
         &self,
         roots: &Roots,
         grant: &Grant,
@@ -61,19 +59,21 @@ impl Preopens {
             kinds.push(PreopenKind::Outside);
         }
         let key = (folders, roots.watch_outside());
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = kept.get(&key) {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = cache.get(&key) {
             return Ok((known.clone(), kinds));
         }
         let opened = self.open(roots, access.value)?;
-        if kept.len() >= MAX_KEPT {
-            kept.clear();
+        if cache.len() >= MAX_CACHED_SETS {
+            cache.clear();
         }
-        kept.insert(key, opened.clone());
+        cache.insert(key, opened.clone());
         Ok((opened, kinds))
     }
 
     fn open(&self, roots: &Roots, access: Access) -> wasmtime::Result<WasiFilesystemCtx> {
+        // wasmtime-wasi opens a preopened folder by a path. The `/proc/self/fd` name of the checked handle
+        // resolves no path a second time, so nothing can be swapped between the check and this open.
         let by_handle = |handle: BorrowedFd<'_>| format!("/proc/self/fd/{}", handle.as_raw_fd());
         let perms = match access {
             Access::ReadOnly => FsPerms::ReadOnly,

@@ -1,14 +1,13 @@
-//! WASI preview 1 for core modules: wasmtime's own, with the path calls watched.
+//! WASI preview 1 for core modules: wasmtime's implementation, with audited path calls.
 //!
-//! Every call that takes a path is linked over wasmtime's, does the same, and then looks at the
-//! result: a refusal is recorded, and a path under the folder that stands for all that is not
-//! granted is refused with `EACCES`. What takes of the host is counted first. Folders are listed here
-//! and not by wasmtime, which would read them whole at each call.
+//! Every call that takes a path is linked over wasmtime's, forwards to it and records a refusal. A path below
+//! the folder that stands for everything not granted is refused with `EACCES`. Calls that use the host are charged
+//! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
 
-use super::counted::MAX_RANDOM_BYTES;
+use super::budgeted::MAX_RANDOM_BYTES;
 use super::denials::Refusal;
 use super::listing::Listing;
-use super::state::{PreopenKind, State};
+use super::state::{PreopenKind, StoreState};
 use rustix::fs::FileType;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +21,10 @@ use wiggle::{GuestMemory, GuestPtr};
 
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
-/// How much of a path is looked at: the kernel's own limit.
+/// The longest path that is examined, in bytes: the kernel's own limit.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// The preview 1 error numbers that this file gives or recognises.
+/// The preview 1 error numbers that this file returns or recognises.
 mod errno {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const ACCES: i32 = 2;
@@ -40,14 +39,14 @@ mod errno {
 }
 
 /// Links all of preview 1.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut State| &mut state.wasi)?;
+pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    wasmtime_wasi::p1::add_to_linker_async(linker, |state: &mut StoreState| &mut state.wasi)?;
     linker.allow_shadowing(true);
-    watch_paths(linker)?;
-    spend_writes(linker)?;
-    spend_listings(linker)?;
-    spend_random(linker)?;
-    // wasmtime's own traps at codes from 126 on.
+    link_path_calls(linker)?;
+    link_writes(linker)?;
+    link_listings(linker)?;
+    link_random(linker)?;
+    // wasmtime's own traps at exit codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
     })?;
@@ -55,10 +54,10 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
     Ok(())
 }
 
-/// Links one call again, watched: the descriptor and the path (pointer, length) that it looks at
-/// are named, the rest is passed on. A `bare` path (pointer, length) loses the slashes at its end. A
-/// `checked` one may lead neither to a file with several names nor to a FIFO or a device.
-macro_rules! watched {
+/// Links one call again, audited: the descriptor and the path (pointer, length) are named, the remaining arguments
+/// are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead neither to a
+/// file with several names nor to a FIFO or a device.
+macro_rules! audited {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
         changes $changes:expr, paths $(($fd:ident, $pointer:ident, $length:ident)),+ $(, makes $makes:ident)? $(, bare ($start:ident, $size:ident))? $(, checked ($lookup:ident $(, creates $oflags:ident)?))?
@@ -66,11 +65,11 @@ macro_rules! watched {
         $linker.func_wrap_async(
             "wasi_snapshot_preview1",
             stringify!($name),
-            |mut caller: Caller<'_, State>, ($($arg,)*): ($($ty,)*)| {
+            |mut caller: Caller<'_, StoreState>, ($($arg,)*): ($($ty,)*)| {
                 Box::new(async move {
-                    let paths = [$(Named { fd: $fd, pointer: $pointer, length: $length }),+];
+                    let paths = [$(PathArgument { fd: $fd, pointer: $pointer, length: $length }),+];
                     if paths.iter().any(|path| path.is_outside(caller.data())) {
-                        return Ok(record(&mut caller, refusal(errno::ACCES, $changes), &paths, errno::ACCES));
+                        return Ok(record(&mut caller, classify_refusal(errno::ACCES, $changes), &paths, errno::ACCES));
                     }
                     $(
                         if let Some(error) = $makes(&mut caller, &paths)? {
@@ -78,98 +77,99 @@ macro_rules! watched {
                         }
                     )?
                     let result = {
-                        let (mut memory, state) = guest(&mut caller)?;
-                        $(let $size = without_slashes(&memory, $start, $size);)?
+                        let (mut memory, state) = memory_and_state(&mut caller)?;
+                        $(let $size = len_without_slashes(&memory, $start, $size);)?
                         $(
                             let [path] = &paths;
-                            match found(&memory, state, path, $lookup).await? {
-                                Some(Found { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
+                            match stat_target(&memory, state, path, $lookup).await? {
+                                Some(PathTarget { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
                                     let refused = Some(Refusal::HardLink);
                                     return Ok(record(&mut caller, refused, &paths, errno::PERM));
                                 }
-                                Some(Found { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
+                                Some(PathTarget { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
                                 Some(_special) => return Ok(errno::NOTSUP),
-                                $(None if $oflags & CREAT != 0 => state.gauges.budget.create()?,)?
+                                $(None if $oflags & CREAT != 0 => state.stats.budget.create()?,)?
                                 None => {}
                             }
                         )?
                         wasi::$name(&mut state.wasi, &mut memory $(, $arg)*).await?
                     };
-                    Ok(record(&mut caller, refusal(result, $changes), &paths, result))
+                    Ok(record(&mut caller, classify_refusal(result, $changes), &paths, result))
                 })
             },
         )?;
     };
 }
 
-fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    watched!(
+fn link_path_calls(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    audited!(
         linker,
         path_create_directory(fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
-        makes a_name
+        makes spend_name
     );
-    watched!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
-    watched!(
+    audited!(linker, path_filestat_get(fd: i32, flags: i32, path: i32, len: i32, out: i32), changes false, paths (fd, path, len));
+    audited!(
         linker,
         path_filestat_set_times(fd: i32, flags: i32, path: i32, len: i32, atim: i64, mtim: i64, which: i32),
         changes true,
         paths (fd, path, len),
         checked (flags)
     );
-    watched!(
+    audited!(
         linker,
         path_link(old_fd: i32, flags: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
         changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len),
-        makes a_link
+        makes check_link
     );
-    watched!(
+    audited!(
         linker,
         path_open(
             fd: i32, dirflags: i32, path: i32, len: i32, oflags: i32, rights: i64, inherited: i64, fdflags: i32, out: i32
         ),
-        changes makes_or_writes(oflags, rights),
+        changes is_mutating(oflags, rights),
         paths (fd, path, len),
         checked (dirflags, creates oflags)
     );
-    watched!(
+    audited!(
         linker,
         path_readlink(fd: i32, path: i32, len: i32, buffer: i32, buffer_len: i32, out: i32),
         changes false,
         paths (fd, path, len)
     );
-    watched!(
+    audited!(
         linker,
         path_remove_directory(fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
         bare (path, len)
     );
-    watched!(
+    audited!(
         linker,
         path_rename(old_fd: i32, old: i32, old_len: i32, new_fd: i32, new: i32, new_len: i32),
         changes true,
         paths (old_fd, old, old_len), (new_fd, new, new_len)
     );
-    watched!(
+    audited!(
         linker,
         path_symlink(target: i32, target_len: i32, fd: i32, path: i32, len: i32),
         changes true,
         paths (fd, path, len),
-        makes a_link
+        makes check_link
     );
-    watched!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
+    audited!(linker, path_unlink_file(fd: i32, path: i32, len: i32), changes true, paths (fd, path, len));
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
         "poll_oneoff",
-        |mut caller: Caller<'_, State>, (input, output, count, out): (i32, i32, i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (input, output, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
-                state.gauges.budget.poll(count.cast_unsigned().into())?;
-                // wasmtime would sleep for a single clock on this thread, where no deadline and no
-                // cancellation ends it. So the waiting is ours, and wasmtime writes the event.
+                let (mut memory, state) = memory_and_state(&mut caller)?;
+                state.stats.budget.poll(count.cast_unsigned().into())?;
+                // For a single clock, wasmtime would sleep on this thread, where neither the deadline nor a
+                // cancellation ends it. So this code sleeps, and wasmtime then writes the event for a
+                // timeout of zero.
                 let pause = if count == 1 { Pause::read(&memory, input) } else { None };
                 if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > MIN_WAIT_NANOS) {
                     tokio::time::sleep(Duration::from_nanos(nanos)).await;
@@ -186,15 +186,15 @@ fn watch_paths(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links the calls that write again, so that they spend of the budget first.
-fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Links the writing calls again, so that they are charged to the budget first.
+fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";
     linker.func_wrap_async(
         MODULE,
         "fd_write",
-        |mut caller: Caller<'_, State>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, iovs, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 spend_write(&memory, state, fd, iovs, count, None).await?;
                 wasi::fd_write(&mut state.wasi, &mut memory, fd, iovs, count, out).await
             })
@@ -203,9 +203,9 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_pwrite",
-        |mut caller: Caller<'_, State>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, iovs, count, offset, out): (i32, i32, i32, i64, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 spend_write(&memory, state, fd, iovs, count, Some(offset.cast_unsigned())).await?;
                 wasi::fd_pwrite(&mut state.wasi, &mut memory, fd, iovs, count, offset, out).await
             })
@@ -214,17 +214,17 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_filestat_set_size",
-        |mut caller: Caller<'_, State>, (fd, size): (i32, i64)| {
+        |mut caller: Caller<'_, StoreState>, (fd, size): (i32, i64)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
-                state.gauges.budget.write(size.cast_unsigned())?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
+                state.stats.budget.write(size.cast_unsigned())?;
                 wasi::fd_filestat_set_size(&mut state.wasi, &mut memory, fd, size).await
             })
         },
     )?;
-    linker.func_wrap_async(MODULE, "fd_close", |mut caller: Caller<'_, State>, (fd,): (i32,)| {
+    linker.func_wrap_async(MODULE, "fd_close", |mut caller: Caller<'_, StoreState>, (fd,): (i32,)| {
         Box::new(async move {
-            let (mut memory, state) = guest(&mut caller)?;
+            let (mut memory, state) = memory_and_state(&mut caller)?;
             state.renumbered |= fd < FIRST_PREOPEN;
             wasi::fd_close(&mut state.wasi, &mut memory, fd).await
         })
@@ -232,9 +232,9 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         MODULE,
         "fd_renumber",
-        |mut caller: Caller<'_, State>, (fd, to): (i32, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, to): (i32, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 state.renumbered |= fd < FIRST_PREOPEN || to < FIRST_PREOPEN;
                 wasi::fd_renumber(&mut state.wasi, &mut memory, fd, to).await
             })
@@ -243,20 +243,20 @@ fn spend_writes(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links the call that lists a folder, as our own.
-fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Links `fd_readdir` with its own implementation.
+fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
         "fd_readdir",
-        |mut caller: Caller<'_, State>, (fd, buffer, length, cookie, out): (i32, i32, i32, i64, i32)| {
+        |mut caller: Caller<'_, StoreState>, (fd, buffer, length, cookie, out): (i32, i32, i32, i64, i32)| {
             Box::new(async move {
-                let (mut memory, state) = guest(&mut caller)?;
+                let (mut memory, state) = memory_and_state(&mut caller)?;
                 let (folder, hash) = match open_folder(state, fd).await? {
                     Ok(folder) => folder,
                     Err(error) => return Ok(error),
                 };
                 let room = GuestPtr::<u8>::new(buffer.cast_unsigned()).as_array(length.cast_unsigned());
-                match list(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
+                match list_folder(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
                     Ok(used) => memory.write(GuestPtr::new(out.cast_unsigned()), used)?,
                     Err(error) => return Ok(error),
                 }
@@ -267,14 +267,13 @@ fn spend_listings(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// The folder behind a descriptor, with what preview 1 calls its inode number; or an error number.
-///
-/// Which handle a descriptor of preview 1 stands for is wasmtime's own knowledge. It tells the hash of
-/// its device and inode, though, and whichever open handle has the same is the same folder.
+/// The folder behind a descriptor with its inode number in preview 1's terms, or an error number.
 async fn open_folder(
-    state: &mut State,
+    state: &mut StoreState,
     fd: i32,
 ) -> wasmtime::Result<Result<(Resource<Descriptor>, u64), i32>> {
+    // The table from descriptors to handles is private to wasmtime. `fd_filestat_get` returns the hash of device
+    // and inode, though, and any open handle with the same hash is the same folder.
     let mut scratch = vec![0; FILESTAT_BYTES];
     let mut own = GuestMemory::Unshared(&mut scratch);
     let error = wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?;
@@ -284,7 +283,7 @@ async fn open_folder(
     if scratch.get(TYPE) != Some(&DIRECTORY) {
         return Ok(Err(errno::BADF));
     }
-    let hash = number(&scratch, INODE);
+    let hash = read_u64(&scratch, INODE);
     let handles = u32::try_from(state.wasi.ctx().table.max_capacity()).unwrap_or(u32::MAX);
     for handle in 0..handles {
         let open = || Resource::<Descriptor>::new_borrow(handle);
@@ -298,11 +297,11 @@ async fn open_folder(
     Err(wasmtime::Error::msg("an open folder has no handle"))
 }
 
-/// Writes the entries of a folder, from a cookie on, as many as there is room for: how many bytes that
-/// took, or an error number. The last one may be cut, as preview 1 wants it; only whole ones are spent.
-async fn list(
+/// Writes as many entries of a folder as there is room for, beginning at `cookie`. Returns the number of bytes, or
+/// an error number.
+async fn list_folder(
     memory: &mut GuestMemory<'_>,
-    state: &mut State,
+    state: &mut StoreState,
     folder: &Resource<Descriptor>,
     hash: u64,
     room: GuestPtr<[u8]>,
@@ -311,21 +310,21 @@ async fn list(
     let Descriptor::Dir(dir) = state.wasi.ctx().table.get(folder)? else { return Ok(Err(errno::BADF)) };
     let mut listing = match Listing::open(&Arc::clone(&dir.dir), cookie) {
         Ok(listing) => listing,
-        Err(error) => return Ok(Err(number_of(&error))),
+        Err(error) => return Ok(Err(errno_of(&error))),
     };
     let mut used = 0;
     while used < room.len() {
         let entry = match listing.next() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
-            Err(error) => return Ok(Err(number_of(&error))),
+            Err(error) => return Ok(Err(errno_of(&error))),
         };
         let dots = entry.is_dots();
         let Ok(name) = entry.name.into_string() else { return Ok(Err(errno::ILSEQ)) };
         let inode = if dots {
             hash
         } else {
-            // 0 is an inode number that is not known.
+            // 0 stands for an unknown inode number.
             let folder = Resource::new_borrow(folder.rep());
             let known = state.filesystem().metadata_hash_at(folder, PathFlags::empty(), name.clone()).await;
             known.map_or(0, |known| known.lower)
@@ -334,11 +333,12 @@ async fn list(
         dirent.extend(entry.next.to_le_bytes());
         dirent.extend(inode.to_le_bytes());
         dirent.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
-        dirent.extend([kind_of(entry.kind), 0, 0, 0]);
+        dirent.extend([filetype(entry.kind), 0, 0, 0]);
         dirent.extend(name.as_bytes());
         let left = usize::try_from(room.len() - used).unwrap_or(usize::MAX);
+        // Preview 1 wants a truncated last entry, which the guest reads again: only whole ones are charged.
         if dirent.len() <= left && !dots {
-            state.gauges.budget.list()?;
+            state.stats.budget.list()?;
         }
         dirent.truncate(left);
         let length = u32::try_from(dirent.len()).unwrap_or(u32::MAX);
@@ -349,10 +349,10 @@ async fn list(
     Ok(Ok(used))
 }
 
-/// What stands before the name in a `dirent` of preview 1.
+/// The size of preview 1's `dirent` without the name, in bytes.
 const DIRENT_BYTES: usize = 24;
 
-fn kind_of(kind: FileType) -> u8 {
+fn filetype(kind: FileType) -> u8 {
     match kind {
         FileType::Unknown | FileType::Fifo => 0,
         FileType::BlockDevice => 1,
@@ -364,7 +364,7 @@ fn kind_of(kind: FileType) -> u8 {
     }
 }
 
-fn number_of(error: &std::io::Error) -> i32 {
+fn errno_of(error: &std::io::Error) -> i32 {
     match error.raw_os_error() {
         Some(libc::EACCES) => errno::ACCES,
         Some(libc::EINVAL) => errno::INVAL,
@@ -373,17 +373,17 @@ fn number_of(error: &std::io::Error) -> i32 {
     }
 }
 
-/// Links the call that takes random bytes again, so that it spends of the budget first.
-fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Links `random_get` again, so that it is charged to the budget first.
+fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "wasi_snapshot_preview1",
         "random_get",
-        |mut caller: Caller<'_, State>, buffer: i32, length: i32| {
-            let (mut memory, state) = guest(&mut caller)?;
+        |mut caller: Caller<'_, StoreState>, buffer: i32, length: i32| {
+            let (mut memory, state) = memory_and_state(&mut caller)?;
             let bytes = length.cast_unsigned().into();
-            // What one call may not ask for, wasmtime refuses.
+            // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
             if bytes <= MAX_RANDOM_BYTES {
-                state.gauges.budget.random(bytes)?;
+                state.stats.budget.random(bytes)?;
             }
             wasi::random_get(&mut state.wasi, &mut memory, buffer, length)
         },
@@ -391,81 +391,80 @@ fn spend_random(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Spends the bytes of a list of buffers, written at `offset` or where the descriptor stands, or what the
-/// file grows by, if that is more. What goes to standard output and error has a limit of its own, as long
-/// as the guest has not put something else in their place.
+/// Charges the bytes of a list of buffers, written at `offset` or at the descriptor's position, or the growth of
+/// the file if that is larger.
 async fn spend_write(
     memory: &GuestMemory<'_>,
-    state: &mut State,
+    state: &mut StoreState,
     fd: i32,
     iovs: i32,
     count: i32,
     offset: Option<u64>,
 ) -> wasmtime::Result<()> {
     const IOVEC_BYTES: u32 = 8;
+    // Standard output and error have the output limit, unless the guest has put a file in their place.
     if (0..FIRST_PREOPEN).contains(&fd) && !state.renumbered {
         return Ok(());
     }
     let mut total = 0u64;
     for index in 0..count.cast_unsigned() {
-        // A list that is not all in memory is refused by the call itself.
+        // A list that is not entirely in memory is refused by the call itself.
         let at = index.checked_mul(IOVEC_BYTES).and_then(|at| at.checked_add(iovs.cast_unsigned()));
         let length = at.and_then(|at| at.checked_add(4)).map(GuestPtr::<u32>::new);
         let Some(Ok(length)) = length.map(|length| memory.read(length)) else { break };
         total = total.saturating_add(length.into());
     }
-    // The answers of these two stand in a memory of their own, so that the guest's is left alone.
+    // The results of these two calls go to a memory of their own, so that the guest's stays untouched.
     let mut scratch = vec![0; FILESTAT_BYTES];
     let error = {
         let mut own = GuestMemory::Unshared(&mut scratch);
         wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?
     };
-    let size = if error == 0 { number(&scratch, SIZE) } else { 0 };
+    let size = if error == 0 { read_u64(&scratch, SIZE) } else { 0 };
     let at = match offset {
         Some(offset) => offset,
         None => {
             let mut own = GuestMemory::Unshared(&mut scratch);
             let error = wasi::fd_tell(&mut state.wasi, &mut own, fd, 0)?;
-            if error == 0 { number(&scratch, 0) } else { 0 }
+            if error == 0 { read_u64(&scratch, 0) } else { 0 }
         }
     };
     let grown = at.saturating_add(total).saturating_sub(size);
-    Ok(state.gauges.budget.write(total.max(grown))?)
+    Ok(state.stats.budget.write(total.max(grown))?)
 }
 
-/// A `filestat` of preview 1, and where its parts are.
+/// The size of preview 1's `filestat` in bytes; the offsets of its fields follow.
 const FILESTAT_BYTES: usize = 64;
 const INODE: usize = 8;
 const TYPE: usize = 16;
 const LINKS: usize = 24;
 const SIZE: usize = 32;
 
-fn number(bytes: &[u8], at: usize) -> u64 {
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The flag of `path_open` that makes a file.
+/// The flag of `path_open` that creates a file.
 const CREAT: i32 = 1;
 
-/// Whether `path_open` with these flags makes or writes something.
-fn makes_or_writes(oflags: i32, rights: i64) -> bool {
+fn is_mutating(oflags: i32, rights: i64) -> bool {
     const TRUNC: i32 = 8;
     const FD_WRITE: i64 = 1 << 6;
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
 }
 
-/// What wasmtime may sleep for by itself: a timer of the runtime is no finer.
+/// The longest sleep that is left to wasmtime. The runtime's timers are not finer than this.
 const MIN_WAIT_NANOS: u64 = 1_000_000;
 
-/// A subscription to a clock, from now on.
+/// A clock subscription with a relative timeout.
 struct Pause {
-    /// Where its timeout stands in guest memory.
+    /// The address of its timeout in guest memory.
     at: GuestPtr<u64>,
     nanos: u64,
 }
 
 impl Pause {
-    /// Reads a `subscription` when it is one to a clock with a relative timeout.
+    /// Reads a `subscription`; `None` unless it is one to a clock with a relative timeout.
     fn read(memory: &GuestMemory<'_>, subscription: i32) -> Option<Self> {
         const TAG: u32 = 8;
         const CLOCK: u8 = 0;
@@ -481,25 +480,24 @@ impl Pause {
     }
 }
 
-/// What a path leads to.
-struct Found {
+/// The target of a path.
+struct PathTarget {
     kind: u8,
-    /// How many names it has.
+    /// The number of its names.
     links: u64,
 }
 
-/// Looks at what a path leads to, as far as that can be told; where it cannot, the call itself says why. Anything but
-/// a file or a folder, such as a FIFO, would hold the thread that opens it, and setting the times of a file
-/// opens it as well.
-async fn found(
+/// The target of a path; `None` if it cannot be determined, in which case the call itself fails.
+// Opening a FIFO or a device could block this thread, and setting a file's times opens it as well.
+async fn stat_target(
     memory: &GuestMemory<'_>,
-    state: &mut State,
-    named: &Named,
+    state: &mut StoreState,
+    named: &PathArgument,
     lookup: i32,
-) -> wasmtime::Result<Option<Found>> {
+) -> wasmtime::Result<Option<PathTarget>> {
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
     let Some(path) = named.bytes(memory) else { return Ok(None) };
-    // The path and the answer stand in a memory of their own, so that the guest's is left alone.
+    // Path and result are in a memory of their own, so that the guest's stays untouched.
     let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
     scratch.extend_from_slice(path);
     let mut own = GuestMemory::Unshared(&mut scratch);
@@ -508,24 +506,24 @@ async fn found(
     };
     let error =
         wasi::path_filestat_get(&mut state.wasi, &mut own, named.fd, lookup, start, length, 0).await?;
-    let found = scratch.get(TYPE).map(|kind| Found { kind: *kind, links: number(&scratch, LINKS) });
+    let found = scratch.get(TYPE).map(|kind| PathTarget { kind: *kind, links: read_u64(&scratch, LINKS) });
     Ok(found.filter(|_| error == 0))
 }
 
-/// The file types of preview 1 that may be opened or changed, or lead to one.
+/// The file types of preview 1 that may be opened or changed, or that lead to one.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 4;
 const SYMBOLIC_LINK: u8 = 7;
 
-/// A path argument: a descriptor and a text in guest memory.
-struct Named {
+/// A path argument: a descriptor, and a text in guest memory.
+struct PathArgument {
     fd: i32,
     pointer: i32,
     length: i32,
 }
 
-impl Named {
-    fn is_outside(&self, state: &State) -> bool {
+impl PathArgument {
+    fn is_outside(&self, state: &StoreState) -> bool {
         preopen(state, self.fd).is_some_and(|preopen| preopen.kind == PreopenKind::Outside)
     }
 
@@ -540,25 +538,30 @@ impl Named {
     }
 }
 
-fn preopen(state: &State, fd: i32) -> Option<&super::state::Preopen> {
+fn preopen(state: &StoreState, fd: i32) -> Option<&super::state::Preopen> {
     state.preopens.get(usize::try_from(fd.checked_sub(FIRST_PREOPEN)?).ok()?)
 }
 
-/// The guest's memory and the store's state, as preview 1 wants them.
-fn guest<'a>(caller: &'a mut Caller<'_, State>) -> wasmtime::Result<(GuestMemory<'a>, &'a mut State)> {
+/// The guest's memory and the store's state, as preview 1 calls need them.
+fn memory_and_state<'a>(
+    caller: &'a mut Caller<'_, StoreState>,
+) -> wasmtime::Result<(GuestMemory<'a>, &'a mut StoreState)> {
     use wasi::WasiSnapshotPreview1 as _;
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return Err(wasmtime::Error::msg("the module exports no memory"));
     };
+    // wasmtime-wasi's own linking passes the store's limit on copied bytes to the context; calls that are linked
+    // again have to do the same.
     let fuel = wasmtime::AsContextMut::as_context_mut(caller).hostcall_fuel();
     let (memory, state) = memory.data_and_store_mut(caller);
     state.wasi.set_hostcall_fuel(fuel);
     Ok((GuestMemory::Unshared(memory), state))
 }
 
-/// The length of a path without the slashes at its end, so that `folder/` is removed like `folder`.
-/// wasmtime looks for the `.` in it instead, which no system removes (bytecodealliance/wasmtime#11524).
-fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
+/// The length of a path without trailing slashes.
+// `folder/` has to be removed like `folder`, but wasmtime removes `folder/.`, which no system allows
+// (bytecodealliance/wasmtime#11524).
+fn len_without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     let (GuestMemory::Unshared(memory), Ok(start), Ok(size)) =
         (memory, usize::try_from(pointer.cast_unsigned()), usize::try_from(length.cast_unsigned()))
     else {
@@ -570,22 +573,22 @@ fn without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i32 {
     i32::try_from(slashes).map_or(length, |slashes| length - slashes)
 }
 
-/// Spends one name of the budget.
-fn a_name(caller: &mut Caller<'_, State>, _: &[Named]) -> wasmtime::Result<Option<i32>> {
-    caller.data().gauges.budget.create()?;
+/// Charges one created name.
+fn spend_name(caller: &mut Caller<'_, StoreState>, _: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
+    caller.data().stats.budget.create()?;
     Ok(None)
 }
 
-/// Refuses to make a link where links may not be made.
-fn a_link(caller: &mut Caller<'_, State>, paths: &[Named]) -> wasmtime::Result<Option<i32>> {
+/// Refuses to create a link where the operator does not allow links; charges one name otherwise.
+fn check_link(caller: &mut Caller<'_, StoreState>, paths: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
     if caller.data().links {
-        return a_name(caller, paths);
+        return spend_name(caller, paths);
     }
     Ok(Some(record(caller, Some(Refusal::Linking), paths, errno::PERM)))
 }
 
-/// What an error number says of a call that would change something, or only looks.
-fn refusal(result: i32, changes: bool) -> Option<Refusal> {
+/// The refusal that an error number stands for, if any; `changes` tells mutating calls from others.
+fn classify_refusal(result: i32, changes: bool) -> Option<Refusal> {
     match result {
         errno::ACCES => Some(Refusal::Access),
         errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Changing),
@@ -594,14 +597,19 @@ fn refusal(result: i32, changes: bool) -> Option<Refusal> {
     }
 }
 
-/// Records a refusal, and gives the error number on.
-fn record(caller: &mut Caller<'_, State>, refusal: Option<Refusal>, paths: &[Named], result: i32) -> i32 {
+/// Records a refusal and returns `result`.
+fn record(
+    caller: &mut Caller<'_, StoreState>,
+    refusal: Option<Refusal>,
+    paths: &[PathArgument],
+    result: i32,
+) -> i32 {
     let Some(refusal) = refusal else { return result };
     let Some(Extern::Memory(memory)) = caller.get_export("memory") else {
         return result;
     };
     let (memory, state) = memory.data_and_store_mut(caller);
     let named = paths.iter().filter_map(|named| Some((preopen(state, named.fd), named.read(memory)?)));
-    state.gauges.denials.refused(refusal, named.collect());
+    state.stats.denials.record_refusal(refusal, named.collect());
     result
 }

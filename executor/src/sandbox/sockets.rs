@@ -1,11 +1,11 @@
-//! `wasi:sockets` in a run with a network: names, and TCP connections that the guest begins.
+//! `wasi:sockets` in a run with a network: name look-ups and outgoing TCP connections.
 //!
-//! No socket is opened here. A look-up and a connection go to the run's carrier, as requests do, and their
-//! bytes come and go as bodies: one piece of each direction waits at the most. What would listen, and UDP,
-//! is refused and counted.
+//! No socket is opened here. Look-ups and connections go to the run's backend, as HTTP requests do, and a
+//! connection's bytes travel as two bodies, with at most one chunk waiting in each direction. Listening and UDP are
+//! refused and recorded.
 
-use super::state::State;
-use crate::egress::{Body, Carrier, Failure, Refusal};
+use super::state::StoreState;
+use crate::egress::{Body, EgressError, NetworkBackend, NetworkError};
 use crate::outcome::DenialReason;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
@@ -37,17 +37,17 @@ pub(super) const OFFERED: [&str; 5] = [
     "wasi:sockets/tcp",
     "wasi:sockets/tcp-create-socket",
 ];
-/// The most bytes of one piece that a guest sends.
-const PIECE_BYTES: usize = 64 << 10;
+/// The largest chunk that a guest may send at once, in bytes.
+const MAX_CHUNK_BYTES: usize = 64 << 10;
 
-/// Links what is offered of `wasi:sockets`.
-pub(super) fn link(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+/// Links the offered interfaces of `wasi:sockets`.
+pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     let options = network::LinkOptions::default();
-    network::add_to_linker::<State, HasSockets>(linker, &options, |state| Sockets(state))?;
-    instance_network::add_to_linker::<State, HasSockets>(linker, |state| Sockets(state))?;
-    ip_name_lookup::add_to_linker::<State, HasSockets>(linker, |state| Sockets(state))?;
-    tcp::add_to_linker::<State, HasSockets>(linker, |state| Sockets(state))?;
-    tcp_create_socket::add_to_linker::<State, HasSockets>(linker, |state| Sockets(state))
+    network::add_to_linker::<StoreState, HasSockets>(linker, &options, |state| Sockets(state))?;
+    instance_network::add_to_linker::<StoreState, HasSockets>(linker, |state| Sockets(state))?;
+    ip_name_lookup::add_to_linker::<StoreState, HasSockets>(linker, |state| Sockets(state))?;
+    tcp::add_to_linker::<StoreState, HasSockets>(linker, |state| Sockets(state))?;
+    tcp_create_socket::add_to_linker::<StoreState, HasSockets>(linker, |state| Sockets(state))
 }
 
 struct HasSockets;
@@ -56,16 +56,19 @@ impl HasData for HasSockets {
     type Data<'a> = Sockets<'a>;
 }
 
-struct Sockets<'a>(&'a mut State);
+// The bindings are wasmtime-wasi's and the implementation is not: wasmtime's own host opens sockets of the process
+// that runs the guest, and offers no more than a check of addresses.
+struct Sockets<'a>(&'a mut StoreState);
 
-/// Our own handle for a value whose type in the bindings is wasmtime's, and can be made there only. The table
-/// looks at what is really there.
-fn ours<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
+/// A borrowed handle of another resource type.
+// The bindings' resource types cannot be constructed outside wasmtime-wasi, so our values lie in the table under
+// handles that carry its types. The table checks the type of the stored value at each access.
+fn borrow_as<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
     Resource::new_borrow(handle.rep())
 }
 
-/// The same the other way, and for what is deleted.
-fn owned<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
+/// An owned handle of another resource type.
+fn own_as<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
     Resource::new_own(handle.rep())
 }
 
@@ -75,25 +78,25 @@ impl Sockets<'_> {
     }
 
     fn socket(&mut self, socket: &Resource<TcpSocket>) -> SocketResult<&mut Socket> {
-        Ok(self.table().get_mut(&ours(socket))?)
+        Ok(self.table().get_mut(&borrow_as(socket))?)
     }
 
-    fn carrier(&self) -> SocketResult<Arc<dyn Carrier>> {
-        // Without a carrier nothing that leads here is linked.
-        Ok(self.0.http.carrier().ok_or(ErrorCode::AccessDenied)?)
+    fn backend(&self) -> SocketResult<Arc<dyn NetworkBackend>> {
+        // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+        Ok(self.0.http.backend().ok_or(ErrorCode::AccessDenied)?)
     }
 
-    /// Refuses what no run is offered.
-    fn not_offered<T>(&self, what: &str) -> SocketResult<T> {
-        self.0.gauges.denials.record(what, DenialReason::NotOffered);
+    /// Records and refuses a call that no run supports.
+    fn deny_unsupported<T>(&self, what: &str) -> SocketResult<T> {
+        self.0.stats.denials.record(what, DenialReason::NotOffered);
         Err(ErrorCode::NotSupported.into())
     }
 }
 
-/// A refusal in the words of `wasi:sockets`.
-fn told(refusal: Refusal) -> ErrorCode {
+/// The `wasi:sockets` error code of a refusal.
+fn error_code(refusal: EgressError) -> ErrorCode {
     match refusal {
-        Refusal::Denied(reason) => match reason {
+        EgressError::Denied(reason) => match reason {
             DenialReason::Connections => ErrorCode::NewSocketLimit,
             DenialReason::Authority
             | DenialReason::DomainNotAllowed
@@ -114,71 +117,71 @@ fn told(refusal: Refusal) -> ErrorCode {
             | DenialReason::Link
             | DenialReason::HardLink => ErrorCode::AccessDenied,
         },
-        Refusal::Failed(failure) => match failure {
-            Failure::Name => ErrorCode::NameUnresolvable,
-            Failure::Refused => ErrorCode::ConnectionRefused,
-            Failure::ConnectTimeout => ErrorCode::Timeout,
-            Failure::Broken => ErrorCode::ConnectionReset,
-            Failure::Over => ErrorCode::ConnectionAborted,
-            Failure::Request | Failure::RequestHead => ErrorCode::InvalidArgument,
-            Failure::Scheme
-            | Failure::Method
-            | Failure::RequestBody
-            | Failure::Certificate
-            | Failure::Tls
-            | Failure::AnswerTimeout
-            | Failure::AnswerHead
-            | Failure::Upgrade
-            | Failure::Answer
-            | Failure::Incomplete => ErrorCode::Unknown,
+        EgressError::Failed(failure) => match failure {
+            NetworkError::Name => ErrorCode::NameUnresolvable,
+            NetworkError::Refused => ErrorCode::ConnectionRefused,
+            NetworkError::ConnectTimeout => ErrorCode::Timeout,
+            NetworkError::Broken => ErrorCode::ConnectionReset,
+            NetworkError::Over => ErrorCode::ConnectionAborted,
+            NetworkError::Request | NetworkError::RequestHead => ErrorCode::InvalidArgument,
+            NetworkError::Scheme
+            | NetworkError::Method
+            | NetworkError::RequestBody
+            | NetworkError::Certificate
+            | NetworkError::Tls
+            | NetworkError::AnswerTimeout
+            | NetworkError::AnswerHead
+            | NetworkError::Upgrade
+            | NetworkError::Answer
+            | NetworkError::Incomplete => ErrorCode::Unknown,
         },
     }
 }
 
-/// Something on its way, and then what came.
-enum Eventual<T> {
-    Waits(Pin<Box<dyn Future<Output = T> + Send>>),
-    Came(T),
+/// A future together with its output once it has completed.
+enum Deferred<T> {
+    Pending(Pin<Box<dyn Future<Output = T> + Send>>),
+    Ready(T),
 }
 
-impl<T> Eventual<T> {
-    /// Begins at once.
+impl<T> Deferred<T> {
     fn begin(work: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
-        let mut begun = Self::Waits(work);
-        let _seen_later = begun.poll(&mut now());
+        // `start-connect` and `resolve-addresses` begin the work; the guest may wait for it later, or never.
+        let mut begun = Self::Pending(work);
+        let _seen_later = begun.poll(&mut noop_context());
         begun
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<&mut T> {
-        if let Self::Waits(work) = self {
-            *self = Self::Came(ready!(work.as_mut().poll(context)));
+        if let Self::Pending(work) = self {
+            *self = Self::Ready(ready!(work.as_mut().poll(context)));
         }
         match self {
-            Self::Came(came) => Poll::Ready(came),
-            Self::Waits(_) => Poll::Pending,
+            Self::Ready(output) => Poll::Ready(output),
+            Self::Pending(_) => Poll::Pending,
         }
     }
 }
 
-/// For a look at what is there, without waiting for it.
-fn now() -> Context<'static> {
+/// A context for polling without waiting.
+fn noop_context() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// The network, which a guest hands back with each call.
-struct Handle;
+/// The network resource, which a guest passes with each call.
+struct NetworkHandle;
 
-/// The addresses of a name.
-struct LookUp(Eventual<Result<std::vec::IntoIter<IpAddr>, Refusal>>);
+/// A name look-up and its addresses.
+struct AddressLookup(Deferred<Result<std::vec::IntoIter<IpAddr>, EgressError>>);
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for LookUp {
+impl Pollable for AddressLookup {
     async fn ready(&mut self) {
         std::future::poll_fn(|context| self.0.poll(context).map(drop)).await;
     }
 }
 
-/// A socket of a guest.
+/// A guest's TCP socket.
 struct Socket {
     family: IpAddressFamily,
     phase: Phase,
@@ -186,7 +189,7 @@ struct Socket {
 
 enum Phase {
     Fresh,
-    Connecting { to: SocketAddr, connected: Eventual<Result<Body, Refusal>>, outgoing: Outgoing },
+    Connecting { to: SocketAddr, connected: Deferred<Result<Body, EgressError>>, outgoing: Outgoing },
     Connected { to: SocketAddr, incoming: Arc<Mutex<Incoming>>, outgoing: Arc<Mutex<Outgoing>> },
     Failed,
 }
@@ -203,81 +206,83 @@ impl Pollable for Socket {
     }
 }
 
-/// What comes of a connection.
+/// The receiving direction of a connection.
 struct Incoming {
     body: Body,
-    /// What the guest has not read yet.
-    piece: Bytes,
-    over: bool,
-    /// Why it is over, until the guest was told.
-    refusal: Option<Refusal>,
+    /// Received bytes that the guest has not read yet.
+    chunk: Bytes,
+    ended: bool,
+    /// The reason of the end, until the guest has received it.
+    refusal: Option<EgressError>,
 }
 
 impl Incoming {
     fn new(body: Body) -> Self {
-        Self { body, piece: Bytes::new(), over: false, refusal: None }
+        Self { body, chunk: Bytes::new(), ended: false, refusal: None }
     }
 
-    /// Comes when there is something to read, or never will be.
+    /// Ready when there are bytes to read or the direction has ended.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        while !self.over && self.piece.is_empty() {
+        while !self.ended && self.chunk.is_empty() {
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(part)) => self.piece = part.into_data().unwrap_or_default(),
-                Some(Err(refusal)) => (self.over, self.refusal) = (true, Some(refusal)),
-                None => self.over = true,
+                Some(Ok(part)) => self.chunk = part.into_data().unwrap_or_default(),
+                Some(Err(refusal)) => (self.ended, self.refusal) = (true, Some(refusal)),
+                None => self.ended = true,
             }
         }
         Poll::Ready(())
     }
 
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
-        if self.poll(&mut now()).is_pending() || size == 0 {
+        if self.poll(&mut noop_context()).is_pending() || size == 0 {
             return Ok(Bytes::new());
         }
-        if !self.piece.is_empty() {
-            return Ok(self.piece.split_to(size.min(self.piece.len())));
+        if !self.chunk.is_empty() {
+            return Ok(self.chunk.split_to(size.min(self.chunk.len())));
         }
         Err(self.refusal.take().map_or(StreamError::Closed, |refusal| {
             StreamError::LastOperationFailed(wasmtime::Error::new(refusal))
         }))
     }
 
-    /// The guest wants no more of it.
-    fn shut(&mut self) {
-        (self.over, self.refusal) = (true, None);
-        self.piece.clear();
+    /// Discards everything that is still to come.
+    fn discard(&mut self) {
+        (self.ended, self.refusal) = (true, None);
+        self.chunk.clear();
     }
 }
 
-/// What goes over a connection: one piece at a time, each when the one before is with the kernel.
+/// The sending direction of a connection: one chunk at a time.
+// Each chunk is sent after the kernel has accepted the one before: a guest that has flushed its bytes may end in the
+// next moment, and they must be on their way by then.
 struct Outgoing {
-    /// Until the guest says that there is no more.
-    pieces: Option<mpsc::Sender<Piece>>,
-    /// Ends when the last piece went out, or nothing goes out any more.
+    /// `None` after the guest has shut this direction down.
+    chunks: Option<mpsc::Sender<SentChunk>>,
+    /// Completes when the last chunk is with the kernel, or the connection has ended.
     last: Option<oneshot::Receiver<Infallible>>,
 }
 
-/// Bytes, and what is dropped when they are out.
-type Piece = (Bytes, oneshot::Sender<Infallible>);
+/// Bytes, and a sender that is dropped when the kernel has them.
+type SentChunk = (Bytes, oneshot::Sender<Infallible>);
 
-/// The other end of [`Outgoing`].
+/// The request body fed by [`Outgoing`].
 struct Upload {
-    pieces: mpsc::Receiver<Piece>,
+    chunks: mpsc::Receiver<SentChunk>,
     going_out: Option<oneshot::Sender<Infallible>>,
 }
 
 impl http_body::Body for Upload {
     type Data = Bytes;
-    type Error = Refusal;
+    type Error = EgressError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
-        // Whoever asks for the next piece is done with the one before.
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+        // A request for the next chunk acknowledges the previous one.
         self.going_out = None;
-        let piece = ready!(self.pieces.poll_recv(context));
-        Poll::Ready(piece.map(|(bytes, going_out)| {
+        let chunk = ready!(self.chunks.poll_recv(context));
+        Poll::Ready(chunk.map(|(bytes, going_out)| {
             self.going_out = Some(going_out);
             Ok(Frame::data(bytes))
         }))
@@ -286,18 +291,18 @@ impl http_body::Body for Upload {
 
 impl Outgoing {
     fn new() -> (Self, Body) {
-        let (sender, pieces) = mpsc::channel(1);
-        let upload = Upload { pieces, going_out: None };
-        (Self { pieces: Some(sender), last: None }, upload.boxed_unsync())
+        let (sender, chunks) = mpsc::channel(1);
+        let upload = Upload { chunks, going_out: None };
+        (Self { chunks: Some(sender), last: None }, upload.boxed_unsync())
     }
 
-    /// Comes when the last piece is out, with whether there may be another.
+    /// Ready when the last chunk is with the kernel: `Ok` if another may be sent.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<StreamResult<()>> {
         if let Some(last) = &mut self.last {
             let _went = ready!(Pin::new(last).poll(context));
             self.last = None;
         }
-        let open = self.pieces.as_ref().is_some_and(|pieces| !pieces.is_closed());
+        let open = self.chunks.as_ref().is_some_and(|chunks| !chunks.is_closed());
         Poll::Ready(if open { Ok(()) } else { Err(StreamError::Closed) })
     }
 
@@ -305,11 +310,11 @@ impl Outgoing {
         if bytes.is_empty() {
             return Ok(());
         }
-        if self.poll(&mut now())?.is_pending() || bytes.len() > PIECE_BYTES {
+        if self.poll(&mut noop_context())?.is_pending() || bytes.len() > MAX_CHUNK_BYTES {
             return Err(StreamError::trap("more was written than `check-write` permitted"));
         }
         let (going_out, last) = oneshot::channel();
-        let sent = self.pieces.as_ref().map(|pieces| pieces.try_send((bytes, going_out)));
+        let sent = self.chunks.as_ref().map(|chunks| chunks.try_send((bytes, going_out)));
         match sent {
             Some(Ok(())) => self.last = Some(last),
             Some(Err(_)) | None => return Err(StreamError::Closed),
@@ -322,54 +327,54 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Reading(Arc<Mutex<Incoming>>);
+struct TcpInputStream(Arc<Mutex<Incoming>>);
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Reading {
+impl Pollable for TcpInputStream {
     async fn ready(&mut self) {
         std::future::poll_fn(|context| lock(&self.0).poll(context)).await;
     }
 }
 
 #[wasmtime_wasi::async_trait]
-impl InputStream for Reading {
+impl InputStream for TcpInputStream {
     fn read(&mut self, size: usize) -> StreamResult<Bytes> {
         lock(&self.0).read(size)
     }
 }
 
-struct Writing(Arc<Mutex<Outgoing>>);
+struct TcpOutputStream(Arc<Mutex<Outgoing>>);
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Writing {
+impl Pollable for TcpOutputStream {
     async fn ready(&mut self) {
         std::future::poll_fn(|context| lock(&self.0).poll(context).map(drop)).await;
     }
 }
 
 #[wasmtime_wasi::async_trait]
-impl OutputStream for Writing {
+impl OutputStream for TcpOutputStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         lock(&self.0).write(bytes)
     }
 
-    /// Each piece goes out by itself, and `check-write` waits for it.
     fn flush(&mut self) -> StreamResult<()> {
-        match lock(&self.0).poll(&mut now()) {
+        // Chunks are sent without being flushed; `check-write` waits for the last one.
+        match lock(&self.0).poll(&mut noop_context()) {
             Poll::Ready(ended) => ended,
             Poll::Pending => Ok(()),
         }
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        match lock(&self.0).poll(&mut now()) {
-            Poll::Ready(open) => open.map(|()| PIECE_BYTES),
+        match lock(&self.0).poll(&mut noop_context()) {
+            Poll::Ready(open) => open.map(|()| MAX_CHUNK_BYTES),
             Poll::Pending => Ok(0),
         }
     }
 
-    /// What was written goes out although the stream is dropped.
     async fn cancel(&mut self) {
+        // Written bytes are delivered even if the guest drops the stream at once.
         self.ready().await;
     }
 }
@@ -384,20 +389,20 @@ impl network::Host for Sockets<'_> {
         error: Resource<wasmtime::Error>,
     ) -> wasmtime::Result<Option<ErrorCode>> {
         let error = self.table().get(&error)?;
-        Ok(error.downcast_ref::<Refusal>().map(|refusal| told(*refusal)))
+        Ok(error.downcast_ref::<EgressError>().map(|refusal| error_code(*refusal)))
     }
 }
 
 impl network::HostNetwork for Sockets<'_> {
     fn drop(&mut self, network: Resource<Network>) -> wasmtime::Result<()> {
-        self.table().delete::<Handle>(owned(&network))?;
+        self.table().delete::<NetworkHandle>(own_as(&network))?;
         Ok(())
     }
 }
 
 impl instance_network::Host for Sockets<'_> {
     fn instance_network(&mut self) -> wasmtime::Result<Resource<Network>> {
-        Ok(owned(&self.table().push(Handle)?))
+        Ok(own_as(&self.table().push(NetworkHandle)?))
     }
 }
 
@@ -407,10 +412,10 @@ impl ip_name_lookup::Host for Sockets<'_> {
         network: Resource<Network>,
         name: String,
     ) -> SocketResult<Resource<ResolveAddressStream>> {
-        self.table().get::<Handle>(&ours(&network))?;
-        let found = self.carrier()?.look_up(name);
+        self.table().get::<NetworkHandle>(&borrow_as(&network))?;
+        let found = self.backend()?.look_up(name);
         let found = async { found.await.map(Vec::into_iter) };
-        Ok(owned(&self.table().push(LookUp(Eventual::begin(Box::pin(found))))?))
+        Ok(own_as(&self.table().push(AddressLookup(Deferred::begin(Box::pin(found))))?))
     }
 }
 
@@ -419,11 +424,11 @@ impl ip_name_lookup::HostResolveAddressStream for Sockets<'_> {
         &mut self,
         stream: Resource<ResolveAddressStream>,
     ) -> SocketResult<Option<IpAddress>> {
-        let look_up = self.table().get_mut::<LookUp>(&ours(&stream))?;
-        match look_up.0.poll(&mut now()) {
+        let look_up = self.table().get_mut::<AddressLookup>(&borrow_as(&stream))?;
+        match look_up.0.poll(&mut noop_context()) {
             Poll::Pending => Err(ErrorCode::WouldBlock.into()),
             Poll::Ready(Ok(addresses)) => Ok(addresses.next().map(IpAddress::from)),
-            Poll::Ready(Err(refusal)) => Err(told(*refusal).into()),
+            Poll::Ready(Err(refusal)) => Err(error_code(*refusal).into()),
         }
     }
 
@@ -431,18 +436,18 @@ impl ip_name_lookup::HostResolveAddressStream for Sockets<'_> {
         &mut self,
         stream: Resource<ResolveAddressStream>,
     ) -> wasmtime::Result<Resource<DynPollable>> {
-        subscribe::<LookUp>(self.table(), ours(&stream))
+        subscribe::<AddressLookup>(self.table(), borrow_as(&stream))
     }
 
     fn drop(&mut self, stream: Resource<ResolveAddressStream>) -> wasmtime::Result<()> {
-        self.table().delete::<LookUp>(owned(&stream))?;
+        self.table().delete::<AddressLookup>(own_as(&stream))?;
         Ok(())
     }
 }
 
 impl tcp_create_socket::Host for Sockets<'_> {
     fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        Ok(owned(&self.table().push(Socket { family, phase: Phase::Fresh })?))
+        Ok(own_as(&self.table().push(Socket { family, phase: Phase::Fresh })?))
     }
 }
 
@@ -455,8 +460,8 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         network: Resource<Network>,
         to: IpSocketAddress,
     ) -> SocketResult<()> {
-        self.table().get::<Handle>(&ours(&network))?;
-        let carrier = self.carrier()?;
+        self.table().get::<NetworkHandle>(&borrow_as(&network))?;
+        let backend = self.backend()?;
         let socket = self.socket(&socket)?;
         let to = SocketAddr::from(to);
         let fits = match (socket.family, to) {
@@ -472,7 +477,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
             Phase::Connected { .. } | Phase::Failed => return Err(ErrorCode::InvalidState.into()),
         }
         let (outgoing, upload) = Outgoing::new();
-        let connected = Eventual::begin(carrier.connect(to, upload));
+        let connected = Deferred::begin(backend.connect(to, upload));
         socket.phase = Phase::Connecting { to, connected, outgoing };
         Ok(())
     }
@@ -485,20 +490,20 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         let Phase::Connecting { connected, .. } = &mut socket.phase else {
             return Err(ErrorCode::NotInProgress.into());
         };
-        if connected.poll(&mut now()).is_pending() {
+        if connected.poll(&mut noop_context()).is_pending() {
             return Err(ErrorCode::WouldBlock.into());
         }
-        let Phase::Connecting { to, connected: Eventual::Came(came), outgoing } =
+        let Phase::Connecting { to, connected: Deferred::Ready(output), outgoing } =
             std::mem::replace(&mut socket.phase, Phase::Failed)
         else {
             return Err(ErrorCode::NotInProgress.into());
         };
-        let incoming = Arc::new(Mutex::new(Incoming::new(came.map_err(told)?)));
+        let incoming = Arc::new(Mutex::new(Incoming::new(output.map_err(error_code)?)));
         let outgoing = Arc::new(Mutex::new(outgoing));
-        let reading: DynInputStream = Box::new(Reading(Arc::clone(&incoming)));
-        let writing: DynOutputStream = Box::new(Writing(Arc::clone(&outgoing)));
+        let reading: DynInputStream = Box::new(TcpInputStream(Arc::clone(&incoming)));
+        let writing: DynOutputStream = Box::new(TcpOutputStream(Arc::clone(&outgoing)));
         socket.phase = Phase::Connected { to, incoming, outgoing };
-        let (table, this) = (self.table(), ours::<_, Socket>(&this));
+        let (table, this) = (self.table(), borrow_as::<_, Socket>(&this));
         Ok((table.push_child(reading, &this)?, table.push_child(writing, &this)?))
     }
 
@@ -509,8 +514,8 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         }
     }
 
-    /// Which address the server has is not for a guest to know.
     fn local_address(&mut self, socket: Resource<TcpSocket>) -> SocketResult<IpSocketAddress> {
+        // The unspecified address: a guest must not learn the server's own.
         let socket = self.socket(&socket)?;
         let unspecified = match socket.family {
             IpAddressFamily::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -523,11 +528,11 @@ impl tcp::HostTcpSocket for Sockets<'_> {
     }
 
     fn address_family(&mut self, socket: Resource<TcpSocket>) -> wasmtime::Result<IpAddressFamily> {
-        Ok(self.table().get::<Socket>(&ours(&socket))?.family)
+        Ok(self.table().get::<Socket>(&borrow_as(&socket))?.family)
     }
 
     fn subscribe(&mut self, socket: Resource<TcpSocket>) -> wasmtime::Result<Resource<DynPollable>> {
-        subscribe::<Socket>(self.table(), ours(&socket))
+        subscribe::<Socket>(self.table(), borrow_as(&socket))
     }
 
     fn shutdown(&mut self, socket: Resource<TcpSocket>, how: ShutdownType) -> SocketResult<()> {
@@ -540,16 +545,16 @@ impl tcp::HostTcpSocket for Sockets<'_> {
             ShutdownType::Both => (true, true),
         };
         if receive {
-            lock(incoming).shut();
+            lock(incoming).discard();
         }
         if send {
-            lock(outgoing).pieces = None;
+            lock(outgoing).chunks = None;
         }
         Ok(())
     }
 
     fn drop(&mut self, socket: Resource<TcpSocket>) -> wasmtime::Result<()> {
-        self.table().delete::<Socket>(owned(&socket))?;
+        self.table().delete::<Socket>(own_as(&socket))?;
         Ok(())
     }
 
@@ -559,7 +564,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         _: Resource<Network>,
         _: IpSocketAddress,
     ) -> SocketResult<()> {
-        self.not_offered("wasi:sockets/tcp: bind")
+        self.deny_unsupported("wasi:sockets/tcp: bind")
     }
 
     fn finish_bind(&mut self, _: Resource<TcpSocket>) -> SocketResult<()> {
@@ -567,7 +572,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
     }
 
     async fn start_listen(&mut self, _: Resource<TcpSocket>) -> SocketResult<()> {
-        self.not_offered("wasi:sockets/tcp: listen")
+        self.deny_unsupported("wasi:sockets/tcp: listen")
     }
 
     fn finish_listen(&mut self, _: Resource<TcpSocket>) -> SocketResult<()> {
@@ -578,14 +583,14 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         &mut self,
         _: Resource<TcpSocket>,
     ) -> SocketResult<(Resource<TcpSocket>, Resource<DynInputStream>, Resource<DynOutputStream>)> {
-        self.not_offered("wasi:sockets/tcp: accept")
+        self.deny_unsupported("wasi:sockets/tcp: accept")
     }
 
     fn is_listening(&mut self, _: Resource<TcpSocket>) -> wasmtime::Result<bool> {
         Ok(false)
     }
 
-    // What can be said about a socket of the server is the server's.
+    // Options of the underlying socket belong to the server, so every one of them is refused.
 
     fn set_listen_backlog_size(&mut self, _: Resource<TcpSocket>, _: u64) -> SocketResult<()> {
         Err(ErrorCode::NotSupported.into())

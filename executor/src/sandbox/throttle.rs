@@ -1,16 +1,15 @@
 //! The CPU limit: a leaky bucket of CPU time.
 //!
-//! At every tick the CPU time used since the last tick is poured into the bucket, which leaks at the
-//! granted share of wall time. When more than [`SLACK`] is in it, the guest sleeps until it has
-//! leaked out. The bucket may run below empty by the same slack, so that a sleep that lasts too long
-//! is made up for; beyond that, idle time is never saved up. Over any window a guest therefore uses
-//! at most its share plus twice the slack and one tick.
+//! At every tick the CPU time since the last tick is added to the bucket, which leaks at the granted share of
+//! wall time. Above [`SLACK`], the guest sleeps until the bucket has leaked empty. The level may fall below zero
+//! by the same slack, which compensates for sleeps that last too long; idle time beyond that is never credited.
+//! Over any window a guest therefore uses at most its share plus twice the slack and one tick.
 
 use crate::limit::Bound;
 use crate::quantity::CpuPercent;
 use std::time::{Duration, Instant};
 
-/// How far a guest may run ahead of its share or behind it, in CPU time.
+/// The deviation from its share that a guest may accumulate in either direction, in CPU seconds.
 const SLACK: f64 = 0.002;
 
 /// One execution's CPU limit.
@@ -28,13 +27,12 @@ impl Throttle {
         Self { limit, level: 0.0, last_cpu: Duration::ZERO, last_wall: now }
     }
 
-    /// The limit in force.
     pub(super) fn limit(&self) -> Bound<CpuPercent> {
         self.limit
     }
 
-    /// Accounts for what was used until now, and says how long the guest has to sleep.
-    pub(super) fn owed(&mut self, cpu: Duration, now: Instant) -> Option<Duration> {
+    /// Accounts for the CPU time used until `now`. Returns the time that the guest has to sleep, if any.
+    pub(super) fn charge(&mut self, cpu: Duration, now: Instant) -> Option<Duration> {
         let share = f64::from(self.limit.value.get()) / 100.0;
         let used = cpu.saturating_sub(self.last_cpu).as_secs_f64();
         let leaked = now.saturating_duration_since(self.last_wall).as_secs_f64() * share;
@@ -61,7 +59,7 @@ mod tests {
         while wall < Duration::from_secs(20) {
             (wall, cpu) = (wall + tick, cpu + tick);
             history.push((wall, cpu));
-            if let Some(sleep) = throttle.owed(cpu, start + wall) {
+            if let Some(sleep) = throttle.charge(cpu, start + wall) {
                 wall += sleep + oversleep;
                 history.push((wall, cpu));
             }
@@ -97,8 +95,8 @@ mod tests {
         let value = CpuPercent::new(10).unwrap();
         let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
         let later = start + Duration::from_secs(3600);
-        assert_eq!(throttle.owed(Duration::ZERO, later), None);
-        let owed = throttle.owed(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
+        assert_eq!(throttle.charge(Duration::ZERO, later), None);
+        let owed = throttle.charge(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
         assert!(owed > Duration::from_millis(60), "{owed:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! The host's side of the WIT world `a2g:tool/tool`.
 
 use super::label::LabelError;
-use super::state::State;
+use super::state::StoreState;
 use crate::outcome::LogLevel;
 
 wasmtime::component::bindgen!({
@@ -14,9 +14,9 @@ wasmtime::component::bindgen!({
 pub(super) use a2g::tool::host::{Host, add_to_linker};
 use a2g::tool::types::Level;
 
-impl a2g::tool::types::Host for State {}
+impl a2g::tool::types::Host for StoreState {}
 
-impl Host for State {
+impl Host for StoreState {
     fn log(&mut self, level: Level, message: String) -> wasmtime::Result<()> {
         let level = match level {
             Level::Debug => LogLevel::Debug,
@@ -24,11 +24,11 @@ impl Host for State {
             Level::Warn => LogLevel::Warn,
             Level::Error => LogLevel::Error,
         };
-        Ok(self.gauges.recorder.log(level, &message)?)
+        Ok(self.stats.collector.log(level, &message)?)
     }
 
     fn progress(&mut self, percent: Option<f32>, message: String) -> wasmtime::Result<()> {
-        Ok(self.gauges.recorder.progress(percent, &message)?)
+        Ok(self.stats.collector.progress(percent, &message)?)
     }
 
     fn artifact(
@@ -38,13 +38,14 @@ impl Host for State {
         chunk: Vec<u8>,
         last: bool,
     ) -> wasmtime::Result<Result<(), ToolError>> {
-        let taken = self.gauges.recorder.artifact(&name, &mime, &chunk, last)?;
+        // Invalid labels are an error that the tool can handle; only an exceeded limit ends its run.
+        let accepted = self.stats.collector.artifact(&name, &mime, &chunk, last)?;
         let invalid = |error: LabelError| ToolError {
             code: "invalid".to_owned(),
             message: error.to_string(),
             detail: None,
         };
-        Ok(taken.map_err(invalid))
+        Ok(accepted.map_err(invalid))
     }
 
     fn network(&mut self) -> wasmtime::Result<bool> {

@@ -1,16 +1,15 @@
-//! Paths below folders of which not everything is granted.
+//! Resolving paths below roots that are only partly granted.
 //!
-//! A path is walked name by name from the descriptor that it starts at, each folder opened by its own
-//! name beneath the one before and never through a symbolic link; a link is read and its target
-//! walked in its place. What is looked up in the grant is the path that was walked, and what is used
-//! is the last folder's handle with one name: there is nothing between the two that could be swapped.
-//! A name that the grant neither holds nor leads through is not touched at all.
+//! A path is walked name by name from its starting descriptor. Each folder is opened by its own name beneath the
+//! previous one and never through a symbolic link; a link is read, and its target walked instead. The grant is
+//! asked about the walked path, and the call then uses the last folder's handle with one name, so nothing can be
+//! swapped between check and use. A name that the grant neither contains nor leads through is never touched.
 
 #[cfg(test)]
 mod tests;
 
 use super::denials::Refusal;
-use super::filesystem::Watched;
+use super::filesystem::AuditedFs;
 use crate::capability::Root;
 use std::sync::Arc;
 use wasmtime::component::Resource;
@@ -21,26 +20,27 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// The most symbolic links of one path, as the kernel has it.
+/// The most symbolic links followed for one path: the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// The most folders of one path: each takes a handle while the path is walked.
+/// The most folders of one path.
+// Each takes a handle while the path is walked.
 const MAX_FOLDERS: usize = 128;
-/// The longest path, and the longest target of a link, in bytes, as the kernel has it.
+/// The longest path and the longest link target, in bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
 
-/// Where something lies: its path below a root, as it was walked.
+/// A root and a path below it, as it was walked.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct WalkedPath {
     pub(super) root: Arc<Root>,
     pub(super) path: String,
 }
 
-impl Place {
+impl WalkedPath {
     fn child(&self, name: &str) -> Self {
         Self { root: Arc::clone(&self.root), path: format!("{}/{name}", self.path) }
     }
 
-    /// Whether an entry of this folder is shown to a guest: what it could look at.
+    /// Returns `true` if a listing of this folder includes the entry: the guest could also `stat` it.
     pub(super) fn shows(&self, name: &str, kind: DescriptorType) -> bool {
         let child = self.child(name);
         let on_the_way = kind == DescriptorType::Directory && child.root.leads(&child.path);
@@ -48,47 +48,47 @@ impl Place {
     }
 }
 
-/// What a call needs of the place that its path leads to.
+/// The grant that a call requires for its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    /// It is granted, or it is a folder on the way to something that is.
-    Look,
-    /// It is granted.
-    Have,
+pub(super) enum PathRequirement {
+    /// Granted, or a folder on the way to something granted.
+    Visible,
+    /// Granted.
+    Granted,
 }
 
-/// What a path leads to: a folder and one name in it.
-pub(super) struct Reached {
-    /// The folders that were opened on the way, the last one innermost.
+/// A resolved path: a folder and one name in it.
+pub(super) struct ResolvedPath {
+    /// The folders opened on the way, the innermost last.
     opened: Vec<Resource<Descriptor>>,
     start: u32,
     pub(super) name: String,
-    /// Where it lies; `None` where every root is granted whole, and wasmtime-wasi resolves the path.
-    pub(super) place: Option<Place>,
-    /// Whether a link at the end is still to be followed.
+    /// The walked path; `None` where every root is granted whole and wasmtime-wasi resolves the path.
+    pub(super) walked: Option<WalkedPath>,
+    /// A link at the end is still to be followed.
     pub(super) flags: PathFlags,
 }
 
-impl Reached {
-    /// The folder that `name` is looked up in.
+impl ResolvedPath {
+    /// The folder that contains `name`.
     pub(super) fn folder(&self) -> Resource<Descriptor> {
         Resource::new_borrow(self.opened.last().map_or(self.start, Resource::rep))
     }
 }
 
-/// A path on its way.
+/// The state of one walk.
 struct Walk {
-    /// Where each opened folder lies, the start first.
-    places: Vec<Place>,
+    /// The path of each opened folder, the start first.
+    paths: Vec<WalkedPath>,
     opened: Vec<Resource<Descriptor>>,
-    /// The names to come, the next one last.
+    /// The remaining names, the next one last.
     names: Vec<String>,
-    /// Whether the path says that it ends at a folder.
+    /// The path's form requires a folder at its end: `a/`, `a/.`, `a/..`.
     folder: bool,
 }
 
 impl Walk {
-    fn put(&mut self, path: &str) {
+    fn push(&mut self, path: &str) {
         let last = path.rsplit('/').next();
         if self.names.is_empty() {
             self.folder |= matches!(last, Some("" | "." | ".."));
@@ -98,33 +98,34 @@ impl Walk {
     }
 }
 
-impl Watched<'_> {
-    /// Finds what a path leads to, and whether it is there for what the call needs. Whoever calls this
-    /// has to [`Self::leave`] it again.
-    pub(super) async fn reach(
+impl AuditedFs<'_> {
+    /// Resolves a path and checks the grant that the call requires. The caller has to [`Self::release`] the result.
+    pub(super) async fn resolve(
         &mut self,
         fd: &Resource<Descriptor>,
         path: &str,
         flags: PathFlags,
-        need: Need,
-    ) -> FsResult<Reached> {
+        required: PathRequirement,
+    ) -> FsResult<ResolvedPath> {
         if !self.0.walks {
             let (name, start) = (path.to_owned(), fd.rep());
-            return Ok(Reached { opened: Vec::new(), start, name, place: None, flags });
+            return Ok(ResolvedPath { opened: Vec::new(), start, name, walked: None, flags });
         }
-        let start = self.place(fd)?;
-        let mut walk = Walk { places: vec![start], opened: Vec::new(), names: Vec::new(), folder: false };
-        let reached = self.walk(fd, path, flags, need, &mut walk).await;
+        let start = self.walked_path(fd)?;
+        let mut walk = Walk { paths: vec![start], opened: Vec::new(), names: Vec::new(), folder: false };
+        let reached = self.walk(fd, path, flags, required, &mut walk).await;
         let result = match reached {
-            Ok((name, place)) => self.allow(fd, &walk, &name, &place, need).await.map(|()| (name, place)),
+            Ok((name, walked)) => {
+                self.check_requirement(fd, &walk, &name, &walked, required).await.map(|()| (name, walked))
+            }
             Err(error) => Err(error),
         };
         match result {
-            Ok((name, place)) => Ok(Reached {
+            Ok((name, walked)) => Ok(ResolvedPath {
                 opened: walk.opened,
                 start: fd.rep(),
                 name,
-                place: Some(place),
+                walked: Some(walked),
                 flags: PathFlags::empty(),
             }),
             Err(error) => {
@@ -134,8 +135,8 @@ impl Watched<'_> {
         }
     }
 
-    /// Lets go of what was opened on the way.
-    pub(super) fn leave(&mut self, reached: Reached) {
+    /// Closes the folders that were opened on the way.
+    pub(super) fn release(&mut self, reached: ResolvedPath) {
         self.close(reached.opened);
     }
 
@@ -145,24 +146,24 @@ impl Watched<'_> {
         }
     }
 
-    /// Where an open folder lies.
-    pub(super) fn place(&mut self, fd: &Resource<Descriptor>) -> FsResult<Place> {
-        if let Some(place) = self.0.places.get(&fd.rep()) {
-            return Ok(place.clone());
+    /// The path of an open folder.
+    pub(super) fn walked_path(&mut self, fd: &Resource<Descriptor>) -> FsResult<WalkedPath> {
+        if let Some(walked) = self.0.walked_paths.get(&fd.rep()) {
+            return Ok(walked.clone());
         }
-        let root = self.preopen(fd).and_then(|preopen| preopen.granted()).ok_or(ErrorCode::NotDirectory)?;
+        let root = self.preopen(fd).and_then(|preopen| preopen.root()).ok_or(ErrorCode::NotDirectory)?;
         let path = root.tree().path().to_owned();
-        Ok(Place { root, path })
+        Ok(WalkedPath { root, path })
     }
 
-    /// Records that a guest reached for a place that is not granted.
-    pub(super) fn not_granted(&mut self, place: &Place) -> ErrorCode {
-        self.0.gauges.denials.not_granted(&place.path);
+    /// Records an attempt on a path that is not granted.
+    pub(super) fn deny_path(&mut self, walked: &WalkedPath) -> ErrorCode {
+        self.0.stats.denials.record_outside_grant(&walked.path);
         ErrorCode::Access
     }
 
-    /// Records that a path leads out of the descriptor that it starts at.
-    fn escapes(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsError {
+    /// Records a path that leads out of its starting descriptor.
+    fn deny_escape(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsError {
         let paths = [(self.preopen(fd), path)];
         self.record(Refusal::Looking, &paths);
         ErrorCode::NotPermitted.into()
@@ -173,45 +174,48 @@ impl Watched<'_> {
         fd: &Resource<Descriptor>,
         path: &str,
         flags: PathFlags,
-        need: Need,
+        required: PathRequirement,
         walk: &mut Walk,
-    ) -> FsResult<(String, Place)> {
+    ) -> FsResult<(String, WalkedPath)> {
         if path.is_empty() {
             return Err(ErrorCode::NoEntry.into());
         }
         let mut links = 0;
         let mut next = path.to_owned();
         loop {
-            // The path as it was sent, and then the target of each link.
+            // The path as received, then the target of each link.
             if next.len() > MAX_PATH_BYTES {
                 return Err(ErrorCode::NameTooLong.into());
             }
             if next.starts_with('/') {
-                return Err(self.escapes(fd, path));
+                return Err(self.deny_escape(fd, path));
             }
-            walk.put(&next);
+            walk.push(&next);
             next = loop {
-                let Some(here) = walk.places.last().cloned() else { return Err(self.escapes(fd, path)) };
+                let Some(here) = walk.paths.last().cloned() else { return Err(self.deny_escape(fd, path)) };
                 let Some(name) = walk.names.pop() else { return Ok((".".to_owned(), here)) };
                 if name == ".." {
-                    let Some(left) = walk.opened.pop() else { return Err(self.escapes(fd, path)) };
-                    walk.places.pop();
+                    let Some(left) = walk.opened.pop() else { return Err(self.deny_escape(fd, path)) };
+                    walk.paths.pop();
                     self.close(vec![left]);
                     continue;
                 }
-                let place = here.child(&name);
-                if !place.root.grants(&place.path) && !place.root.leads(&place.path) {
-                    return Err(self.not_granted(&place).into());
+                let walked = here.child(&name);
+                if !walked.root.grants(&walked.path) && !walked.root.leads(&walked.path) {
+                    return Err(self.deny_path(&walked).into());
                 }
                 let last = walk.names.is_empty();
                 if last && !walk.folder && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
-                    return Ok((name, place));
+                    return Ok((name, walked));
                 }
-                match self.kind(fd, walk, &name).await? {
-                    // Through a link that is not granted nobody walks: what it says is hidden as well.
-                    Some(DescriptorType::SymbolicLink) if place.root.grants(&place.path) => {
-                        // What changes a name changes that name, and follows no link from it.
-                        if last && need == Need::Have && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
+                match self.entry_type(fd, walk, &name).await? {
+                    // A link that is not granted is not followed: its target is hidden as well.
+                    Some(DescriptorType::SymbolicLink) if walked.root.grants(&walked.path) => {
+                        // A call that changes a name changes that name, and never a link's target.
+                        if last
+                            && required == PathRequirement::Granted
+                            && !flags.contains(PathFlags::SYMLINK_FOLLOW)
+                        {
                             return Err(ErrorCode::NotDirectory.into());
                         }
                         links += 1;
@@ -221,7 +225,7 @@ impl Watched<'_> {
                         let folder = folder(fd, walk);
                         break self.inner().readlink_at(folder, name).await?;
                     }
-                    Some(DescriptorType::Directory) if last => return Ok((name, place)),
+                    Some(DescriptorType::Directory) if last => return Ok((name, walked)),
                     Some(DescriptorType::Directory) => {
                         if walk.opened.len() >= MAX_FOLDERS {
                             return Err(ErrorCode::NameTooLong.into());
@@ -231,41 +235,41 @@ impl Watched<'_> {
                         let opened =
                             self.inner().open_at(folder, PathFlags::empty(), name, how, read).await?;
                         walk.opened.push(opened);
-                        walk.places.push(place);
+                        walk.paths.push(walked);
                     }
-                    // What is there but not granted looks as if it were not there.
-                    Some(_file) if !place.root.grants(&place.path) => {
-                        return Err(if last { self.not_granted(&place) } else { ErrorCode::NoEntry }.into());
+                    // An entry that exists but is not granted looks as if it did not exist.
+                    Some(_file) if !walked.root.grants(&walked.path) => {
+                        return Err(if last { self.deny_path(&walked) } else { ErrorCode::NoEntry }.into());
                     }
-                    Some(_file) if last && !walk.folder => return Ok((name, place)),
+                    Some(_file) if last && !walk.folder => return Ok((name, walked)),
                     Some(_file) => return Err(ErrorCode::NotDirectory.into()),
-                    None if last && !walk.folder => return Ok((name, place)),
+                    None if last && !walk.folder => return Ok((name, walked)),
                     None => return Err(ErrorCode::NoEntry.into()),
                 }
             };
         }
     }
 
-    /// Whether the end of a walk is what the call needs.
-    async fn allow(
+    /// Refuses the end of a walk that lacks the required grant.
+    async fn check_requirement(
         &mut self,
         fd: &Resource<Descriptor>,
         walk: &Walk,
         name: &str,
-        place: &Place,
-        need: Need,
+        walked: &WalkedPath,
+        required: PathRequirement,
     ) -> FsResult<()> {
-        if place.root.grants(&place.path) {
+        if walked.root.grants(&walked.path) {
             return Ok(());
         }
-        let a_folder_on_the_way = need == Need::Look
-            && place.root.leads(&place.path)
-            && self.kind(fd, walk, name).await? == Some(DescriptorType::Directory);
-        if a_folder_on_the_way { Ok(()) } else { Err(self.not_granted(place).into()) }
+        let a_folder_on_the_way = required == PathRequirement::Visible
+            && walked.root.leads(&walked.path)
+            && self.entry_type(fd, walk, name).await? == Some(DescriptorType::Directory);
+        if a_folder_on_the_way { Ok(()) } else { Err(self.deny_path(walked).into()) }
     }
 
-    /// What a name stands for, links not followed; `None` when there is nothing.
-    async fn kind(
+    /// The type of an entry, links not followed; `None` if there is no such entry.
+    async fn entry_type(
         &mut self,
         fd: &Resource<Descriptor>,
         walk: &Walk,
@@ -280,7 +284,7 @@ impl Watched<'_> {
     }
 }
 
-/// The folder that a walk stands in.
+/// The current folder of a walk.
 fn folder(fd: &Resource<Descriptor>, walk: &Walk) -> Resource<Descriptor> {
     Resource::new_borrow(walk.opened.last().map_or(fd.rep(), Resource::rep))
 }

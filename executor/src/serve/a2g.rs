@@ -1,6 +1,6 @@
-//! The executor's A2G door: its methods, by name, and which roles may call each.
+//! The executor's A2G door: its methods by name, and the roles that may call each.
 
-use super::doorway::{in_own_name, not_in_the_name_of};
+use super::protocol::{check_call_agent, foreign_agent_message};
 use super::rpc::{Followups, error_object};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
@@ -17,15 +17,15 @@ use serde_json::value::RawValue;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
-/// The methods that also run as notifications: what a governor pushes.
+/// The methods that also run as notifications: those that a governor pushes.
 pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
 
 type Encoded = Box<RawValue>;
 
-/// The methods of this door.
+/// Registers the methods of this door.
 ///
 /// # Errors
-/// When two methods have one name.
+/// If two methods have one name.
 pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
     let mut module = RpcModule::new(executor);
     register(&mut module, "a2g/execute", &[Agent], execute)?;
@@ -37,24 +37,27 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
         },
     )?;
-    register(&mut module, "a2g/report", &[Agent], async |executor, asker, params| {
+    // Acknowledged and dropped: the SDKs send reports to whom they send intents, and an error would stop them. An agent
+    // whose report were stored could claim that it used less, or that the intent of another agent failed. Nothing is
+    // looked up, so that the answer reveals nothing about an intent.
+    register(&mut module, "a2g/report", &[Agent], async |executor, sender, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
-        speaks_for(&executor, &asker.caller, &agent)?;
+        check_agent(&executor, &sender.caller, &agent)?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, asker, params| {
-        speaks_for(&executor, &asker.caller, &decode::agent_heartbeat(&params)?)?;
+    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, sender, params| {
+        check_agent(&executor, &sender.caller, &decode::agent_heartbeat(&params)?)?;
         Ok(encode::accepted())
     })?;
-    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, asker, params| {
-        let (intent, caller) = (decode::intent_id(&params)?, asker.caller);
+    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
+        let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
         let anyone = caller.is_any_of(&[Governor, Operator]);
-        let of = |agent: &AgentDid| anyone || caller.speaks_for(agent);
+        let of = |agent: &AgentDid| anyone || caller.may_act_as(agent);
         let cancelled = executor.cancel(intent, &of, caller.name()).await?;
         Ok(encode::cancelled(intent, cancelled))
     })?;
-    register(&mut module, "a2g/status", &EVERYBODY, async |executor, asker, params| {
-        status(&executor, &asker.caller, decode::intent_id(&params)?).await
+    register(&mut module, "a2g/status", &EVERYBODY, async |executor, sender, params| {
+        status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;
     register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
         decode::no_params(Some(&params))?;
@@ -64,18 +67,18 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::accepted())
     })?;
-    register(&mut module, "g2a/revoke", &[Governor], async |executor, asker, params| {
+    register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
         let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent, asker.caller.name()).await?))
+        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
     })?;
     register(
         &mut module,
         "g2a/directive",
         &[Governor, Approver],
-        async |executor, Asker { caller, .. }, params| {
+        async |executor, MethodCaller { caller, .. }, params| {
             let directive = decode::directive(&params)?;
             tracing::info!(
-                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "a directive came"
+                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
             executor.direct(&directive, caller.name()).await?;
             Ok(encode::accepted())
@@ -91,21 +94,21 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
 
 const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
 
-/// The caller of a method, and what its message counts for in the caller's share of memory.
-struct Asker {
+/// The caller of a method, and the message's charge against the caller's share of memory.
+struct MethodCaller {
     caller: Arc<Caller>,
     charge: Charge,
 }
 
-impl Asker {
-    /// The call, if it is in the name of one of the caller's agents.
+impl MethodCaller {
+    /// Checks that a call is in the name of one of the caller's agents, and adds its charge.
     fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
-        in_own_name(executor, &self.caller, &call)?;
+        check_call_agent(executor, &self.caller, &call)?;
         Ok(Call { charge: self.charge, ..call })
     }
 }
 
-/// Adds a method. There is no way to add one without the roles that may call it.
+/// Adds a method together with the roles that may call it: there is no other way to add one.
 fn register<F, Fut>(
     module: &mut RpcModule<Arc<Executor>>,
     name: &'static str,
@@ -113,15 +116,15 @@ fn register<F, Fut>(
     method: F,
 ) -> Result<(), RegisterMethodError>
 where
-    F: Fn(Arc<Executor>, Asker, String) -> Fut + Clone + Send + Sync + 'static,
+    F: Fn(Arc<Executor>, MethodCaller, String) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Encoded, Fault>> + Send + 'static,
 {
     module
         .register_async_method(name, move |params: Params<'static>, executor, extensions: Extensions| {
             let params = params.as_str().unwrap_or("{}").to_owned();
             let charge = extensions.get::<Charge>().cloned().unwrap_or_default();
-            let answer = permitted(&executor, &extensions, name, roles)
-                .map(|caller| method(Arc::clone(&executor), Asker { caller, charge }, params));
+            let answer = authorize(&executor, &extensions, name, roles)
+                .map(|caller| method(Arc::clone(&executor), MethodCaller { caller, charge }, params));
             async move {
                 let answer = async { answer?.await };
                 answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
@@ -130,14 +133,14 @@ where
         .map(drop)
 }
 
-/// The caller, if it may call this method.
-fn permitted(
+/// Returns the caller, if one of its roles may call this method.
+fn authorize(
     executor: &Executor,
     extensions: &Extensions,
     method: &str,
     roles: &[Role],
 ) -> Result<Arc<Caller>, Fault> {
-    let nobody = || Fault::Internal("a message came without its caller".to_owned());
+    let nobody = || Fault::Internal("a message has no caller".to_owned());
     let caller = extensions.get::<Arc<Caller>>().ok_or_else(nobody)?;
     if caller.is_any_of(roles) {
         return Ok(Arc::clone(caller));
@@ -155,12 +158,12 @@ fn permitted(
     Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
 }
 
-/// Answers an agent that takes the executor for its governor: with its standing policy, which goes out as `g2a/policy` as
-/// well where the connection stays open. Nothing is kept of the registration.
+/// Answers an agent that uses the executor as its governor, with its standing policy. On a connection that stays open,
+/// the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
 fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
-    let caller = permitted(executor, extensions, "a2g/register", &[Agent])?;
+    let caller = authorize(executor, extensions, "a2g/register", &[Agent])?;
     let agent = decode::register(params)?.agent;
-    speaks_for(executor, &caller, &agent)?;
+    check_agent(executor, &caller, &agent)?;
     let policy = executor.policy_of(&agent);
     if let Some(policy) = &policy {
         Followups::send(extensions, "g2a/policy", &encode::policy(policy));
@@ -168,30 +171,30 @@ fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) ->
     Ok(encode::registered(policy.as_ref()))
 }
 
-/// Refuses a message in the name of an agent that is not the caller's.
-fn speaks_for(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
-    if caller.speaks_for(agent) {
+/// Checks that a caller may send messages in the name of an agent.
+fn check_agent(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
+    if caller.may_act_as(agent) {
         return Ok(());
     }
-    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, not_in_the_name_of(caller, agent)))
+    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, foreign_agent_message(caller, agent)))
 }
 
-async fn execute(executor: Arc<Executor>, asker: Asker, params: String) -> Result<Encoded, Fault> {
+async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
     let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
     drop(params);
-    let call = asker.call(&executor, call)?;
-    let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(in_intent)?;
+    let call = sender.call(&executor, call)?;
+    let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(point_into_intent)?;
     Ok(encode::report(&receipt))
 }
 
-/// The pipeline points into the intent, which is one member of the params here.
-fn in_intent(fault: Fault) -> Fault {
+/// Prefixes the pointer of a fault: the pipeline reports it relative to the intent, which is one member of the params.
+fn point_into_intent(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer } = fault else { return fault };
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
 }
 
-async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result<Encoded, Fault> {
-    let call = asker.call(&executor, decode::intent(&params)?)?;
+async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
+    let call = sender.call(&executor, decode::intent(&params)?)?;
     if let Some(signatures) = executor.signatures() {
         let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
         executor.check_signature(&call, signature.as_ref())?;
@@ -201,18 +204,18 @@ async fn intent(executor: Arc<Executor>, asker: Asker, params: String) -> Result
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
-/// What another agent asked for is not known to an agent.
+/// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
     let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
     let found = executor.status(intent).await?;
-    let theirs = found.filter(|(agent, _)| anyone || caller.speaks_for(agent));
+    let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
         Some(Whereabouts::Escalated) => (encode::State::Escalated, None),
         Some(Whereabouts::Queued) => (encode::State::Queued, None),
         Some(Whereabouts::Running) => (encode::State::Running, None),
         Some(Whereabouts::Finished(receipt)) => (encode::State::Finished, receipt),
         None => {
-            return Err(Fault::invalid("/intent_id", format!("the intent `{intent}` is not known here")));
+            return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }
     };
     Ok(encode::status(intent, state, receipt.as_deref()))

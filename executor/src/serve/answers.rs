@@ -1,6 +1,6 @@
-//! Answers that wait to be taken, each counted against a share of its caller.
+//! Answers that wait to be read, each counted against its caller's share of memory.
 
-use super::doorway::{NO_SHARE, SMALL_MESSAGE_BYTES};
+use super::protocol::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use crate::govern::Caller;
 use crate::memory::{self, Held};
 use axum::body::{Body, Bytes, HttpBody};
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Counts an answer until what this gives is dropped. `None` when its caller holds as much as it may. A short answer
-/// is not counted.
+/// Counts an answer until the returned value is dropped; `None` if the caller's share has no room. A short answer is
+/// not counted.
 pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Some(None);
@@ -20,39 +20,39 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
     memory::hold(caller.name(), bytes).map(Some)
 }
 
-/// The answer, counted until it is taken, or the refusal when the caller holds too much. An answer in pieces is not
-/// counted: it is made as it is taken.
-pub(super) fn counted(caller: &Caller, answer: Response) -> Response {
+/// The answer, counted until it is read, or an error if the caller's share has no room. A streamed answer is not
+/// counted: its chunks are made as they are read.
+pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
-        Some(Some(held)) => until_taken(answer, vec![held]),
+        Some(Some(held)) => hold_until_written(answer, vec![held]),
         None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
     }
 }
 
-/// The answer, whose parts count until it is taken.
-pub(super) fn until_taken(answer: Response, held: Vec<Held>) -> Response {
+/// Keeps `held` alive until the answer is written.
+pub(super) fn hold_until_written(answer: Response, held: Vec<Held>) -> Response {
     if held.is_empty() {
         return answer;
     }
     answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
 }
 
-/// A body whose pieces count until the last of them is written: the connection takes them from the body at once,
-/// and writes them when the other side reads.
+/// A body whose chunks count until the last of them is written. Counting until the body is consumed would be too short:
+/// the connection takes its chunks at once, and writes them as the peer reads.
 struct HeldBody {
     body: Body,
     held: Arc<[Held]>,
 }
 
-struct HeldPiece {
-    piece: Bytes,
+struct HeldChunk {
+    chunk: Bytes,
     _held: Arc<[Held]>,
 }
 
-impl AsRef<[u8]> for HeldPiece {
+impl AsRef<[u8]> for HeldChunk {
     fn as_ref(&self) -> &[u8] {
-        &self.piece
+        &self.chunk
     }
 }
 
@@ -65,8 +65,8 @@ impl HttpBody for HeldBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let count = |piece| Bytes::from_owner(HeldPiece { piece, _held: Arc::clone(&self.held) });
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(count))))
+        let hold = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,13 +1,13 @@
-//! The connections of the HTTP door: how many there may be, and which one goes when there are too many.
+//! The connections of the HTTP port: their limit, and the eviction of idle ones when the limit is reached.
 //!
-//! A connection counts as idle until the whole of a request has been read. When there is no room for
-//! another, the one that has been idle for longest is closed, those first on which no caller was known yet:
-//! whoever sends heads and bodies slowly, or nothing at all, gives way to whoever asks for something.
+//! A connection counts as idle until a whole request has been read. When there is no room for another, the one that has
+//! been idle for longest is closed, unauthenticated ones first. So a client that sends heads and bodies slowly, or
+//! nothing at all, cannot keep out one that sends requests.
 
-use super::arriving::Arriving;
-use super::heads::Heads;
-use super::leftover::Lent;
-use super::listen::{Listener, Stream};
+use super::bare_lf::BareLfFilter;
+use super::drain_body::BorrowedBody;
+use super::listen::{ClientStream, Listener};
+use super::partial_message::PartialMessage;
 use super::tls::{self, Tls};
 use crate::memory;
 use axum::Router;
@@ -31,84 +31,83 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
-/// The longest head of a request, in bytes.
+/// Length of the head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// How long to wait when the system gives no connection, such as for want of descriptors.
+/// Pause after an error of `accept`, such as having no file descriptors left.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The interval between checks whether the server holds as much as it may, and the number of idle connections that are
-/// closed when it does.
+/// Interval between checks of the memory budget, and the number of idle connections that are closed each time it is
+/// used up.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
-const SHED_AT_ONCE: usize = 32;
+const MAX_CLOSED_AT_ONCE: usize = 32;
 
-/// What connections may be.
+/// Limits for connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// How many there may be at once.
-    pub most: usize,
-    /// How long a TLS handshake, the head of a request and its body may each take to arrive.
-    pub request: Duration,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Time that a TLS handshake, the head of a request and its body may each take to arrive.
+    pub request_timeout: Duration,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { most: 512, request: Duration::from_secs(30) }
+        Self { max_connections: 512, request_timeout: Duration::from_secs(30) }
     }
 }
 
-/// All that are open.
+/// All open connections.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Rises with everything that happens, to know what happened first.
+    /// A logical clock: it orders events without reading the time.
     now: u64,
-    open: BTreeMap<u64, State>,
+    open: BTreeMap<u64, ConnectionState>,
 }
 
 #[derive(Debug)]
-struct State {
-    /// How many requests are worked on.
-    works: usize,
+struct ConnectionState {
+    /// Requests that are being handled.
+    active_requests: usize,
     idle_since: u64,
-    /// Whether a caller was known on it.
-    known: bool,
+    /// `true` once a caller was authenticated on it.
+    authenticated: bool,
     close: Arc<Notify>,
 }
 
-/// One connection. It is open as long as anybody has this.
+/// One connection. Dropping the last reference removes it from the set.
 #[derive(Debug)]
 pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
-    /// The part of a WebSocket's message that has arrived.
-    pub(super) arriving: Arc<Arriving>,
+    /// The bytes of an incomplete WebSocket message.
+    pub(super) partial_message: Arc<PartialMessage>,
 }
 
-/// A request that was read and is worked on.
-pub(super) struct Work(Arc<Connection>);
+/// Keeps a connection from being idle while a request is handled.
+pub(super) struct RequestGuard(Arc<Connection>);
 
 impl Connections {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// Closes those that have been idle for longest, because the server holds as much as it may: each may hold a
-    /// part of a message, or an answer that is not taken.
-    fn shed(&self, most: usize) -> usize {
+    /// Closes up to `most` of the longest idle connections because the memory budget is used up: each may hold part of
+    /// a message, or an answer that is not read.
+    fn close_idle(&self, most: usize) -> usize {
         let mut inner = self.lock();
         let mut idle = inner
             .open
             .iter()
-            .filter(|(_, state)| state.works == 0)
-            .map(|(id, state)| (state.known, state.idle_since, *id))
+            .filter(|(_, state)| state.active_requests == 0)
+            .map(|(id, state)| (state.authenticated, state.idle_since, *id))
             .collect::<Vec<_>>();
         idle.sort_unstable();
         for (_, _, id) in idle.iter().take(most) {
@@ -119,52 +118,60 @@ impl Connections {
         idle.len().min(most)
     }
 
-    /// Room for one more, if need be for the one that has been idle for longest. `None` when all work.
+    /// Adds a connection, if necessary in place of the longest idle one. `None` if none is idle.
     fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
         if inner.open.len() >= most {
-            let idle = inner.open.iter().filter(|(_, state)| state.works == 0);
-            let (&id, state) = idle.min_by_key(|(_, state)| (state.known, state.idle_since))?;
+            let idle = inner.open.iter().filter(|(_, state)| state.active_requests == 0);
+            let (&id, state) = idle.min_by_key(|(_, state)| (state.authenticated, state.idle_since))?;
             state.close.notify_one();
             inner.open.remove(&id);
         }
         inner.now += 1;
         let (id, close) = (inner.now, Arc::new(Notify::new()));
-        inner.open.insert(id, State { works: 0, idle_since: id, known: false, close: Arc::clone(&close) });
+        inner.open.insert(
+            id,
+            ConnectionState {
+                active_requests: 0,
+                idle_since: id,
+                authenticated: false,
+                close: Arc::clone(&close),
+            },
+        );
         drop(inner);
-        Some(Arc::new(Connection { all: Arc::clone(self), id, close, arriving: Arc::default() }))
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close, partial_message: Arc::default() }))
     }
 }
 
 impl Connection {
-    /// A whole request was read: the connection stays until it is answered.
-    pub(super) fn works(self: &Arc<Self>) -> Work {
+    /// Marks that a whole request was read: the connection is not evicted until the guard is dropped.
+    pub(super) fn begin_request(self: &Arc<Self>) -> RequestGuard {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
-            state.works += 1;
+            state.active_requests += 1;
         }
-        Work(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
-    /// A caller is known on it: it gives way only when all that are idle have one.
-    pub(super) fn known(&self) {
+    /// Marks the connection as authenticated: it is evicted only when every idle connection is.
+    pub(super) fn mark_authenticated(&self) {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
-            state.known = true;
+            state.authenticated = true;
         }
     }
 
-    /// Comes when the connection has to give way to another.
-    pub(super) async fn gives_way(&self) {
+    /// Waits until the connection is evicted.
+    pub(super) async fn wait_for_eviction(&self) {
         self.close.notified().await;
     }
 }
 
-impl Drop for Work {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let mut inner = self.0.all.lock();
         inner.now += 1;
         let now = inner.now;
         if let Some(state) = inner.open.get_mut(&self.0.id) {
-            state.works = state.works.saturating_sub(1);
+            state.active_requests = state.active_requests.saturating_sub(1);
             state.idle_since = now;
         }
     }
@@ -176,21 +183,19 @@ impl Drop for Connection {
     }
 }
 
-/// The names of a certificate that was checked, of the connection that a request came over.
+/// The names in the verified client certificate of a request's connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Certified(pub(super) Arc<[Box<str>]>);
+pub(super) struct PeerCertNames(pub(super) Arc<[Box<str>]>);
 
-/// What every conversation needs.
 #[derive(Clone)]
-struct Terms {
+struct ConnectionContext {
     router: Router,
     limits: ConnectionLimits,
     tls: Option<Arc<Tls>>,
     stopped: watch::Receiver<bool>,
 }
 
-/// Serves until `stop` resolves, and then until open requests are answered.
-/// What the system refuses is tried again.
+/// Serves until `stop` resolves, and then until open requests are answered. Errors of `accept` are retried.
 pub(super) async fn serve(
     listener: Listener,
     router: Router,
@@ -200,7 +205,7 @@ pub(super) async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let (stopping, stopped) = watch::channel(false);
-    let terms = Terms { router, limits, tls, stopped };
+    let context = ConnectionContext { router, limits, tls, stopped };
     let mut tasks = JoinSet::new();
     let mut pressure = tokio::time::interval(PRESSURE_INTERVAL);
     pressure.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -210,8 +215,8 @@ pub(super) async fn serve(
             accepted = listener.accept() => accepted,
             _tick = pressure.tick() => {
                 if !memory::has_room(0) {
-                    let closed = connections.shed(SHED_AT_ONCE);
-                    tracing::warn!(closed, "connections are closed: the executor holds as much as it may");
+                    let closed = connections.close_idle(MAX_CLOSED_AT_ONCE);
+                    tracing::warn!(closed, "idle connections are closed: the memory budget (`server.max_memory_mb`) is used up");
                 }
                 continue;
             }
@@ -219,14 +224,17 @@ pub(super) async fn serve(
             () = &mut stop => break,
         };
         match accepted {
-            Ok(stream) => match connections.admit(limits.most) {
+            Ok(stream) => match connections.admit(limits.max_connections) {
                 Some(connection) => {
-                    tasks.spawn(receive(stream, connection, terms.clone()));
+                    tasks.spawn(serve_stream(stream, connection, context.clone()));
                 }
-                None => tracing::warn!(most = limits.most, "a connection is refused: all others work"),
+                None => tracing::warn!(
+                    max_connections = limits.max_connections,
+                    "a connection is refused: there are as many as `server.max_connections` allows, and none is idle"
+                ),
             },
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be taken");
+                tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
@@ -236,22 +244,29 @@ pub(super) async fn serve(
     while tasks.join_next().await.is_some() {}
 }
 
-/// One connection, to its end. A port speaks TLS where there is any; a socket in a folder never does.
-async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
-    match (stream, terms.tls.clone()) {
-        (Stream::Unix(stream), _) => converse(stream, connection, Certified::default(), terms).await,
-        (Stream::Tcp(stream), None) => converse(stream, connection, Certified::default(), terms).await,
-        (Stream::Tcp(stream), Some(tls)) => {
-            let handshake = tokio::time::timeout(terms.limits.request, tls.acceptor().accept(stream));
-            let shaken = tokio::select! {
-                shaken = handshake => shaken,
-                () = connection.gives_way() => return,
+/// Serves one connection to its end. TLS, if configured, applies to ports only, never to Unix sockets.
+async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context: ConnectionContext) {
+    match (stream, context.tls.clone()) {
+        (ClientStream::Unix(stream), _) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), None) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), Some(tls)) => {
+            let handshake =
+                tokio::time::timeout(context.limits.request_timeout, tls.acceptor().accept(stream));
+            let accepted = tokio::select! {
+                accepted = handshake => accepted,
+                () = connection.wait_for_eviction() => return,
             };
-            match shaken {
+            match accepted {
                 Ok(Ok(stream)) => {
                     let (_, session) = stream.get_ref();
-                    let certified = Certified(tls::names(session.peer_certificates().unwrap_or_default()));
-                    converse(stream, connection, certified, terms).await;
+                    let peer_names = PeerCertNames(tls::certificate_names(
+                        session.peer_certificates().unwrap_or_default(),
+                    ));
+                    serve_requests(stream, connection, peer_names, context).await;
                 }
                 Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                 Err(_too_slow) => tracing::debug!("a TLS handshake took too long"),
@@ -260,20 +275,24 @@ async fn receive(stream: Stream, connection: Arc<Connection>, terms: Terms) {
     }
 }
 
-/// Answers requests until the other side, the server, or a lack of room ends it.
-async fn converse<S>(stream: S, connection: Arc<Connection>, certified: Certified, terms: Terms)
-where
+/// Answers requests until the peer closes, the server stops, or the connection is evicted.
+async fn serve_requests<S>(
+    stream: S,
+    connection: Arc<Connection>,
+    peer_names: PeerCertNames,
+    context: ConnectionContext,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Terms { router, limits, tls: _, mut stopped } = terms;
-    let known = Arc::clone(&connection);
-    let (heads, arriving) = (Heads::default(), Arc::clone(&connection.arriving));
-    let upgraded = heads.upgraded();
+    let ConnectionContext { router, limits, tls: _, mut stopped } = context;
+    let handle = Arc::clone(&connection);
+    let (line_feeds, partial_message) = (BareLfFilter::default(), Arc::clone(&connection.partial_message));
+    let upgraded = line_feeds.upgrade_flag();
     let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Arc::clone(&known));
-        request.extensions_mut().insert(certified.clone());
+        request.extensions_mut().insert(Arc::clone(&handle));
+        request.extensions_mut().insert(peer_names.clone());
         let held_back = request.headers().contains_key(header::EXPECT);
-        let request = request.map(Lent::new);
+        let request = request.map(BorrowedBody::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
         let upgraded = Arc::clone(&upgraded);
@@ -282,20 +301,28 @@ where
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 upgraded.store(true, Ordering::Release);
             }
-            body.end(held_back, answer.headers_mut()).await;
+            body.drain(held_back, answer.headers_mut()).await;
             Ok::<_, Infallible>(answer)
         }
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.request)
+        .header_read_timeout(limits.request_timeout)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(Taken::new(stream, limits.request, heads, arriving)), service)
+        .serve_connection(
+            TokioIo::new(WriteTimeoutStream::new(
+                stream,
+                limits.request_timeout,
+                line_feeds,
+                partial_message,
+            )),
+            service,
+        )
         .with_upgrades();
     tokio::pin!(conversation);
     let ended = tokio::select! {
         ended = &mut conversation => ended,
-        () = connection.gives_way() => return,
+        () = connection.wait_for_eviction() => return,
         () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
             conversation.as_mut().graceful_shutdown();
             conversation.await
@@ -306,39 +333,48 @@ where
     }
 }
 
-/// A stream whose other side has to take what is written: one that takes nothing for long is gone. Every byte that is
-/// read passes [`Heads`], and is counted as long as it is part of a WebSocket's message.
-struct Taken<S> {
+/// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
+/// pass through [`BareLfFilter`], and count while they belong to an incomplete WebSocket message.
+struct WriteTimeoutStream<S> {
     stream: S,
-    heads: Heads,
-    arriving: Arc<Arriving>,
-    patience: Duration,
-    /// Until when something has to be taken, while nothing is.
-    until: Option<Pin<Box<Sleep>>>,
+    line_feeds: BareLfFilter,
+    partial_message: Arc<PartialMessage>,
+    timeout: Duration,
+    /// Runs while a write is pending.
+    pending: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Taken<S> {
-    fn new(stream: S, patience: Duration, heads: Heads, arriving: Arc<Arriving>) -> Self {
-        Self { stream, heads, arriving, patience, until: None }
+impl<S> WriteTimeoutStream<S> {
+    fn new(
+        stream: S,
+        timeout: Duration,
+        line_feeds: BareLfFilter,
+        partial_message: Arc<PartialMessage>,
+    ) -> Self {
+        Self { stream, line_feeds, partial_message, timeout, pending: None }
     }
 
-    /// What became of writing, or that it took too long.
-    fn timed<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Returns the result of a write, or `TimedOut`.
+    fn check_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.until = None;
+            self.pending = None;
             return written;
         }
-        let patience = self.patience;
-        let until = self.until.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        if until.as_mut().poll(cx).is_pending() {
+        let timeout = self.timeout;
+        let pending = self.pending.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        if pending.as_mut().poll(cx).is_pending() {
             return Poll::Pending;
         }
-        tracing::info!(seconds = patience.as_secs(), "a connection is closed: its answers are not taken");
+        tracing::info!(seconds = timeout.as_secs(), "a connection is closed: its answers are not read");
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -346,21 +382,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Taken<S> {
     ) -> Poll<io::Result<()>> {
         let before = into.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
-        self.heads.check(into.filled_mut().get_mut(before..).unwrap_or_default());
-        if let Err(error) = self.arriving.read(into.filled().len() - before) {
-            tracing::info!(
-                "a WebSocket is closed: what arrives over it has no room in its caller's share of memory"
-            );
+        self.line_feeds.filter(into.filled_mut().get_mut(before..).unwrap_or_default());
+        if let Err(error) = self.partial_message.add(into.filled().len() - before) {
+            tracing::info!("a WebSocket is closed: its caller's share of memory has no room for its message");
             return Poll::Ready(Err(error));
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.timed(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -369,7 +403,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
-        self.timed(cx, written)
+        self.check_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -378,12 +412,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Taken<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.timed(cx, flushed)
+        self.check_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.timed(cx, shut)
+        self.check_timeout(cx, shut)
     }
 }
 
@@ -394,12 +428,12 @@ mod tests {
     #[tokio::test]
     async fn who_takes_nothing_is_gone_and_who_takes_slowly_is_not() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let patience = Duration::from_millis(400);
+        let timeout = Duration::from_millis(400);
         let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut ours = Taken::new(ours, patience, Heads::default(), Arc::default());
+        let mut ours = WriteTimeoutStream::new(ours, timeout, BareLfFilter::default(), Arc::default());
         let slow = async {
             for _ in 0..4 {
-                tokio::time::sleep(patience / 4).await;
+                tokio::time::sleep(timeout / 4).await;
                 theirs.read_exact(&mut [0; 8]).await.unwrap();
             }
             theirs
@@ -415,13 +449,13 @@ mod tests {
     async fn who_was_never_known_gives_way_before_who_was() {
         let all = Arc::new(Connections::default());
         let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
-        first.known();
+        first.mark_authenticated();
         let third = all.admit(2).unwrap();
-        second.gives_way().await;
-        third.known();
+        second.wait_for_eviction().await;
+        third.mark_authenticated();
         drop(second);
         let fourth = all.admit(2).unwrap();
-        first.gives_way().await;
+        first.wait_for_eviction().await;
         drop((first, third, fourth));
     }
 
@@ -429,14 +463,14 @@ mod tests {
     async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {
         let all = Arc::new(Connections::default());
         let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
-        let working = first.works();
-        let worked = second.works();
+        let working = first.begin_request();
+        let worked = second.begin_request();
         drop(worked);
         let fourth = all.admit(3).unwrap();
-        third.gives_way().await;
+        third.wait_for_eviction().await;
         let fifth = all.admit(3).unwrap();
-        second.gives_way().await;
-        let both_work = (fourth.works(), fifth.works());
+        second.wait_for_eviction().await;
+        let both_work = (fourth.begin_request(), fifth.begin_request());
         assert!(all.admit(3).is_none());
         drop((second, third));
         assert_eq!(all.lock().open.len(), 3);

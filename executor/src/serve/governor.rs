@@ -1,11 +1,11 @@
-//! The door of the governor to pair with: what an executor calls, and what an operator relays to
-//! the executors that are connected by WebSocket.
+//! The door of the bundled governor: the methods that executors call, and those that it relays from an operator to the
+//! executors that are connected by WebSocket.
 
 use super::rpc::{Followups, error_object, notification};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::local::LocalGovernor;
-use crate::govern::{KeyPair, Records};
+use crate::govern::{KeyPair, ReportLog};
 use crate::verdict::{Decision, Verdict};
 use crate::wire::a2g::{decode, encode};
 use jsonrpsee::RpcModule;
@@ -18,31 +18,31 @@ use tokio::sync::broadcast;
 /// The methods that also run as notifications.
 pub const NOTIFICATIONS: &[&str] = &["a2g/report", "a2g/heartbeat"];
 
-/// What the methods work on.
+/// The state behind the methods.
 pub struct GovernorDoor {
-    /// The decisions.
+    /// Decides on intents.
     pub governor: Arc<LocalGovernor>,
-    /// The key that it signs with, when it has one.
+    /// The key for proofs, if it has one.
     pub key: Option<KeyPair>,
-    /// The reports that it keeps.
-    pub records: Records,
-    /// Whatever is sent here goes to every connected WebSocket.
+    /// The file of received reports.
+    pub records: ReportLog,
+    /// Messages to every connected WebSocket.
     pub pushes: broadcast::Sender<Arc<str>>,
 }
 
 type Encoded = Box<RawValue>;
 
-/// The methods of this door.
+/// Registers the methods of this door.
 ///
 /// # Errors
-/// When two methods have one name.
+/// If two methods have one name.
 pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMethodError> {
     let mut module = RpcModule::new(door);
     register(&mut module, "a2g/register", |door, params, extensions| {
         let registration = decode::register(params)?;
         let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
         if let Some(policy) = &policy {
-            // The document sends it so; the member of the answer is ours.
+            // The A2G document pushes the policy. That it is in the answer as well is our addition.
             Followups::send(extensions, "g2a/policy", &encode::policy(policy));
         }
         Ok(encode::registered(policy.as_ref()))
@@ -54,7 +54,7 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         let Call { agent, intent, tool, .. } = &call;
         tracing::info!(%intent, %agent, %tool, verdict = decision, why, "decided");
         if verdict.decision == Decision::Denied {
-            return Err(denied(verdict));
+            return Err(denial_fault(verdict));
         }
         Ok(match proof(door, &call, &verdict)? {
             Some(proof) => encode::proven_verdict(&verdict, &proof),
@@ -97,7 +97,7 @@ fn register(
         .map(drop)
 }
 
-/// Acknowledges a report that is on the disk.
+/// Stores a report, and acknowledges it once it is on the disk.
 async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     let head = decode::report(params)?;
     let recorded = door.records.record(|| params).await;
@@ -107,8 +107,8 @@ async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     Ok(encode::accepted())
 }
 
-/// A proof of a verdict, for the executor that the agent names in `context.executor`. Without a key or a
-/// name there is none: this governor does not guess who will run what it decides.
+/// Signs a verdict for the executor that the agent names in `context.executor`. `None` without a key or a name: a proof
+/// has to name its audience, and a governor that the executor is not connected to has no other way to know it.
 fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
     let Some(key) = &door.key else { return Ok(None) };
     let Some(audience) = decode::executor_of(call)? else { return Ok(None) };
@@ -116,8 +116,8 @@ fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<S
     proof.map(Some).map_err(|error| Fault::invalid("/arguments", error.to_string()))
 }
 
-/// A denial goes out as the document's error response.
-fn denied(verdict: Verdict) -> Fault {
+/// A denial as an error response, as the A2G document has it.
+fn denial_fault(verdict: Verdict) -> Fault {
     Fault::Refused {
         intent: Some(verdict.intent),
         risk_score: verdict.risk.map(|risk| risk.score),
@@ -126,7 +126,7 @@ fn denied(verdict: Verdict) -> Fault {
     }
 }
 
-/// Passes a message on to every executor that is connected by WebSocket.
+/// Sends a message to every executor that is connected by WebSocket.
 fn relay(door: &GovernorDoor, method: &str, params: &str) -> Result<Encoded, Fault> {
     let executors = door.pushes.send(notification(method, params)).unwrap_or(0);
     Ok(encode::relayed(executors))

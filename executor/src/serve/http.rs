@@ -1,24 +1,26 @@
 //! HTTP and WebSocket on one port, for all doors.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`Doorway`]. A
-//! request whose `Host` or `Origin` is not one of ours is refused, so that no web page can talk to a loopback
-//! port; and so is one of a caller who is not known. Who its caller is, is asked again with every message of a
-//! WebSocket, and with every piece of an answer in pieces.
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`ProtocolRouter`]. Requests
+//! with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port, and so are
+//! unauthenticated ones. The caller is authenticated again with every message of a WebSocket and every chunk of a
+//! streamed answer. The port does that for all doors, because a door could forget it.
 
 use super::answers;
-use super::connections::{self, Certified, Connection, ConnectionLimits, Connections};
-use super::doorway::{
-    Arrived, AsksAgain, Doorway, Gate, NO_ROOM, NO_SHARE, OpenTo, SMALL_MESSAGE_BYTES, charge,
+use super::connections::{self, Connection, ConnectionLimits, Connections, PeerCertNames};
+use super::listen::{ListenAddress, Listener};
+use super::protocol::{
+    AuthPolicy, BufferedBody, DoorAccess, NO_ROOM, NO_SHARE, ProtocolRouter, SMALL_MESSAGE_BYTES,
+    SelfReauthenticating, charge,
 };
-use super::listen::{Listen, Listener};
-use super::rpc::{Answered, Followups, Rpc};
+use super::rpc::{Followups, Rpc, RpcAnswer};
 use super::tls::Tls;
-use crate::clock::Clock;
-use crate::govern::{Caller, Callers, Credential, NotKnown, Role};
+use crate::clock::{Clock, timer_now};
+use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
 use crate::lines::Lines;
 use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
+use crate::rate_limit::{RateLimit, RateState};
 use crate::run::Executor;
 use crate::wire::strict_json::JsonBounds;
 use axum::Extension;
@@ -35,45 +37,46 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use http_body::Frame;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::{Semaphore, broadcast, mpsc};
-use tokio::time::Instant;
 
-/// What is said to a caller who is not known.
-pub(super) const NOT_KNOWN: &str =
+/// The answer to a request without valid credentials.
+pub(super) const UNAUTHENTICATED: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
-/// The other place of a token, at the doors whose protocols have it.
+/// Another header for a token, at the doors whose protocols have it.
 const API_KEY: &str = "x-api-key";
-/// What stands before a token.
+/// The scheme before a token, in lower case.
 const BEARER: &[u8] = b"bearer ";
 
-/// Bytes of a client's frame beside its content: two, and a mask of four.
+/// Bytes of a client's frame besides its content: a header of two, and a mask of four.
 pub(super) const MIN_FRAME_BYTES: usize = 6;
-/// How many pings of one WebSocket there may be in a second.
-const MAX_PINGS_PER_SECOND: u32 = 20;
-/// The most bytes that wait for one WebSocket to take them: the longest answer, and no more.
+/// Pings of one WebSocket, each of which is answered, also when no answer is taken: at most 20 in any second.
+const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
+const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
-/// How much of a WebSocket is read at once. The buffer is filled with zeros before each attempt, so that all of it
-/// is in memory as long as the connection is, and filling it takes time; a longer message gets a longer one.
+/// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
+/// for as long as the connection is open. It grows for a longer message.
 const READ_AT_ONCE: usize = 8 << 10;
-/// How many messages of one WebSocket are worked on at once; more are not read until one is done.
+/// Messages of one WebSocket that are handled at once; further ones are not read until one is done.
 pub(super) const MAX_CONCURRENT: usize = 64;
 
-/// Who is known, for all doors and for whoever reads the list again.
+/// The list of callers, shared by all doors and by the reload.
 #[derive(Debug, Clone)]
-pub struct KnownCallers {
+pub struct CallerDirectory {
     callers: Arc<RwLock<Arc<Callers>>>,
     metrics: CallerMetrics,
-    /// Anybody can have lines written about what they show.
+    /// Limits the log: an unauthenticated client could otherwise fill it.
     lines: Arc<Lines>,
 }
 
-impl KnownCallers {
-    /// These.
+impl CallerDirectory {
+    /// Starts with this list.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self {
@@ -83,139 +86,146 @@ impl KnownCallers {
         }
     }
 
-    /// Others, from the next message on.
-    pub fn renew(&self, callers: Callers) {
+    /// Replaces the list, from the next message on.
+    pub fn replace(&self, callers: Callers) {
         *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
     }
 
-    /// Who shows this at that time. Why nobody does is in the log, and nowhere else.
-    pub(super) fn identify(&self, shown: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.now().identify(shown, at).map_err(|reason| self.note(&reason)).ok()
+    /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
+    /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
+    pub(super) fn identify(&self, credential: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
+        self.current().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
     }
 
-    /// Whether whoever shows this is who it was, and may do the same.
-    fn is_still(&self, caller: &Caller, shown: &Credential, at: OffsetDateTime) -> bool {
-        self.now().identify(shown, at).is_ok_and(|now| *now == *caller)
+    /// Returns `true` if the credential still identifies the same caller with the same rights.
+    fn is_still_valid(&self, caller: &Caller, credential: &Credential, at: OffsetDateTime) -> bool {
+        self.current().identify(credential, at).is_ok_and(|now| *now == *caller)
     }
 
-    /// The metrics of callers who were not known.
     fn metrics(&self) -> &CallerMetrics {
         &self.metrics
     }
 
-    fn note(&self, reason: &NotKnown) {
-        self.metrics.unknown();
-        if let NotKnown::Token(refusal) = reason {
-            self.metrics.refused_token(refusal.as_str());
+    fn log_rejection(&self, reason: &AuthError) {
+        self.metrics.count_unauthenticated();
+        if let AuthError::Token(refusal) = reason {
+            self.metrics.count_rejected_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.one_more(Instant::now().into_std()) else { return };
+        let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
         if left_out > 0 {
-            tracing::info!(left_out, "more callers were not known than there is room for in the log");
+            tracing::info!(
+                left_out,
+                "authentication failures were left out of the log: too many in one second"
+            );
         }
-        tracing::info!(%reason, "a caller is not known");
+        tracing::info!(%reason, "authentication failed");
     }
 
-    fn now(&self) -> Arc<Callers> {
+    fn current(&self) -> Arc<Callers> {
         Arc::clone(&self.callers.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Who may talk to the door, and what it offers beside its methods.
+/// Settings of the HTTP port.
 pub struct HttpSettings {
     /// `Host` names beside loopback names and the address listened on.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values; a request without one is accepted.
     pub allowed_origins: Vec<String>,
-    /// Who is known.
-    pub callers: KnownCallers,
-    /// When a caller is no longer known.
+    /// The list of callers.
+    pub callers: CallerDirectory,
+    /// The time at which credentials are checked.
     pub clock: Arc<dyn Clock>,
     /// TLS, if the port speaks it.
     pub tls: Option<Arc<Tls>>,
-    /// What connections may be.
+    /// Limits for connections.
     pub connections: ConnectionLimits,
-    /// What is pushed to every WebSocket, if anything.
+    /// Messages to every WebSocket, if there are any.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
-    /// Whose figures `GET /metrics` gives, if anybody's.
+    /// The source of `GET /metrics` and `GET /health`, if there is one.
     pub executor: Option<Arc<Executor>>,
-    /// The ways in of other protocols.
-    pub doorways: Vec<Doorway>,
+    /// The routers of other protocols.
+    pub protocols: Vec<ProtocolRouter>,
 }
 
-/// The paths of a doorway, behind what it asks of callers. Their handlers find a body that has arrived.
-fn guarded(Doorway { routes, gate }: Doorway, door: &Arc<Door>) -> Router<Arc<Door>> {
-    let (open_to, refuses) = match gate {
-        Gate::Port(open_to) => (open_to, Refuses::Port),
-        Gate::Door(open_to) => (open_to, Refuses::Door),
-        Gate::Open => return routes.with_state(()),
+/// Wraps the paths of a protocol in its authentication. Their handlers find the body in the request's extensions.
+fn protect(
+    ProtocolRouter { routes, auth }: ProtocolRouter,
+    state: &Arc<ServerState>,
+) -> Router<Arc<ServerState>> {
+    let (access, rejected_by) = match auth {
+        AuthPolicy::Required(access) => (access, RejectedBy::Port),
+        AuthPolicy::Delegated(access) => (access, RejectedBy::Door),
+        AuthPolicy::Public => return routes.with_state(()),
     };
-    let state = (Arc::clone(door), open_to, refuses);
-    routes.layer(middleware::from_fn_with_state(state, arrived)).with_state(())
+    let state = (Arc::clone(state), access, rejected_by);
+    routes.layer(middleware::from_fn_with_state(state, buffer_body)).with_state(())
 }
 
-/// A place that is bound and does not yet serve.
-pub struct HttpDoor {
+/// A bound listener that does not serve yet.
+pub struct HttpServer {
     listener: Listener,
-    place: Listen,
+    address: ListenAddress,
     router: Router,
-    door: Arc<Door>,
+    state: Arc<ServerState>,
 }
 
-struct Door {
+struct ServerState {
     rpc: Rpc,
     settings: HttpSettings,
     connections: Arc<Connections>,
     listens_on: Option<IpAddr>,
 }
 
-impl HttpDoor {
-    /// Binds a place.
+impl HttpServer {
+    /// Binds an address.
     ///
     /// # Ambient Authority
-    /// Takes the port, or makes the socket.
+    /// Binds the port, or creates the socket.
     ///
     /// # Errors
-    /// When it cannot be bound.
-    pub async fn bind(place: &Listen, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
-        let (listener, place) = Listener::bind(place).await?;
+    /// If it cannot be bound.
+    pub async fn bind(address: &ListenAddress, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
+        let (listener, address) = Listener::bind(address).await?;
         let mut settings = settings;
-        let doorways = std::mem::take(&mut settings.doorways);
-        let (connections, listens_on) = (Arc::default(), place.ip());
-        let door = Arc::new(Door { rpc, settings, connections, listens_on });
+        let protocols = std::mem::take(&mut settings.protocols);
+        let (connections, listens_on) = (Arc::default(), address.ip());
+        let state = Arc::new(ServerState { rpc, settings, connections, listens_on });
         let own = Router::new()
             .route("/jsonrpc", get(upgrade).post(post))
             .route("/metrics", get(metrics))
-            .layer(middleware::from_fn_with_state(Arc::clone(&door), only_the_known));
-        let router = doorways
+            .layer(middleware::from_fn_with_state(Arc::clone(&state), require_auth));
+        let router = protocols
             .into_iter()
-            .fold(own, |all, doorway| all.merge(guarded(doorway, &door)))
-            .layer(middleware::from_fn_with_state(Arc::clone(&door), only_friends))
+            .fold(own, |all, protocol| all.merge(protect(protocol, &state)))
+            .layer(middleware::from_fn_with_state(Arc::clone(&state), check_host_and_origin))
             .route("/health", get(health))
-            .with_state(Arc::clone(&door));
-        Ok(Self { listener, place, router, door })
+            .with_state(Arc::clone(&state));
+        Ok(Self { listener, address, router, state })
     }
 
-    /// Where it listens, as a URL; a socket in a folder as `unix:` and its path.
+    /// The URL that it listens on; a Unix socket as `unix:` and its path.
     #[must_use]
     pub fn url(&self) -> String {
-        match (&self.place, &self.door.settings.tls) {
-            (Listen::Tcp(address), None) => format!("http://{address}/jsonrpc"),
-            (Listen::Tcp(address), Some(_)) => format!("https://{address}/jsonrpc"),
-            (Listen::Unix(_), _) => self.place.to_string(),
+        match (&self.address, &self.state.settings.tls) {
+            (ListenAddress::Tcp(address), None) => format!("http://{address}/jsonrpc"),
+            (ListenAddress::Tcp(address), Some(_)) => format!("https://{address}/jsonrpc"),
+            (ListenAddress::Unix(_), _) => self.address.to_string(),
         }
     }
 
     /// Serves until `stop` resolves, and then until open requests are answered.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Door { settings: HttpSettings { connections: limits, tls, .. }, connections, .. } = &*self.door;
+        let ServerState { settings: HttpSettings { connections: limits, tls, .. }, connections, .. } =
+            &*self.state;
         let connections = Arc::clone(connections);
         connections::serve(self.listener, self.router, connections, *limits, tls.clone(), stop).await;
     }
 }
 
-/// Says whether calls can be run: not while nothing can be recorded.
-async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
-    let condition = door.settings.executor.as_ref().map(|executor| executor.journal().condition());
+/// Reports if calls can be run: they cannot while the journal accepts no writes.
+async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
+    let condition = state.settings.executor.as_ref().map(|executor| executor.journal().condition());
     let (status, text) = match condition {
         None | Some(Condition::Works) => (StatusCode::OK, r#"{"status":"ok"}"#),
         Some(Condition::Full) => (
@@ -229,26 +239,28 @@ async fn health(State(door): State<Arc<Door>>) -> impl IntoResponse {
     (status, [(header::CONTENT_TYPE, "application/json")], text)
 }
 
-/// What operators watch, as text for Prometheus. Nobody else sees it.
-async fn metrics(State(door): State<Arc<Door>>, Extension(caller): Extension<Arc<Caller>>) -> Response {
-    let Some(executor) = &door.settings.executor else { return StatusCode::NOT_FOUND.into_response() };
+/// Metrics as text for Prometheus, for operators only.
+async fn metrics(
+    State(state): State<Arc<ServerState>>,
+    Extension(caller): Extension<Arc<Caller>>,
+) -> Response {
+    let Some(executor) = &state.settings.executor else { return StatusCode::NOT_FOUND.into_response() };
     if !caller.is_any_of(&[Role::Operator]) {
-        return (StatusCode::FORBIDDEN, "the figures are for callers with the role `operator`\n")
-            .into_response();
+        return (StatusCode::FORBIDDEN, "metrics are for callers with the role `operator`\n").into_response();
     }
-    match executor.figures(door.connections.open(), door.settings.callers.metrics()) {
+    match executor.figures(state.connections.count(), state.settings.callers.metrics()) {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
-            tracing::error!(?fault, "the figures cannot be read");
+            tracing::error!(?fault, "the metrics cannot be collected");
             StatusCode::SERVICE_UNAVAILABLE.into_response()
         }
     }
 }
 
 async fn post(
-    State(door): State<Arc<Door>>,
+    State(state): State<Arc<ServerState>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(shown): Extension<Credential>,
+    Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Arc<Caller>>,
     headers: HeaderMap,
     body: Body,
@@ -257,51 +269,51 @@ async fn post(
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
             .into_response();
     }
-    let body = match read_body(body, &door, &caller).await {
+    let body = match read_body(body, &state, &caller).await {
         Ok(body) => body,
         Err(refusal) => return *refusal,
     };
-    // Asked again: the body may have taken its time.
-    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
-    connection.known();
-    let _work = connection.works();
+    // Authenticated again: the credential may have expired or been removed while the body arrived.
+    let Some(caller) = state.caller(&credential) else { return unauthorized(&credential) };
+    connection.mark_authenticated();
+    let _work = connection.begin_request();
     let answer = match body {
-        Some(bytes) => door.rpc.answer(&bytes, &caller).await,
-        None => Some(door.rpc.too_long()),
+        Some(bytes) => state.rpc.answer(&bytes, &caller).await,
+        None => Some(state.rpc.too_long()),
     };
     match answer {
         Some(answer) => {
-            let Answered { text, held } = answer;
+            let RpcAnswer { text, held } = answer;
             let answer = ([(header::CONTENT_TYPE, "application/json")], text).into_response();
-            answers::until_taken(answer, held)
+            answers::hold_until_written(answer, held)
         }
         None => StatusCode::NO_CONTENT.into_response(),
     }
 }
 
 async fn upgrade(
-    State(door): State<Arc<Door>>,
+    State(state): State<Arc<ServerState>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(shown): Extension<Credential>,
+    Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Arc<Caller>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
-        Err(rejection) => return not_an_upgrade(rejection),
+        Err(rejection) => return reject_upgrade(rejection),
     };
-    connection.known();
-    connection.arriving.count_for(caller.name());
-    bounded(upgrade, door.rpc.bounds()).on_upgrade(async move |socket| {
+    connection.mark_authenticated();
+    connection.partial_message.set_caller(caller.name());
+    with_limits(upgrade, state.rpc.bounds()).on_upgrade(async move |socket| {
         tokio::select! {
-            () = converse(door, Arc::clone(&connection), &shown, socket) => {}
-            () = connection.gives_way() => {}
+            () = serve_websocket(state, Arc::clone(&connection), &credential, socket) => {}
+            () = connection.wait_for_eviction() => {}
         }
     })
 }
 
-/// The answer to `GET` or `HEAD` where a WebSocket is, the same for both.
-pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
+/// The answer to a plain `GET` or `HEAD` on a WebSocket path, the same for both.
+pub(super) fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     let asks_for_none = matches!(
         rejection,
         WebSocketUpgradeRejection::MethodNotGet(_)
@@ -316,39 +328,44 @@ pub(super) fn not_an_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
 }
 
-/// A WebSocket with the limits that hold at every door.
-pub(super) fn bounded(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
+/// Applies the limits that hold at every door.
+pub(super) fn with_limits(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
     let most = bounds.max_bytes;
     let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
     upgrade.max_message_size(most).max_frame_size(most)
 }
 
-/// One WebSocket connection: messages are answered as they get done, in any order. Whatever it holds is gone
-/// with this future.
-async fn converse(door: Arc<Door>, connection: Arc<Connection>, shown: &Credential, socket: WebSocket) {
+/// Serves one WebSocket. Messages are answered as they complete, in any order. Dropping this future releases everything
+/// that the connection holds.
+async fn serve_websocket(
+    state: Arc<ServerState>,
+    connection: Arc<Connection>,
+    credential: &Credential,
+    socket: WebSocket,
+) {
     let (sink, stream) = socket.split();
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
     let (known, sink) = tokio::join!(
-        listen(Arc::clone(&door), connection, shown, stream, answers),
-        speak(&door, sink, outgoing)
+        read_messages(Arc::clone(&state), connection, credential, stream, answers),
+        write_messages(&state, sink, outgoing)
     );
     if let (false, Some(mut sink)) = (known, sink) {
-        let frame = CloseFrame { code: close_code::POLICY, reason: NOT_KNOWN.trim_end().into() };
+        let frame = CloseFrame { code: close_code::POLICY, reason: UNAUTHENTICATED.trim_end().into() };
         let _nobody_reads = sink.send(Message::Close(Some(frame))).await;
     }
 }
 
-/// Reads messages until the other side ends, nobody takes the answers any more, or its caller is not known:
-/// only then `false`.
-async fn listen(
-    door: Arc<Door>,
+/// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated: only
+/// then it returns `false`.
+async fn read_messages(
+    state: Arc<ServerState>,
     connection: Arc<Connection>,
-    shown: &Credential,
+    credential: &Credential,
     mut stream: SplitStream<WebSocket>,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<OutgoingMessage>,
 ) -> bool {
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    let mut pings = Pings::default();
+    let mut pings = PingLimiter::default();
     loop {
         let message = tokio::select! {
             message = stream.next() => message,
@@ -357,27 +374,27 @@ async fn listen(
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
-                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+            Some(Ok(Message::Ping(sent))) if pings.acquire(&*state.settings.clock) => {
+                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }
             Some(Ok(Message::Pong(sent))) => {
-                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
-        // Asked last of all: there may have been no place for as long as the other side liked.
-        let Some(caller) = door.caller(shown) else { return false };
-        connection.arriving.is_whole();
-        let (door, answers, work) = (Arc::clone(&door), answers.clone(), connection.works());
+        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
+        let Some(caller) = state.caller(credential) else { return false };
+        connection.partial_message.complete();
+        let (state, answers, work) = (Arc::clone(&state), answers.clone(), connection.begin_request());
         tokio::spawn(async move {
             let followups = Arc::new(Followups::default());
-            let answer = door.rpc.converse(&bytes, &caller, &followups).await;
-            // Whoever does not take the answer is not worked for.
+            let answer = state.rpc.answer_with_followups(&bytes, &caller, &followups).await;
+            // Dropped before the answer is sent: a client that does not read its answers has an idle connection.
             drop(work);
-            let answer = answer.map(|Answered { text, held }| (Arc::from(text), held));
+            let answer = answer.map(|RpcAnswer { text, held }| (Arc::from(text), held));
             let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
             for message in answer.into_iter().chain(followups) {
                 let _nobody_reads = answers.send(message).await;
@@ -387,16 +404,16 @@ async fn listen(
     }
 }
 
-/// An answer with what it counts for.
-type Answer = (Arc<str>, Vec<Held>);
+/// An answer with its memory charge.
+type OutgoingMessage = (Arc<str>, Vec<Held>);
 
-/// Writes answers and pushes until there are no more; `None` when the other side does not take them.
-async fn speak(
-    door: &Door,
+/// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
+async fn write_messages(
+    state: &ServerState,
     mut sink: SplitSink<WebSocket, Message>,
-    mut outgoing: mpsc::Receiver<Answer>,
+    mut outgoing: mpsc::Receiver<OutgoingMessage>,
 ) -> Option<SplitSink<WebSocket, Message>> {
-    let mut pushes = door.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
+    let mut pushes = state.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
     loop {
         let (text, _held) = tokio::select! {
             answer = outgoing.recv() => match answer {
@@ -406,28 +423,21 @@ async fn speak(
             pushed = next_push(&mut pushes) => (pushed, Vec::new()),
         };
         let sent = sink.send(Message::text(&*text));
-        if !matches!(tokio::time::timeout(door.settings.connections.request, sent).await, Ok(Ok(()))) {
+        if !matches!(tokio::time::timeout(state.settings.connections.request_timeout, sent).await, Ok(Ok(())))
+        {
             return None;
         }
     }
 }
 
-/// How many pings came of late. Each is answered, also when nobody takes the answer.
+/// The limiter of the pings of one WebSocket.
 #[derive(Default)]
-pub(super) struct Pings {
-    since: Option<Instant>,
-    count: u32,
-}
+pub(super) struct PingLimiter(RateState);
 
-impl Pings {
-    /// Whether one more is in order.
-    pub(super) fn one_more(&mut self) -> bool {
-        let now = Instant::now();
-        if self.since.is_none_or(|since| now.duration_since(since) >= Duration::from_secs(1)) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count += 1;
-        self.count <= MAX_PINGS_PER_SECOND
+impl PingLimiter {
+    /// Counts one ping; `false` when it is one too many.
+    pub(super) fn acquire(&mut self, clock: &dyn Clock) -> bool {
+        self.0.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), clock.monotonic()).is_ok()
     }
 }
 
@@ -438,7 +448,7 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
             Some(receiver) => match receiver.recv().await {
                 Ok(pushed) => return pushed,
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    tracing::warn!(missed, "a connection is too slow for what is pushed to it");
+                    tracing::warn!(missed, "pushed messages are dropped: a connection reads too slowly");
                 }
                 Err(broadcast::error::RecvError::Closed) => *pushes = None,
             },
@@ -450,86 +460,86 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     media_type(headers) == "application/json"
 }
 
-/// The media type of a body in lower case, without its parameters; empty when none is said.
+/// The media type of a body in lower case, without its parameters; empty without a `Content-Type`.
 pub(super) fn media_type(headers: &HeaderMap) -> String {
     let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     said.map(essence).unwrap_or_default()
 }
 
-/// Refuses callers who are not known, and says to the others' handlers who calls.
-async fn only_the_known(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
-    let shown = credential(&request, token(request.headers()));
-    let Some(caller) = door.caller(&shown) else { return not_known(&shown) };
+/// Middleware that refuses unauthenticated requests, and gives handlers the caller and its credential.
+async fn require_auth(State(state): State<Arc<ServerState>>, mut request: Request, next: Next) -> Response {
+    let credential = read_credential(&request, token(request.headers()));
+    let Some(caller) = state.caller(&credential) else { return unauthorized(&credential) };
     request.extensions_mut().insert(caller);
-    request.extensions_mut().insert(shown);
+    request.extensions_mut().insert(credential);
     next.run(request).await
 }
 
-/// As [`only_the_known`], where a token may also be shown as `X-API-Key`. The body is read as well, so that a
-/// handler of another protocol has the whole of it, and its caller is known as of then.
-async fn arrived(
-    State((door, open_to, refuses)): State<(Arc<Door>, OpenTo, Refuses)>,
+/// As [`require_auth`], for the doors of other protocols: a token may also be in `X-API-Key`. The body is read as
+/// well, and the caller authenticated again after it, so that a handler gets the whole body with a current caller.
+async fn buffer_body(
+    State((state, access, rejected_by)): State<(Arc<ServerState>, DoorAccess, RejectedBy)>,
     Extension(connection): Extension<Arc<Connection>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let shown = credential(&request, token_or_key(request.headers()));
-    let caller = || match open_to {
-        OpenTo::Callers => door.caller(&shown),
-        OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
+    let credential = read_credential(&request, token_or_key(request.headers()));
+    let caller = || match access {
+        DoorAccess::Callers => state.caller(&credential),
+        DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
     };
     let (mut head, body) = request.into_parts();
-    let (caller, arrived) = match caller() {
-        None => (None, Arrived::Whole(Bytes::new(), Charge::default())),
-        Some(sender) => match read_body(body, &door, &sender).await {
-            Ok(body) => (caller(), counted(body, &sender)),
+    let (caller, body) = match caller() {
+        None => (None, BufferedBody::Whole(Bytes::new(), Charge::default())),
+        Some(sender) => match read_body(body, &state, &sender).await {
+            Ok(body) => (caller(), charge_body(body, &sender)),
             Err(refusal) => return *refusal,
         },
     };
     let extensions = &mut head.extensions;
-    match (&caller, refuses) {
-        (None, Refuses::Port) => return not_known(&shown),
-        (Some(caller), Refuses::Port) => drop(extensions.insert(Arc::clone(caller))),
-        (caller, Refuses::Door) => drop(extensions.insert(Option::clone(caller))),
+    match (&caller, rejected_by) {
+        (None, RejectedBy::Port) => return unauthorized(&credential),
+        (Some(caller), RejectedBy::Port) => drop(extensions.insert(Arc::clone(caller))),
+        (caller, RejectedBy::Door) => drop(extensions.insert(Option::clone(caller))),
     }
     if caller.is_some() {
-        connection.known();
+        connection.mark_authenticated();
     }
-    let _work = connection.works();
-    extensions.insert(shown.clone());
-    extensions.insert(arrived);
+    let _work = connection.begin_request();
+    extensions.insert(credential.clone());
+    extensions.insert(body);
     let mut answer = next.run(Request::from_parts(head, Body::empty())).await;
     if let Some(caller) = &caller {
-        answer = answers::counted(caller, answer);
+        answer = answers::charge(caller, answer);
     }
-    let whole = answer.body().size_hint().exact().is_some();
-    let asks_again = answer.extensions().get::<AsksAgain>().is_some();
-    match (caller, open_to) {
-        (Some(caller), OpenTo::Callers) if !(whole || asks_again) => {
-            answer.map(|pieces| Body::new(WhileKnown { pieces, door, shown, caller }))
+    let is_whole = answer.body().size_hint().exact().is_some();
+    let revalidates_itself = answer.extensions().get::<SelfReauthenticating>().is_some();
+    match (caller, access) {
+        (Some(caller), DoorAccess::Callers) if !(is_whole || revalidates_itself) => {
+            answer.map(|pieces| Body::new(RevalidatingBody { pieces, state, credential, caller }))
         }
-        (Some(_) | None, OpenTo::Callers | OpenTo::Everybody) => answer,
+        (Some(_) | None, DoorAccess::Callers | DoorAccess::Public) => answer,
     }
 }
 
-/// Who refuses those who are not known.
+/// The side that answers an unauthenticated request.
 #[derive(Debug, Clone, Copy)]
-enum Refuses {
+enum RejectedBy {
     Port,
     Door,
 }
 
-/// An answer in pieces, such as events. It breaks off where its caller is no longer known, or may do something else
-/// than before: whoever asks again is told what it may know then.
-struct WhileKnown {
+/// A streamed answer, such as events. It is aborted once its caller is no longer authenticated or has other rights than
+/// before, so that the client sees that something is missing. A new request gets what the caller may then see.
+struct RevalidatingBody {
     pieces: Body,
-    door: Arc<Door>,
-    shown: Credential,
+    state: Arc<ServerState>,
+    credential: Credential,
     caller: Arc<Caller>,
 }
 
-impl HttpBody for WhileKnown {
+impl HttpBody for RevalidatingBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -538,103 +548,107 @@ impl HttpBody for WhileKnown {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let piece = ready!(Pin::new(&mut self.pieces).poll_frame(cx));
-        let HttpSettings { callers, clock, .. } = &self.door.settings;
-        if piece.is_none() || callers.is_still(&self.caller, &self.shown, clock.now()) {
+        let HttpSettings { callers, clock, .. } = &self.state.settings;
+        if piece.is_none() || callers.is_still_valid(&self.caller, &self.credential, clock.now()) {
             return Poll::Ready(piece);
         }
-        tracing::info!(caller = self.caller.name(), "an answer breaks off: its caller is not what it was");
-        Poll::Ready(Some(Err(axum::Error::new("the caller is no longer known"))))
+        tracing::info!(
+            caller = self.caller.name(),
+            "a streamed answer is aborted: its caller is no longer authenticated, or has other rights"
+        );
+        Poll::Ready(Some(Err(axum::Error::new("the caller is no longer authenticated"))))
     }
 }
 
-/// A body, counted as values.
-fn counted(body: Option<Bytes>, sender: &Caller) -> Arrived {
-    let Some(body) = body else { return Arrived::TooLong };
+fn charge_body(body: Option<Bytes>, sender: &Caller) -> BufferedBody {
+    let Some(body) = body else { return BufferedBody::TooLong };
     match charge(sender.name(), &body) {
-        Ok(charge) => Arrived::Whole(body, charge),
-        Err(fault) => Arrived::NoRoom(fault),
+        Ok(charge) => BufferedBody::Whole(body, charge),
+        Err(fault) => BufferedBody::NoRoom(fault),
     }
 }
 
-/// Reads a body, for which its caller's share has room from the start; `None` when it is too long.
+/// Reads a body, for which the caller's share must have room from the start; `None` if it is too long.
 ///
 /// # Errors
-/// The answer to one that takes too long, and to one for which there is no memory.
-async fn read_body(body: Body, door: &Door, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
-    let max_bytes = door.rpc.bounds().max_bytes;
+/// The response if it takes too long, or if the memory budget has no room.
+async fn read_body(body: Body, state: &ServerState, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
+    let max_bytes = state.rpc.bounds().max_bytes;
     let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
     let is_large = announced > SMALL_MESSAGE_BYTES;
-    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| come_again(NO_SHARE));
+    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(NO_SHARE));
     let _held = is_large.then(hold).transpose()?;
-    let patience = door.settings.connections.request;
-    match tokio::time::timeout(patience, gather(body, max_bytes)).await {
-        Ok(gathered) => gathered,
+    let timeout = state.settings.connections.request_timeout;
+    match tokio::time::timeout(timeout, collect_body(body, max_bytes)).await {
+        Ok(collected) => collected,
         Err(_late) => {
-            let message = format!("the body took longer than {} seconds to arrive\n", patience.as_secs());
-            Err(closing(StatusCode::REQUEST_TIMEOUT, message))
+            let message = format!("the body took longer than {} seconds to arrive\n", timeout.as_secs());
+            Err(closing_response(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
 }
 
-/// Gathers the pieces of a body, as long as there is memory for each.
-async fn gather(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
+/// Collects the chunks of a body while the memory budget has room.
+async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
     let mut pieces = body.into_data_stream();
     let mut whole = Vec::new();
     while let Some(piece) = pieces.next().await {
-        // A body that breaks off has the same answer as one that is too long: nobody reads it.
+        // An aborted body is treated as too long: its client is gone and reads no answer.
         let Ok(piece) = piece else { return Ok(None) };
-        let gathered = whole.len() + piece.len();
-        if gathered > max_bytes {
+        let collected = whole.len() + piece.len();
+        if collected > max_bytes {
             return Ok(None);
         }
-        if gathered as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
-            return Err(come_again(NO_ROOM));
+        if collected as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
+            return Err(retry_later(NO_ROOM));
         }
         whole.extend_from_slice(&piece);
     }
     Ok(Some(whole.into()))
 }
 
-/// The answer to a request whose body is not read. Its connection is of no more use.
-fn closing(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
+/// The answer to a request whose body is not read, which makes the connection unusable.
+fn closing_response(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
     Box::new((status, [(header::CONNECTION, "close")], message).into_response())
 }
 
-fn come_again(message: &'static str) -> Box<Response> {
-    closing(StatusCode::SERVICE_UNAVAILABLE, ([(header::RETRY_AFTER, "1")], message))
+fn retry_later(message: &'static str) -> Box<Response> {
+    closing_response(StatusCode::SERVICE_UNAVAILABLE, ([(header::RETRY_AFTER, "1")], message))
 }
 
-fn credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
-    let Certified(names) = request.extensions().get().cloned().unwrap_or_default();
+fn read_credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
+    let PeerCertNames(names) = request.extensions().get().cloned().unwrap_or_default();
     match token {
         Ok(token) => Credential::new(token, names),
-        Err(NoToken) => Credential::nonsense(),
+        Err(NoToken) => Credential::malformed(),
     }
 }
 
-fn not_known(shown: &Credential) -> Response {
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(shown))], NOT_KNOWN).into_response()
+fn unauthorized(credential: &Credential) -> Response {
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(credential))], UNAUTHENTICATED)
+        .into_response()
 }
 
-/// What a caller who is not known is asked for, as RFC 6750 (section 3) has it: whoever has shown a token is told
-/// that it is not good, and not why.
-pub(super) fn challenge(shown: &Credential) -> &'static str {
-    if shown.shows_a_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
+/// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
+/// it is not valid, and not why.
+pub(super) fn challenge(credential: &Credential) -> &'static str {
+    if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
-/// What is shown as a token and is none.
+/// Something was presented as a token that is not exactly one.
 struct NoToken;
 
-/// The token of a request, if one is shown. What is not exactly one token is never passed over.
+/// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
+/// bad token passes as one without.
 fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
-    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(first) = shown.next() else { return Ok(None) };
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(first) = values.next() else { return Ok(None) };
     let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
-    let one = shown.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
+    let one = values.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
     if one { Ok(Some(token)) } else { Err(NoToken) }
 }
 
-/// The token of a request that is shown in one of the two ways, and not in both.
+/// The token of a request, from one of the two headers and not from both.
 fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     let mut keys = headers.get_all(API_KEY).iter();
     let (bearer, key) = (token(headers)?, keys.next());
@@ -645,19 +659,23 @@ fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
     }
 }
 
-/// Refuses what a web page or a rebound name would send.
-async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Next) -> Response {
+/// Middleware that refuses requests of web pages, and of DNS names that were rebound to this address.
+async fn check_host_and_origin(
+    State(state): State<Arc<ServerState>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().filter(|_| hosts.next().is_none()).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
-    if !authority.or(host).is_some_and(|host| door.knows_host(host)) {
+    if !authority.or(host).is_some_and(|host| state.is_own_host(host)) {
         return (StatusCode::FORBIDDEN, "this `Host` is not served here: see `server.allowed_hosts`\n")
             .into_response();
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let allowed =
-            origin.to_str().is_ok_and(|origin| door.settings.allowed_origins.iter().any(|a| a == origin));
+            origin.to_str().is_ok_and(|origin| state.settings.allowed_origins.iter().any(|a| a == origin));
         if !allowed {
             return (
                 StatusCode::FORBIDDEN,
@@ -669,12 +687,12 @@ async fn only_friends(State(door): State<Arc<Door>>, request: Request, next: Nex
     next.run(request).await
 }
 
-impl Door {
-    fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        self.settings.callers.identify(shown, self.settings.clock.now())
+impl ServerState {
+    fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
+        self.settings.callers.identify(credential, self.settings.clock.now())
     }
 
-    fn knows_host(&self, authority: &str) -> bool {
+    fn is_own_host(&self, authority: &str) -> bool {
         let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
         let host = match authority.rsplit_once(':') {
             Some((host, port)) if digits(port) => host,

@@ -1,17 +1,17 @@
 //! JSON-RPC 2.0 over any transport: one message in, one answer out.
 //!
-//! jsonrpsee keeps the methods and makes the responses. Messages are read here first, because a
-//! strict reader has to see the whole of one: jsonrpsee's own server accepts duplicate keys, and
-//! answers valid JSON without an `id` with a parse error.
+//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because a strict reader has
+//! to see the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
+//! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
-use super::doorway::{charge, no_share};
+use super::protocol::{charge, no_share};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::{did_you_mean, excerpt};
 use crate::memory::{Charge, Held};
-use crate::wire::a2g::fault;
-use crate::wire::jsonrpc::{self, Body, Entry, Id, MAX_BATCH, Request};
+use crate::wire::a2g::fault::error as fault_parts;
+use crate::wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
 use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
@@ -23,11 +23,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Rpc {
     methods: Methods,
     bounds: JsonBounds,
-    /// The methods that also run when they are sent without an id.
+    /// The methods that also run as notifications.
     notifications: &'static [&'static str],
 }
 
-/// Notifications of a method to its caller, which follow its answer. Only a connection that stays open has them.
+/// Notifications of a method to its caller, sent after its answer. Only a connection that stays open has them.
 #[derive(Debug, Default)]
 pub struct Followups(Mutex<Vec<Arc<str>>>);
 
@@ -51,37 +51,37 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
 }
 
-/// An answer, and what it counts for in its caller's share of memory until it is taken.
+/// An answer, and its charge against the caller's share of memory until it is read.
 #[derive(Debug)]
-pub struct Answered {
+pub struct RpcAnswer {
     /// One response, or a batch of them.
     pub text: String,
-    /// A part for each long response.
+    /// One charge for each long response.
     pub(super) held: Vec<Held>,
 }
 
-impl From<String> for Answered {
+impl From<String> for RpcAnswer {
     fn from(text: String) -> Self {
         Self { text, held: Vec::new() }
     }
 }
 
-impl Answered {
-    /// The response to one request, or the news that its caller holds as much as it may.
-    fn counted(text: String, id: &Id, caller: &Caller) -> Self {
+impl RpcAnswer {
+    /// The response to one request, or an error if the caller's share has no room for it.
+    fn charge(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
             Some(held) => Self { text, held: held.into_iter().collect() },
-            None => refusal(Some(id), &no_share()).into(),
+            None => error_response(Some(id), &no_share()).into(),
         }
     }
 }
 
-/// The other side of a message.
+/// The sender of a message.
 #[derive(Clone, Copy)]
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
-    /// The share of its caller's memory that the message takes; the fault when there is no room for it.
+    /// The message's charge against the caller's share of memory, or the fault if that has no room.
     charge: &'a Result<Charge, Fault>,
 }
 
@@ -92,24 +92,24 @@ impl Rpc {
         Self { methods, bounds, notifications }
     }
 
-    /// What a message may be.
+    /// Size and depth limits of a message.
     #[must_use]
     pub fn bounds(&self) -> &JsonBounds {
         &self.bounds
     }
 
-    /// Answers one message of a caller; `None` when there is nothing to answer.
-    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<Answered> {
+    /// Answers one message of a caller; `None` if it has no answer.
+    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<RpcAnswer> {
         self.answer_peer(message, caller, None).await
     }
 
     /// As [`Self::answer`], over a connection that takes notifications after the answer.
-    pub async fn converse(
+    pub async fn answer_with_followups(
         &self,
         message: &[u8],
         caller: &Arc<Caller>,
         followups: &Arc<Followups>,
-    ) -> Option<Answered> {
+    ) -> Option<RpcAnswer> {
         self.answer_peer(message, caller, Some(followups)).await
     }
 
@@ -118,45 +118,46 @@ impl Rpc {
         message: &[u8],
         caller: &Arc<Caller>,
         followups: Option<&Arc<Followups>>,
-    ) -> Option<Answered> {
+    ) -> Option<RpcAnswer> {
         let body =
             strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
         let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
         match body {
-            Err(fault) => Some(refusal(None, &fault).into()),
-            Ok(Body::One(entry)) => self.entry(entry, peer).await,
-            Ok(Body::Batch(entries)) => {
-                let answers =
-                    futures_util::future::join_all(entries.into_iter().map(|entry| self.entry(entry, peer)));
+            Err(fault) => Some(error_response(None, &fault).into()),
+            Ok(RpcMessage::Single(entry)) => self.answer_entry(entry, peer).await,
+            Ok(RpcMessage::Batch(entries)) => {
+                let answers = futures_util::future::join_all(
+                    entries.into_iter().map(|entry| self.answer_entry(entry, peer)),
+                );
                 let (texts, held): (Vec<_>, Vec<_>) =
-                    answers.await.into_iter().flatten().map(|Answered { text, held }| (text, held)).unzip();
+                    answers.await.into_iter().flatten().map(|RpcAnswer { text, held }| (text, held)).unzip();
                 let held = held.into_iter().flatten().collect();
-                (!texts.is_empty()).then(|| Answered { text: format!("[{}]", texts.join(",")), held })
+                (!texts.is_empty()).then(|| RpcAnswer { text: format!("[{}]", texts.join(",")), held })
             }
         }
     }
 
     /// The answer to a message that is too long to be read.
     #[must_use]
-    pub fn too_long(&self) -> Answered {
-        refusal(None, &self.bounds.too_long()).into()
+    pub fn too_long(&self) -> RpcAnswer {
+        error_response(None, &self.bounds.too_long()).into()
     }
 
-    async fn entry(&self, entry: Entry<'_>, peer: Peer<'_>) -> Option<Answered> {
+    async fn answer_entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<RpcAnswer> {
         match entry {
-            Err((id, fault)) => Some(refusal(id.as_ref(), &fault).into()),
-            Ok(Request { id: None, method, params }) => {
+            Err((id, fault)) => Some(error_response(id.as_ref(), &fault).into()),
+            Ok(RpcRequest { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
                     let _nobody_asked = self.call(None, &method, params, peer).await;
                 } else {
                     let method = excerpt(&method);
-                    tracing::debug!(method, "a notification of a method that needs an id was dropped");
+                    tracing::debug!(method, "a notification was dropped: its method needs an id");
                 }
                 None
             }
-            Ok(Request { id: Some(id), method, params }) => {
+            Ok(RpcRequest { id: Some(id), method, params }) => {
                 let text = self.call(Some(&id), &method, params, peer).await;
-                Some(Answered::counted(text, &id, peer.caller))
+                Some(RpcAnswer::charge(text, &id, peer.caller))
             }
         }
     }
@@ -164,14 +165,17 @@ impl Rpc {
     async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
         let Some(callback) = self.methods.method(method) else {
             let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
-            return refusal(id, &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")));
+            return error_response(
+                id,
+                &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")),
+            );
         };
         let charge = match peer.charge {
             Ok(charge) => charge.clone(),
-            Err(no_room) => return refusal(id, no_room),
+            Err(no_room) => return error_response(id, no_room),
         };
-        // jsonrpsee knows only some of the ids that JSON-RPC allows. It gets a stand-in, and the
-        // answer gets the id exactly as it came.
+        // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
+        // verbatim.
         let stand_in = jsonrpsee::types::Id::Null;
         let params = Params::new(params.map(RawValue::get)).into_owned();
         let mut extensions = Extensions::new();
@@ -186,43 +190,46 @@ impl Rpc {
             }
             MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, extensions),
             MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
-                return refusal(id, &Fault::Internal("no door has subscriptions".to_owned()));
+                return error_response(
+                    id,
+                    &Fault::Internal("the method table has no subscriptions".to_owned()),
+                );
             }
         };
         with_id(id, response.as_json().get())
     }
 }
 
-/// Puts the caller's id in the place of the stand-in. jsonrpsee writes `jsonrpc`, `id`, and then
-/// the result or error, so the stand-in is at a known place at the start.
+/// Replaces the stand-in with the caller's id. jsonrpsee writes `jsonrpc`, `id`, and then the result or error, so the
+/// stand-in is at a known place at the start.
 fn with_id(id: Option<&Id>, response: &str) -> String {
     const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
     match response.strip_prefix(STAND_IN) {
         Some(rest) => format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, id.map_or("null", Id::as_json)),
-        None => refusal(id, &Fault::Internal("the response has an unexpected form".to_owned())),
+        None => error_response(id, &Fault::Internal("the response has an unexpected form".to_owned())),
     }
 }
 
-fn refusal(id: Option<&Id>, refused: &Fault) -> String {
-    let (code, message, data) = fault::error(refused);
-    log(refused, code);
+fn error_response(id: Option<&Id>, fault: &Fault) -> String {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
     jsonrpc::error(id, code, &message, data.as_ref()).get().to_owned()
 }
 
 /// A fault as jsonrpsee's error, for a method's result.
-pub(super) fn error_object(refused: &Fault) -> ErrorObjectOwned {
-    let (code, message, data) = fault::error(refused);
-    log(refused, code);
+pub(super) fn error_object(fault: &Fault) -> ErrorObjectOwned {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
     ErrorObjectOwned::owned(i32::try_from(code).unwrap_or(-32603), message, data)
 }
 
-fn log(fault: &Fault, code: i64) {
+fn log_fault(fault: &Fault, code: i64) {
     match fault {
         Fault::Internal(detail) => tracing::error!(detail, "internal fault"),
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             tracing::debug!(intent = %receipt.intent, "the tool failed");
         }
-        // Whoever refuses says so: the executor where all its refusals pass, the governor as it decides.
+        // Logged at the origin: by the executor for its refusals, by the governor for its decisions.
         Fault::Refused { intent, blocked_by, .. } => {
             let intent = intent.map(tracing::field::display);
             tracing::debug!(intent, blocked_by = blocked_by.as_str(), "answered with a refusal");
@@ -230,13 +237,48 @@ fn log(fault: &Fault, code: i64) {
         Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
         Fault::Busy { message, .. } => tracing::debug!("{message}"),
-        Fault::ReceiptPending { intent, .. } => tracing::debug!(%intent, "a receipt waits for room"),
-        // Their messages quote what was sent.
+        Fault::ReceiptPending { intent, .. } => {
+            tracing::debug!(%intent, "a receipt waits for room in the journal")
+        }
+        // Only the code is logged: the messages quote what the caller sent.
         Fault::Parse(_)
         | Fault::InvalidRequest(_)
         | Fault::MethodNotFound(_)
         | Fault::InvalidParams { .. } => {
             tracing::debug!(code, "answered with an error");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonrpsee::RpcModule;
+    use jsonrpsee::core::RpcResult;
+
+    fn rpc() -> Rpc {
+        let mut module = RpcModule::new(());
+        let wrong = || error_object(&Fault::InvalidRequest("no".to_owned()));
+        module.register_method("right", |_, (), _| RpcResult::Ok([1])).unwrap();
+        module.register_method("wrong", move |_, (), _| RpcResult::<()>::Err(wrong())).unwrap();
+        module.register_async_method("later", |_, _, _| async { RpcResult::Ok([1]) }).unwrap();
+        Rpc::new(module.into(), JsonBounds::default(), &[])
+    }
+
+    /// The stand-in is found by the text that jsonrpsee writes around it. This reads what jsonrpsee really writes.
+    #[tokio::test]
+    async fn every_response_of_jsonrpsee_gets_the_id_that_came() {
+        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
+        let result = r#""result":[1]"#;
+        for (method, rest) in
+            [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]
+        {
+            // jsonrpsee knows none of the last two.
+            for id in ["null", "7", r#""a""#, "-1.50e3", "18446744073709551616"] {
+                let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+                let answer = rpc.answer(message.as_bytes(), &caller).await.unwrap();
+                assert_eq!(answer.text, format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}}}"#));
+            }
         }
     }
 }

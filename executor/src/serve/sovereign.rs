@@ -2,9 +2,9 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
-use super::connections::{Connection, Work};
-use super::doorway::{Arrived, DoorSettings, Doorway, Gate, in_own_name};
+use super::connections::{Connection, RequestGuard};
 use super::http::is_json;
+use super::protocol::{AuthPolicy, BufferedBody, DoorSettings, ProtocolRouter, check_call_agent};
 use crate::call::{Call, Door, Priority};
 use crate::fault::Fault;
 use crate::govern::Caller;
@@ -13,9 +13,9 @@ use crate::memory::Charge;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Happening, Watcher};
 use crate::wire::jsonrpc::Id;
-use crate::wire::sovereign::decode::{self, Form, Malformed, Request};
-use crate::wire::sovereign::encode::{self, Chunk, Reply};
-use crate::wire::sovereign::fault::{self, Failure};
+use crate::wire::sovereign::decode::{self, Request, RequestForm, SovereignDecodeError};
+use crate::wire::sovereign::encode::{self, PartialResult, Reply};
+use crate::wire::sovereign::fault::{self, SovereignError};
 use crate::wire::sovereign::skills;
 use crate::wire::strict_json::JsonBounds;
 use axum::body::{Body, Bytes};
@@ -28,7 +28,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// How many parts of a result wait for a client to take them. What comes when it takes none is left out.
+/// Partial results that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_EVENTS: usize = 256;
 
 struct Sovereign {
@@ -37,14 +37,14 @@ struct Sovereign {
     bounds: JsonBounds,
 }
 
-/// This door.
+/// The router of this door.
 #[must_use]
-pub fn doorway(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> Doorway {
-    let open_to = settings.open_to;
+pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> ProtocolRouter {
+    let access = settings.access;
     let door = Arc::new(Sovereign { executor, settings, bounds });
     let routes =
         Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
-    Doorway { routes, gate: Gate::Port(open_to) }
+    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
 }
 
 async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
@@ -54,7 +54,7 @@ async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
 async fn run(
     State(door): State<Arc<Sovereign>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(body): Extension<Arrived>,
+    Extension(body): Extension<BufferedBody>,
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
@@ -65,62 +65,68 @@ async fn run(
     let request = match body.text(&door.bounds).map(decode::request) {
         Ok(Ok(request)) => request,
         Ok(Err(malformed)) => {
-            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
-            let reply = Reply { form, id: id.unwrap_or_else(Id::fresh), skill, operation };
-            return json(StatusCode::OK, reply.failure(&fault::of(&fault)));
+            let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
+            let reply = Reply { form, id: id.unwrap_or_else(Id::random), skill, operation };
+            return json(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
         }
         Err(fault) => {
-            let id = Id::text(fault::UNKNOWN_ID);
-            let reply = Reply { form: Form::Sovereign, id, skill: None, operation: None };
-            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::of(&fault)));
+            let id = Id::from_text(fault::UNKNOWN_ID);
+            let reply = Reply { form: RequestForm::Sovereign, id, skill: None, operation: None };
+            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
         }
     };
-    let sender = Sender { caller, charge: body.charge() };
+    let context = RequestContext { caller, charge: body.charge() };
     let reply = Reply {
         form: request.form,
-        id: request.id.clone().unwrap_or_else(Id::fresh),
+        id: request.id.clone().unwrap_or_else(Id::random),
         skill: Some(request.skill.clone()),
         operation: request.operation.clone(),
     };
-    if request.stream && request.form == Form::Sovereign {
-        return streamed(door, sender, request, reply, connection.works());
+    if request.stream && request.form == RequestForm::Sovereign {
+        return stream_response(door, context, request, reply, connection.begin_request());
     }
-    let answer = door.answer(sender, request, &reply, Watcher::nobody()).await;
+    let answer = door.answer(context, request, &reply, Watcher::nobody()).await;
     json(StatusCode::OK, answer)
 }
 
-/// The caller of a request, and what the request counts for in the caller's share of memory.
-struct Sender {
+/// The caller of a request, and the request's charge against the caller's share of memory.
+struct RequestContext {
     caller: Arc<Caller>,
     charge: Charge,
 }
 
-/// The answer as lines, of which the last is the result.
-fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply, work: Work) -> Response {
-    let (parts, taken) = mpsc::channel::<Line>(MAX_UNREAD_EVENTS);
+/// The answer as lines, the last of which is the result.
+fn stream_response(
+    door: Arc<Sovereign>,
+    context: RequestContext,
+    request: Request,
+    reply: Reply,
+    work: RequestGuard,
+) -> Response {
+    let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
     let watcher = Watcher::new(move |happening| {
         let chunk = match &happening {
             Happening::Started => return,
-            Happening::Progress(progress) => Chunk::Progress(progress),
-            Happening::Log(line) => Chunk::Log(line),
-            Happening::Artifact(artifact) => Chunk::Artifact(artifact),
+            Happening::Progress(progress) => PartialResult::Progress(progress),
+            Happening::Log(line) => PartialResult::Log(line),
+            Happening::Artifact(artifact) => PartialResult::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // A client that takes nothing holds nobody up. The last line has all that was made.
-        let _nobody_takes_it = parts.try_send(Line::Part(partial.partial(chunk, index)));
+        // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
+        let _nobody_takes_it = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
     });
     tokio::spawn(async move {
-        let answer = door.answer(sender, request, &reply, watcher).await;
-        let _nobody_reads = last.send(Line::Last(answer)).await;
+        let answer = door.answer(context, request, &reply, watcher).await;
+        let _nobody_reads = last.send(StreamLine::Last(answer)).await;
     });
-    // A guest that is stuck may hold its end for longer than anybody waits: the last line ends the answer.
+    // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
     let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
         let (mut taken, work) = taken?;
         let (line, rest) = match taken.recv().await? {
-            Line::Part(line) => (line, Some((taken, work))),
-            Line::Last(line) => (line, None),
+            StreamLine::Part(line) => (line, Some((taken, work))),
+            StreamLine::Last(line) => (line, None),
         };
         Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))
     });
@@ -128,32 +134,38 @@ fn streamed(door: Arc<Sovereign>, sender: Sender, request: Request, reply: Reply
 }
 
 /// A line of a streamed answer.
-enum Line {
+enum StreamLine {
     Part(String),
     Last(String),
 }
 
 impl Sovereign {
-    async fn answer(&self, sender: Sender, request: Request, reply: &Reply, watcher: Watcher) -> String {
-        match self.ran(sender, request, watcher).await {
+    async fn answer(
+        &self,
+        context: RequestContext,
+        request: Request,
+        reply: &Reply,
+        watcher: Watcher,
+    ) -> String {
+        match self.run_call(context, request, watcher).await {
             Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
             Err(failure) => reply.failure(&failure),
         }
     }
 
-    async fn ran(
+    async fn run_call(
         &self,
-        Sender { caller, charge }: Sender,
+        RequestContext { caller, charge }: RequestContext,
         request: Request,
         watcher: Watcher,
-    ) -> Result<Arc<Receipt>, Failure> {
+    ) -> Result<Arc<Receipt>, SovereignError> {
         let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
-        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing)?;
+        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
         let failed = |fault: Fault| {
-            let failure = fault::of(&fault);
+            let failure = fault::to_error(&fault);
             if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
-                return failure.with("payload_schema", tool.arguments_schema.clone());
+                return failure.with_data("payload_schema", tool.arguments_schema.clone());
             }
             failure
         };
@@ -171,10 +183,10 @@ impl Sovereign {
             charge,
         };
         let intent = call.intent;
-        in_own_name(&self.executor, &caller, &call).map_err(failed)?;
+        check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
         let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
-        receipt.ok_or_else(|| fault::escalated(intent, risk_score))
+        receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }
 }
 

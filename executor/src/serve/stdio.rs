@@ -1,32 +1,32 @@
 //! One JSON-RPC message a line on standard input and output. Logs go to standard error.
 
-use super::lines::{Line, read_line, standard_input};
+use super::lines::{InputLine, open_stdin, read_line};
 use super::rpc::Rpc;
 use crate::govern::Caller;
 use std::io::Write;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// How many lines are worked on at once; more are not read until one is done.
+/// Lines that are handled at once; further ones are not read until one is done.
 const MAX_CONCURRENT: usize = 256;
 
-/// Serves until standard input ends, and then until every line is answered. Whoever holds the other ends is
-/// the one caller.
+/// Serves until standard input ends, and then until every line is answered. The process at the other end is the only
+/// caller.
 ///
 /// # Errors
-/// When standard input cannot be read.
+/// If standard input cannot be read.
 pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
-    let mut input = standard_input()?;
+    let mut input = open_stdin()?;
     let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
     loop {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
-            Line::End => break,
-            Line::TooLong => {
+            InputLine::End => break,
+            InputLine::TooLong => {
                 write_line(&rpc.too_long().text);
                 continue;
             }
-            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
-            Line::Whole(line) => line,
+            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
+            InputLine::Whole(line) => line,
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
@@ -41,7 +41,7 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes one whole line. A reader that is gone is no error of ours: the run was reported anyway.
+/// Writes one whole line. A closed standard output is only logged: the run is reported to the governor anyway.
 fn write_line(line: &str) {
     let mut output = std::io::stdout().lock();
     let written = output
@@ -49,6 +49,6 @@ fn write_line(line: &str) {
         .and_then(|()| output.write_all(b"\n"))
         .and_then(|()| output.flush());
     if let Err(error) = written {
-        tracing::warn!(%error, "standard output is gone");
+        tracing::warn!(%error, "standard output is closed");
     }
 }

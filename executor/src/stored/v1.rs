@@ -252,6 +252,7 @@ struct Bound<T> {
 #[serde(remote = "limit::Layer")]
 enum Layer {
     Verdict,
+    Operator,
     Condition,
     StandingPolicy,
     Tool,

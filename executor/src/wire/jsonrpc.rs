@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0 framing, shared by the doors that speak it.
 //!
-//! It guarantees that whatever reaches a method is one well-framed request, that an id comes back
-//! exactly as it came, and that a batch is refused as a whole before any of it is looked at when
-//! it is empty or too long. It knows no method and no error code of a door.
+//! Guarantees: a method receives only well-framed requests, an id is returned byte for byte, and an empty or
+//! oversized batch is rejected before any entry is examined. The module contains no method names and no error
+//! codes of a door.
 
 pub mod incoming;
 
@@ -17,35 +17,33 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The most requests in one batch.
+/// The maximum number of requests in one batch.
 pub const MAX_BATCH: usize = 16;
 
-/// An id as its caller wrote it: a string, a number or null, of at most [`Id::MAX_BYTES`].
+/// An id exactly as its caller wrote it: a string, a number or null, at most [`Id::MAX_BYTES`] long.
 #[derive(Debug, Clone)]
 pub struct Id(Box<RawValue>);
 
 impl Id {
-    /// The most bytes of an id, as JSON text with its quotes.
+    /// The maximum length of an id as JSON text, quotes included.
     pub const MAX_BYTES: usize = 128;
 
-    /// The id that a field is, for a door whose framing is its own.
-    pub(super) fn of(field: &Field<'_>) -> Result<Self, Fault> {
+    pub(super) fn from_field(field: &Field<'_>) -> Result<Self, Fault> {
         Self::read(field.raw())
     }
 
-    /// A text of ours in the place of an id.
+    /// An id made of a text of the executor's own.
     #[must_use]
-    pub fn text(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         Self(raw(&text))
     }
 
-    /// One for a request that came without, where such a request is answered.
+    /// A random UUID, for doors that must answer a request without an id.
     #[must_use]
-    pub fn fresh() -> Self {
-        Self::text(&IntentId::random().to_string())
+    pub fn random() -> Self {
+        Self::from_text(&IntentId::random().to_string())
     }
 
-    /// The id as it was written.
     pub(super) fn raw(&self) -> &RawValue {
         &self.0
     }
@@ -53,7 +51,7 @@ impl Id {
     fn read(raw: &RawValue) -> Result<Self, Fault> {
         let text = raw.get();
         if !text.starts_with(|c: char| matches!(c, '"' | '-' | '0'..='9' | 'n')) {
-            return Err(refused("`id` must be a string, a number or null"));
+            return Err(invalid_request("`id` must be a string, a number or null"));
         }
         if text.len() > Self::MAX_BYTES {
             return Err(Fault::InvalidRequest(format!("`id` is longer than {} bytes", Self::MAX_BYTES)));
@@ -73,7 +71,7 @@ impl Id {
         self.0.get()
     }
 
-    /// Whether it is `null`, with which an answer can be told from no other.
+    /// Returns `true` for `null`, which cannot tell one answer from another.
     #[must_use]
     pub fn is_null(&self) -> bool {
         self.as_json() == "null"
@@ -81,7 +79,7 @@ impl Id {
 }
 
 impl PartialEq for Id {
-    /// By the text: `1` and `1.0` are two ids.
+    /// Compares the text: `1` and `1.0` are different ids.
     fn eq(&self, other: &Self) -> bool {
         self.as_json() == other.as_json()
     }
@@ -89,73 +87,77 @@ impl PartialEq for Id {
 
 impl Eq for Id {}
 
-/// One well-framed request.
+/// A well-framed request.
 #[derive(Debug, Clone)]
-pub struct Request<'a> {
-    /// The id to answer with; `None` is a notification, which is never answered.
+pub struct RpcRequest<'a> {
+    /// The id of the answer; `None` marks a notification, which is never answered.
     pub id: Option<Id>,
-    /// The method, as sent.
+    /// The method, verbatim.
     pub method: Cow<'a, str>,
-    /// The parameters, an object or an array.
+    /// The parameters, verbatim: an object or an array.
     pub params: Option<&'a RawValue>,
 }
 
-/// A request, or why it is none, with its id as far as that could be read.
-pub type Entry<'a> = Result<Request<'a>, (Option<Id>, Fault)>;
+/// A request, or its id (if readable) and the reason why it is rejected.
+pub type RequestEntry<'a> = Result<RpcRequest<'a>, (Option<Id>, Fault)>;
 
-/// A body of JSON-RPC.
+/// The content of a JSON-RPC message.
 #[derive(Debug)]
-pub enum Body<'a> {
+pub enum RpcMessage<'a> {
     /// A single request, answered by a single object.
-    One(Entry<'a>),
-    /// A batch of at least one, answered by an array without the notifications.
-    Batch(Vec<Entry<'a>>),
+    Single(RequestEntry<'a>),
+    /// At least one entry, answered by an array without the notifications.
+    Batch(Vec<RequestEntry<'a>>),
 }
 
 /// Reads the framing of a body that has passed [`super::strict_json::check`].
 ///
 /// # Errors
-/// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]` and for a batch of
-/// more than `max_batch`; then nothing of it runs. [`Fault::Parse`] for text that is not JSON.
-pub fn decode(text: &str, max_batch: usize) -> Result<Body<'_>, Fault> {
+/// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]`, and for a batch of more than
+/// `max_batch`, of which no entry runs. [`Fault::Parse`] for text that is not JSON.
+pub fn decode(text: &str, max_batch: usize) -> Result<RpcMessage<'_>, Fault> {
     match text.trim_start().bytes().next() {
         Some(b'{') => {
-            let members: Members<'_> = serde_json::from_str(text).map_err(|error| framing(&error))?;
-            Ok(Body::One(members.into_request()))
+            let members: RequestMembers<'_> =
+                serde_json::from_str(text).map_err(|error| framing_error(&error))?;
+            Ok(RpcMessage::Single(members.into_request()))
         }
-        Some(b'[') => batch(text, max_batch).map(Body::Batch),
+        Some(b'[') => decode_batch(text, max_batch).map(RpcMessage::Batch),
         Some(_) | None => Err(serde_json::from_str::<IgnoredAny>(text).map_or_else(
-            |error| framing(&error),
-            |_| refused("a request is an object, or an array of them"),
+            |error| framing_error(&error),
+            |_| invalid_request("a request must be an object or an array of objects"),
         )),
     }
 }
 
-fn batch(text: &str, max_batch: usize) -> Result<Vec<Entry<'_>>, Fault> {
+fn decode_batch(text: &str, max_batch: usize) -> Result<Vec<RequestEntry<'_>>, Fault> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let entries = reader.deserialize_seq(AtMost(max_batch)).map_err(|error| framing(&error))?;
-    reader.end().map_err(|error| framing(&error))?;
+    let entries = reader.deserialize_seq(BoundedBatch(max_batch)).map_err(|error| framing_error(&error))?;
+    reader.end().map_err(|error| framing_error(&error))?;
     match entries {
-        None => Err(Fault::InvalidRequest(format!("a batch holds at most {max_batch} requests"))),
-        Some(entries) if entries.is_empty() => Err(refused("a batch holds at least one request")),
-        Some(entries) => Ok(entries.into_iter().map(entry).collect()),
+        None => Err(Fault::InvalidRequest(format!("a batch may contain at most {max_batch} requests"))),
+        Some(entries) if entries.is_empty() => {
+            Err(invalid_request("a batch must contain at least one request"))
+        }
+        Some(entries) => Ok(entries.into_iter().map(decode_entry).collect()),
     }
 }
 
-fn entry(raw: &RawValue) -> Entry<'_> {
+fn decode_entry(raw: &RawValue) -> RequestEntry<'_> {
     if !raw.get().starts_with('{') {
-        return Err((None, refused("a request is an object")));
+        return Err((None, invalid_request("a request is an object")));
     }
-    let members: Members<'_> = serde_json::from_str(raw.get()).map_err(|error| (None, framing(&error)))?;
+    let members: RequestMembers<'_> =
+        serde_json::from_str(raw.get()).map_err(|error| (None, framing_error(&error)))?;
     members.into_request()
 }
 
-fn refused(message: &str) -> Fault {
+fn invalid_request(message: &str) -> Fault {
     Fault::InvalidRequest(message.to_owned())
 }
 
-/// The text of a serde error can hold any amount of input, so only its place is told.
-fn framing(error: &serde_json::Error) -> Fault {
+/// The message of a serde error can quote any amount of input, so only its position is reported.
+fn framing_error(error: &serde_json::Error) -> Fault {
     let place = format!("at line {} column {}", error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Data => Fault::InvalidRequest(format!("not a request {place}")),
@@ -165,10 +167,10 @@ fn framing(error: &serde_json::Error) -> Fault {
     }
 }
 
-/// The entries of an array; `None` when there are more than allowed, which are then not kept.
-struct AtMost(usize);
+/// Collects the entries of an array; `None` when there are more than allowed, which are skipped and not stored.
+struct BoundedBatch(usize);
 
-impl<'de> Visitor<'de> for AtMost {
+impl<'de> Visitor<'de> for BoundedBatch {
     type Value = Option<Vec<&'de RawValue>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,88 +193,89 @@ impl<'de> Visitor<'de> for AtMost {
     }
 }
 
-/// The members of a request object. Others are ignored, as JSON-RPC does not forbid them.
+/// The members of a request object. Unknown ones are ignored, because JSON-RPC does not forbid them.
 #[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
+struct RequestMembers<'a> {
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     params: Option<&'a RawValue>,
 }
 
-/// A member that is there, even as `null`: `"id": null` is not a notification.
-fn present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
+/// Distinguishes `null` from an absent member: `"id": null` is not a notification.
+fn deserialize_present<'de, D: Deserializer<'de>>(reader: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(reader).map(Some)
 }
 
-impl<'a> Members<'a> {
-    fn into_request(self) -> Entry<'a> {
+impl<'a> RequestMembers<'a> {
+    fn into_request(self) -> RequestEntry<'a> {
         let Self { jsonrpc, id, method, params } = self;
         let id = id.map(Id::read).transpose().map_err(|fault| (None, fault))?;
-        match Self::checked(jsonrpc, method, params) {
-            Ok((method, params)) => Ok(Request { id, method, params }),
+        match Self::check(jsonrpc, method, params) {
+            Ok((method, params)) => Ok(RpcRequest { id, method, params }),
             Err(fault) => Err((id, fault)),
         }
     }
 
-    fn checked(
+    fn check(
         jsonrpc: Option<&RawValue>,
         method: Option<&'a RawValue>,
         params: Option<&'a RawValue>,
     ) -> Result<(Cow<'a, str>, Option<&'a RawValue>), Fault> {
-        if jsonrpc.and_then(string).as_deref() != Some("2.0") {
-            return Err(refused("`jsonrpc` must be \"2.0\""));
+        if jsonrpc.and_then(parse_string).as_deref() != Some("2.0") {
+            return Err(invalid_request("`jsonrpc` must be \"2.0\""));
         }
-        let method = method.and_then(string).ok_or_else(|| refused("`method` must be a string"))?;
+        let method =
+            method.and_then(parse_string).ok_or_else(|| invalid_request("`method` must be a string"))?;
         let structured = |raw: &RawValue| raw.get().starts_with(['{', '[']);
         if !params.is_none_or(structured) {
-            return Err(refused("`params` must be an object or an array"));
+            return Err(invalid_request("`params` must be an object or an array"));
         }
         Ok((method, params))
     }
 }
 
-/// The string that a raw value holds, borrowed when it has no escape.
-fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
+/// The decoded string, borrowed if it has no escapes.
+fn parse_string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
     serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
-/// A response with a result.
+/// A response with a result, as JSON text.
 #[must_use]
 pub fn success(id: &Id, result: &RawValue) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Success<'a> {
+    struct SuccessResponse<'a> {
         jsonrpc: &'static str,
         result: &'a RawValue,
         id: &'a RawValue,
     }
-    raw(&Success { jsonrpc: "2.0", result, id: &id.0 })
+    raw(&SuccessResponse { jsonrpc: "2.0", result, id: &id.0 })
 }
 
-/// A response with an error; without an id, as after a body that could not be read, it is null.
+/// An error response as JSON text. The id is null when the request was unreadable.
 #[must_use]
 pub fn error(id: Option<&Id>, code: i64, message: &str, data: Option<&Value>) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Failure<'a> {
+    struct ErrorResponse<'a> {
         jsonrpc: &'static str,
-        error: Reason<'a>,
+        error: ErrorObject<'a>,
         id: &'a RawValue,
     }
     #[derive(Serialize)]
-    struct Reason<'a> {
+    struct ErrorObject<'a> {
         code: i64,
         message: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         data: Option<&'a Value>,
     }
     let id = id.map_or(RawValue::NULL, |id| &id.0);
-    raw(&Failure { jsonrpc: "2.0", error: Reason { code, message, data }, id })
+    raw(&ErrorResponse { jsonrpc: "2.0", error: ErrorObject { code, message, data }, id })
 }
 
 #[cfg(test)]

@@ -1,52 +1,52 @@
-//! The public keys of whoever issues JSON Web Tokens, as identity providers give them out: one key as JSON
-//! (RFC 7517, RFC 7518, RFC 8037), or a set of them.
+//! The public keys of issuers of JSON Web Tokens, as identity providers publish them: one key as JSON (RFC
+//! 7517, RFC 7518, RFC 8037), or a set of keys.
 //!
-//! The kind of a key decides the one algorithm that it verifies. Keys that are for something else, such as
-//! encryption, or of another kind are passed over, as RFC 7517 (section 5) says of sets. One that is of a kind
-//! here and cannot be used is refused, and so is whatever is no public key.
+//! The kind of a key determines its only algorithm. Keys of other kinds or for other purposes, such as
+//! encryption, are skipped, as RFC 7517 (section 5) requires of sets. An unusable key of a supported kind is
+//! rejected, and so is anything that is not a public key.
 
 use super::field::{Field, Object};
-use super::jwk::{bytes, key_id};
+use super::jwk::{decode_key_bytes, parse_key_id};
 use super::jwt::Algorithm;
 use super::strict_json::{self, JsonBounds};
 use crate::fault::Fault;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-/// How many bits the modulus of an RSA key may have.
+/// The accepted sizes of an RSA modulus, in bits.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
-/// The most bytes of the exponent of an RSA key.
+/// The maximum size of an RSA exponent, in bytes.
 const MAX_EXPONENT_BYTES: usize = 4;
 
-/// A key that verifies tokens.
+/// A key that verifies tokens, with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenJwk {
-    /// The name that its issuer gave it.
+    /// The id that its issuer chose.
     pub kid: Option<String>,
-    /// The key.
+    /// The key material.
     pub key: PublicKey,
 }
 
-/// The kinds of keys. Whether a point is one of its curve is not looked at here.
+/// The supported kinds of keys. No check is made here that a point lies on its curve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicKey {
-    /// An Ed25519 key as RFC 8032 encodes it.
+    /// An Ed25519 key.
     Ed25519 {
-        /// The point.
+        /// The point as RFC 8032 encodes it.
         x: [u8; 32],
     },
-    /// A point of P-256.
+    /// A point on P-256.
     P256 {
-        /// Its first coordinate, big-endian.
+        /// The first coordinate, big-endian.
         x: [u8; 32],
-        /// Its second coordinate, likewise.
+        /// The second coordinate, big-endian.
         y: [u8; 32],
     },
-    /// An RSA key, big-endian without leading zeros.
+    /// An RSA key; numbers are big-endian without leading zeros.
     Rsa {
-        /// The modulus: odd, of 2048 to 8192 bits.
+        /// The modulus: odd, 2048 to 8192 bits.
         n: Vec<u8>,
-        /// The exponent: odd, at least 3, of 4 bytes at most.
+        /// The exponent: odd, at least 3, at most 4 bytes.
         e: Vec<u8>,
     },
 }
@@ -63,98 +63,118 @@ impl PublicKey {
     }
 }
 
-/// Reads a key, or a set of keys, and gives those that verify tokens.
+/// Reads a key or a set of keys, and returns those that verify tokens.
 ///
 /// # Errors
-/// [`Fault::InvalidParams`] with a pointer to a key that cannot be used, or is not public; [`Fault::Parse`]
-/// for text that is not JSON.
-pub fn keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
+/// [`Fault::InvalidParams`] with a pointer to a key that is unusable or not public; [`Fault::Parse`] for text
+/// that is not JSON.
+pub fn decode_keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(field) = object.take("jwks_uri")? {
-        return Err(
-            field.refused(&"this is a discovery document: take the set of keys from the place that it names")
-        );
+        return Err(field.invalid(
+            &"this is a discovery document: download the key set from the `jwks_uri` that it names",
+        ));
     }
     match object.take("keys")? {
-        Some(set) => {
-            set.list()?.into_iter().filter_map(|field| field.object().and_then(key).transpose()).collect()
-        }
-        None => Ok(key(object)?.into_iter().collect()),
+        Some(set) => set
+            .list()?
+            .into_iter()
+            .filter_map(|field| field.object().and_then(decode_key).transpose())
+            .collect(),
+        None => Ok(decode_key(object)?.into_iter().collect()),
     }
 }
 
-/// One key; `None` when it is not one to verify tokens with.
-fn key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
+/// One key; `None` when it cannot verify tokens.
+fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     for secret in ["d", "k"] {
         if let Some(field) = object.take(secret)? {
             return Err(
-                field.refused(&"this is a private key or a shared secret, and only public keys belong here")
+                field.invalid(&"this is a private key or a shared secret, and only public keys belong here")
             );
         }
     }
-    if !is_to_verify(&mut object)? {
+    if !is_for_verification(&mut object)? {
         return Ok(None);
     }
-    let kind = object.need("kty")?.text()?;
-    let curve = object.take("crv")?.map(|field| field.text()).transpose()?;
+    let kind = object.require("kty")?.string()?;
+    let curve = object.take("crv")?.map(|field| field.string()).transpose()?;
     let key = match (&*kind, curve.as_deref()) {
-        ("OKP", Some("Ed25519")) => PublicKey::Ed25519 { x: object.need("x")?.parsed(coordinate)? },
-        ("EC", Some("P-256")) => PublicKey::P256 {
-            x: object.need("x")?.parsed(coordinate)?,
-            y: object.need("y")?.parsed(coordinate)?,
-        },
-        ("RSA", None) => {
-            PublicKey::Rsa { n: object.need("n")?.parsed(modulus)?, e: object.need("e")?.parsed(exponent)? }
+        ("OKP", Some("Ed25519")) => {
+            PublicKey::Ed25519 { x: object.require("x")?.parse_with(parse_coordinate)? }
         }
-        // Of a kind that is not used here.
+        ("EC", Some("P-256")) => PublicKey::P256 {
+            x: object.require("x")?.parse_with(parse_coordinate)?,
+            y: object.require("y")?.parse_with(parse_coordinate)?,
+        },
+        ("RSA", None) => PublicKey::Rsa {
+            n: object.require("n")?.parse_with(parse_modulus)?,
+            e: object.require("e")?.parse_with(parse_exponent)?,
+        },
+        // An unsupported kind.
         (_, _) => return Ok(None),
     };
     if let Some(algorithm) = object.take("alg")? {
-        let algorithm = algorithm.text()?;
+        let algorithm = algorithm.string()?;
         if !Algorithm::NAMES.contains(&(&*algorithm, key.algorithm())) {
             return Ok(None);
         }
     }
-    Ok(Some(TokenJwk { kid: object.take("kid")?.map(|field| field.parsed(key_id)).transpose()?, key }))
+    Ok(Some(TokenJwk {
+        kid: object.take("kid")?.map(|field| field.parse_with(parse_key_id)).transpose()?,
+        key,
+    }))
 }
 
-/// Whether a key is for signatures, as far as it says.
-fn is_to_verify(object: &mut Object<'_>) -> Result<bool, Fault> {
-    let used = object.take("use")?.map(|field: Field<'_>| field.text()).transpose()?;
-    let operations = object.take("key_ops")?.map(Field::texts).transpose()?;
+/// `true` unless `use` or `key_ops` excludes verification.
+fn is_for_verification(object: &mut Object<'_>) -> Result<bool, Fault> {
+    let used = object.take("use")?.map(|field: Field<'_>| field.string()).transpose()?;
+    let operations = object.take("key_ops")?.map(Field::strings).transpose()?;
     let verifies = |operations: Vec<String>| operations.iter().any(|operation| operation == "verify");
     Ok(used.is_none_or(|used| used == "sig") && operations.is_none_or(verifies))
 }
 
-fn coordinate(text: &str) -> Result<[u8; 32], &'static str> {
-    bytes(text).ok_or("has to be 32 bytes in base64url")
+/// The problem of a part of an RSA key, as the end of a sentence about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum RsaKeyError {
+    #[error("must be a number in base64url")]
+    NotANumber,
+    #[error("must be an odd number without leading zeros")]
+    NotOdd,
+    #[error("has {0} bits, and keys of {least} to {most} are used", least = MODULUS_BITS.start(), most = MODULUS_BITS.end())]
+    Modulus(usize),
+    #[error("must be at least 3, and at most {MAX_EXPONENT_BYTES} bytes long")]
+    Exponent,
 }
 
-fn modulus(text: &str) -> Result<Vec<u8>, String> {
-    let n = odd_number(text)?;
+fn parse_coordinate(text: &str) -> Result<[u8; 32], &'static str> {
+    decode_key_bytes(text).ok_or("must be 32 bytes in base64url")
+}
+
+fn parse_modulus(text: &str) -> Result<Vec<u8>, RsaKeyError> {
+    let n = parse_odd_number(text)?;
     let leading = n.first().map_or(0, |byte| byte.leading_zeros());
     let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading).unwrap_or(usize::MAX));
     if MODULUS_BITS.contains(&bits) {
         return Ok(n);
     }
-    let (least, most) = (MODULUS_BITS.start(), MODULUS_BITS.end());
-    Err(format!("has {bits} bits, and keys of {least} to {most} are used"))
+    Err(RsaKeyError::Modulus(bits))
 }
 
-fn exponent(text: &str) -> Result<Vec<u8>, String> {
-    let e = odd_number(text)?;
+fn parse_exponent(text: &str) -> Result<Vec<u8>, RsaKeyError> {
+    let e = parse_odd_number(text)?;
     if e.len() <= MAX_EXPONENT_BYTES && e != [1] {
         return Ok(e);
     }
-    Err(format!("has to be at least 3, and of {MAX_EXPONENT_BYTES} bytes at most"))
+    Err(RsaKeyError::Exponent)
 }
 
-/// A `Base64urlUInt` of RFC 7518: in as few bytes as it needs.
-fn odd_number(text: &str) -> Result<Vec<u8>, String> {
-    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| "has to be a number in base64url")?;
+/// A `Base64urlUInt` of RFC 7518, in the minimum number of bytes.
+fn parse_odd_number(text: &str) -> Result<Vec<u8>, RsaKeyError> {
+    let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| RsaKeyError::NotANumber)?;
     let shortest = number.first().is_some_and(|first| *first != 0);
     let odd = number.last().is_some_and(|last| last % 2 == 1);
-    if shortest && odd { Ok(number) } else { Err("has to be an odd number without leading zeros".to_owned()) }
+    if shortest && odd { Ok(number) } else { Err(RsaKeyError::NotOdd) }
 }
 
 #[cfg(test)]
@@ -164,7 +184,7 @@ mod tests {
     const X: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
 
     fn read(text: &str) -> Result<Vec<TokenJwk>, String> {
-        keys(text.as_bytes()).map_err(|fault| format!("{fault:?}"))
+        decode_keys(text.as_bytes()).map_err(|fault| format!("{fault:?}"))
     }
 
     fn rsa(n: &[u8], e: &[u8]) -> String {
@@ -191,7 +211,7 @@ mod tests {
             ]}}"#
         );
         let keys = read(&set).unwrap();
-        let point = bytes(X).unwrap();
+        let point = decode_key_bytes(X).unwrap();
         let named = |kid: &str, key| TokenJwk { kid: Some(kid.to_owned()), key };
         assert_eq!(
             keys,

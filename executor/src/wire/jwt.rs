@@ -1,9 +1,9 @@
-//! The two JSON texts inside a JSON Web Token (RFC 7519) of a caller: its header, and its claims.
+//! The two JSON texts inside a caller's JSON Web Token (RFC 7519): its header and its claims.
 //!
-//! Both are held to [`strict_json::check`] here, because they came encoded and nobody has looked at them.
-//! Members that are not known are passed over, as RFC 7515 and RFC 7519 say: identity providers put many into
-//! their tokens, and what a caller may do stands in the executor's own list. Keys and addresses that a header
-//! brings along (`jwk`, `jku`, `x5c`, `x5u`) are among those.
+//! Both pass [`strict_json::check`] here, because they arrive encoded and no earlier layer has checked them.
+//! Unknown members are ignored, as RFC 7515 and RFC 7519 require: identity providers add many, and the caller's
+//! permissions come from the executor's own list. Keys and addresses in a header (`jwk`, `jku`, `x5c`, `x5u`)
+//! are among the ignored members.
 
 use crate::fault::Fault;
 use crate::ident::Issuer;
@@ -11,10 +11,10 @@ use crate::wire::field::Object;
 use crate::wire::strict_json::{self, JsonBounds};
 use time::OffsetDateTime;
 
-/// The algorithms by which tokens are signed. Each kind of key has one.
+/// The accepted signature algorithms, one for each kind of key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Ed25519 (RFC 8037); `Ed25519` is the name that RFC 9864 gives to the same.
+    /// Ed25519 (RFC 8037), also named `Ed25519` (RFC 9864).
     EdDsa,
     /// ECDSA over P-256 with SHA-256.
     Es256,
@@ -23,12 +23,12 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Every name, with what it stands for. Other algorithms have none here: not `none`, and none that would
-    /// take a public key for a shared secret.
+    /// The accepted names. `none` is absent, and so is every algorithm that would use a public key as a shared
+    /// secret.
     pub(super) const NAMES: [(&'static str, Self); 4] =
         [("EdDSA", Self::EdDsa), ("Ed25519", Self::EdDsa), ("ES256", Self::Es256), ("RS256", Self::Rs256)];
 
-    /// The name that most libraries write.
+    /// The most common name of the algorithm.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,67 +39,67 @@ impl Algorithm {
     }
 }
 
-/// What a header says of the key, which decides.
+/// The part of a header that selects a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// `alg`: what the key's own algorithm has to be.
+pub struct TokenHeader {
+    /// `alg`, which must equal the key's own algorithm.
     pub algorithm: Algorithm,
-    /// `kid`: which key it is.
+    /// `kid`.
     pub key: Option<String>,
 }
 
-/// What a token says, once its signature is known to be good.
+/// The claims of a token. They count only after its signature has been verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims {
-    /// `iss`: who issued it.
+pub struct TokenClaims {
+    /// `iss`.
     pub issuer: Issuer,
-    /// `sub`: whom it is about.
+    /// `sub`: the identity that the issuer vouches for.
     pub subject: String,
-    /// `aud`: whom it is for.
+    /// `aud`: the services that it is meant for.
     pub audiences: Vec<String>,
-    /// `exp`: not to be used from then on.
+    /// `exp`: the token is invalid from this time on.
     pub expires_at: OffsetDateTime,
-    /// `nbf`: not to be used before.
+    /// `nbf`: the token is invalid before this time.
     pub not_before: Option<OffsetDateTime>,
-    /// `iat`: when it was issued.
+    /// `iat`: the time of issue.
     pub issued_at: Option<OffsetDateTime>,
 }
 
 /// Reads the header of a token.
 ///
-/// `typ` is `JWT`, that of access tokens (RFC 9068), or not there; `crit` is refused, because nothing that it
-/// could ask for is understood.
+/// `typ` is absent, `JWT`, or that of access tokens (RFC 9068). `crit` is rejected, because this reader
+/// implements no extension.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
-pub fn header(text: &[u8]) -> Result<Header, Fault> {
+pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(critical) = object.take("crit")? {
-        return Err(critical.refused(&"no extension is known here"));
+        return Err(critical.invalid(&"this executor supports no extensions"));
     }
     let types = [("JWT", ()), ("at+jwt", ()), ("application/at+jwt", ())];
-    object.take("typ")?.map(|field| field.word(&types)).transpose()?;
-    Ok(Header {
-        algorithm: object.need("alg")?.word(&Algorithm::NAMES)?,
-        key: object.take("kid")?.map(|field| field.text()).transpose()?,
+    object.take("typ")?.map(|field| field.enum_value(&types)).transpose()?;
+    Ok(TokenHeader {
+        algorithm: object.require("alg")?.enum_value(&Algorithm::NAMES)?,
+        key: object.take("kid")?.map(|field| field.string()).transpose()?,
     })
 }
 
 /// Reads the claims of a token. Times are in whole seconds.
 ///
 /// # Errors
-/// As [`header`], with pointers into the claims.
-pub fn claims(text: &[u8]) -> Result<Claims, Fault> {
+/// As [`decode_header`], with pointers into the claims.
+pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
-    let audiences = object.need("aud")?;
+    let audiences = object.require("aud")?;
     let several = audiences.raw().get().starts_with('[');
-    Ok(Claims {
-        issuer: object.need("iss")?.parsed(Issuer::parse)?,
-        subject: object.need("sub")?.text()?,
-        audiences: if several { audiences.texts()? } else { vec![audiences.text()?] },
-        expires_at: object.need("exp")?.second()?,
-        not_before: object.take("nbf")?.map(|field| field.second()).transpose()?,
-        issued_at: object.take("iat")?.map(|field| field.second()).transpose()?,
+    Ok(TokenClaims {
+        issuer: object.require("iss")?.parse_with(Issuer::parse)?,
+        subject: object.require("sub")?.string()?,
+        audiences: if several { audiences.strings()? } else { vec![audiences.string()?] },
+        expires_at: object.require("exp")?.timestamp()?,
+        not_before: object.take("nbf")?.map(|field| field.timestamp()).transpose()?,
+        issued_at: object.take("iat")?.map(|field| field.timestamp()).transpose()?,
     })
 }
 
@@ -107,17 +107,17 @@ pub fn claims(text: &[u8]) -> Result<Claims, Fault> {
 mod tests {
     use super::*;
 
-    fn said<T>(read: Result<T, Fault>) -> Result<T, String> {
+    fn describe<T>(read: Result<T, Fault>) -> Result<T, String> {
         read.map_err(|fault| format!("{fault:?}"))
     }
 
     #[test]
     fn a_header_names_one_algorithm_and_nothing_that_is_critical() {
-        let read = |text: &str| said(header(text.as_bytes()));
+        let read = |text: &str| describe(decode_header(text.as_bytes()));
         let whole =
             r#"{"alg":"ES256","typ":"at+jwt","kid":"1","jku":"https://a.example","x5c":["A"],"jwk":{}}"#;
-        assert_eq!(read(whole), Ok(Header { algorithm: Algorithm::Es256, key: Some("1".to_owned()) }));
-        assert_eq!(read(r#"{"alg":"Ed25519"}"#), Ok(Header { algorithm: Algorithm::EdDsa, key: None }));
+        assert_eq!(read(whole), Ok(TokenHeader { algorithm: Algorithm::Es256, key: Some("1".to_owned()) }));
+        assert_eq!(read(r#"{"alg":"Ed25519"}"#), Ok(TokenHeader { algorithm: Algorithm::EdDsa, key: None }));
         for (text, words) in [
             (r#"{"alg":"none"}"#, "`alg`"),
             (r#"{"alg":"HS256"}"#, "`alg`"),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn claims_are_read_as_they_are_written() {
-        let read = |text: &str| said(claims(text.as_bytes()));
+        let read = |text: &str| describe(decode_claims(text.as_bytes()));
         let whole =
             read(r#"{"iss":"a","sub":"b","aud":"c","exp":10,"nbf":1,"iat":2,"scope":"all","x":{}}"#).unwrap();
         assert_eq!(

@@ -10,8 +10,8 @@ pub(crate) fn a2e(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     match a2e::decode::message(text) {
         Ok(message) => is_what_was_written(&message, text),
-        Err(a2e::decode::Malformed::Ignored { kind }) => assert!(kind.len() < 1024),
-        Err(a2e::decode::Malformed::Refused { id, handshake: _, failure }) => {
+        Err(a2e::decode::A2eDecodeError::Ignored { kind }) => assert!(kind.len() < 1024),
+        Err(a2e::decode::A2eDecodeError::Refused { id, handshake: _, failure }) => {
             assert_ne!(failure.code, a2e::fault::Code::ParseError);
             let answer = a2e::encode::error(id.as_deref(), &failure, 0.0);
             assert!(answer.len() < 4096 && !answer.contains('\n'), "{answer}");
@@ -24,32 +24,32 @@ pub(crate) fn a2e(body: &[u8]) {
     }
 }
 
-fn is_what_was_written(message: &a2e::decode::Message, text: &str) {
-    use a2e::decode::{Body, Message};
+fn is_what_was_written(message: &a2e::decode::AgentMessage, text: &str) {
+    use a2e::decode::{AgentMessage, MessageBody};
     let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
     let word = |name: &str| members.get(name).and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
     let seconds = |default: u64| members.get("timeout").map_or(default, |raw| raw.get().parse().unwrap());
     let versions = [word("a2e"), word("version")];
     assert!(versions.iter().flatten().all(|version| version == a2e::VERSION), "{versions:?}");
     assert!(members.contains_key("a2e") || members.contains_key("version"));
-    let Message { id, body } = message;
+    let AgentMessage { id, body } = message;
     assert_eq!(word("id").as_ref(), Some(id));
     let kind = word("type").unwrap();
     match body {
-        Body::Ping => assert_eq!(kind, "ping"),
-        Body::Shutdown(timeout) => {
+        MessageBody::Ping => assert_eq!(kind, "ping"),
+        MessageBody::Shutdown(timeout) => {
             assert_eq!((kind.as_str(), timeout.seconds()), ("shutdown", seconds(10)));
         }
-        Body::Handshake(handshake) => {
+        MessageBody::Handshake(handshake) => {
             assert_eq!(kind, "handshake/req");
             assert_eq!(word("agent_id").unwrap_or_default(), handshake.agent_id);
             assert_eq!(word("auth_token").unwrap_or_default(), handshake.auth_token);
         }
-        Body::ToolList(filter) => {
+        MessageBody::ToolList(filter) => {
             assert_eq!(kind, "tool/list/req");
             assert_eq!(word("query").unwrap_or_default(), filter.query);
         }
-        Body::ToolCall(call) => {
+        MessageBody::ToolCall(call) => {
             assert_eq!(kind, "tool/call/req");
             assert_eq!(word("tool_name").as_ref(), Some(&call.tool_name));
             assert_eq!(seconds(30), call.timeout.seconds());
@@ -60,9 +60,9 @@ fn is_what_was_written(message: &a2e::decode::Message, text: &str) {
                 assert_eq!(digits(&intent.to_string()), digits(id));
             }
         }
-        Body::Other { kind: other, capability } => {
+        MessageBody::Other { kind: other, capability } => {
             assert_eq!(&kind, other);
-            assert!(!capability.is_some_and(a2e::means_tools), "{kind}");
+            assert!(!capability.is_some_and(a2e::is_tools_capability), "{kind}");
         }
     }
 }

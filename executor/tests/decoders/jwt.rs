@@ -75,12 +75,12 @@ pub(crate) fn jwt(body: &[u8]) {
             let text = compact(key, good_header().to_string().as_bytes(), rest);
             assert!(!is_taken(text.as_bytes()) || says_enough(rest), "{text}");
             assert!(text.len() <= MAX_BYTES || !is_taken(text.as_bytes()), "{text}");
-            let _read = jwt::claims(rest);
+            let _read = jwt::decode_claims(rest);
         }
         3 => {
             let text = compact(key, rest, good_claims().to_string().as_bytes());
             assert!(!is_taken(text.as_bytes()) || names_the_key(rest), "{text}");
-            let _read = jwt::header(rest);
+            let _read = jwt::decode_header(rest);
         }
         _ => keys(rest),
     }
@@ -119,7 +119,7 @@ fn names_the_key(header: &[u8]) -> bool {
 
 /// A key is as large as its algorithm says, and no private one is among them.
 fn keys(text: &[u8]) {
-    let Ok(keys) = jwks::keys(text) else { return };
+    let Ok(keys) = jwks::decode_keys(text) else { return };
     let Ok(said) = serde_json::from_slice::<Value>(text) else { return };
     let all = match &said["keys"] {
         Value::Array(keys) => keys.clone(),

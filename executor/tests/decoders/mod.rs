@@ -13,16 +13,16 @@ pub(crate) use jwt::{jwt, the_good_token_is_taken};
 pub(crate) use sovereign::sovereign;
 
 use a2g_executor::call::Call;
-use a2g_executor::capability::{Area, Ceilings, Claims, Grant, HostClaims, Tree};
+use a2g_executor::capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, Tree};
 use a2g_executor::fault::Fault;
-use a2g_executor::govern::{AcceptUnsigned, Admission, Authentic, Trust, TrustSettings, admit};
+use a2g_executor::govern::{AcceptUnsigned, Admission, Trust, TrustSettings, VerifiedVerdict, admit};
 use a2g_executor::ident::{AgentDid, IntentId};
-use a2g_executor::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
 use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_executor::verdict::{Decision, Proof, Verdict};
 use a2g_executor::wire::a2a;
 use a2g_executor::wire::a2g::{decode, encode};
-use a2g_executor::wire::jsonrpc::{self, Body, MAX_BATCH};
+use a2g_executor::wire::jsonrpc::{self, MAX_BATCH, RpcMessage};
 use a2g_executor::wire::nexus;
 use a2g_executor::wire::nexus::keys::AgentKeys;
 use a2g_executor::wire::nexus::message::SignatureScope;
@@ -52,7 +52,8 @@ pub(crate) fn a2a(body: &[u8]) {
     assert!(!id.as_json().contains(['.', '{', '[']) || id.as_json().starts_with('"'), "{id:?}");
     let sent = match read {
         Err(fault) => {
-            let answer = a2a::fault::of(&fault.into(), a2a::Dialect::A2a).response(&id, a2a::Dialect::A2a);
+            let answer =
+                a2a::fault::to_error(&fault.into(), a2a::Dialect::A2a).response(&id, a2a::Dialect::A2a);
             let answer = serde_json::from_str::<Value>(&answer).unwrap();
             assert!(answer["error"]["code"].as_i64().is_some_and(|code| code <= -32000), "{answer}");
             return;
@@ -90,15 +91,15 @@ pub(crate) fn strict_json(body: &[u8]) {
     assert_eq!(text.as_bytes(), body);
     match jsonrpc::decode(text, MAX_BATCH) {
         Err(fault) => assert!(!matches!(fault, Fault::Parse(_)), "{fault:?}"),
-        Ok(Body::One(entry)) => framed(&entry),
-        Ok(Body::Batch(entries)) => {
+        Ok(RpcMessage::Single(entry)) => framed(&entry),
+        Ok(RpcMessage::Batch(entries)) => {
             assert!((1..=MAX_BATCH).contains(&entries.len()));
             entries.iter().for_each(framed);
         }
     }
 }
 
-fn framed(entry: &jsonrpc::Entry<'_>) {
+fn framed(entry: &jsonrpc::RequestEntry<'_>) {
     let id = match entry {
         Ok(request) => request.id.as_ref(),
         Err((id, fault)) => {
@@ -194,7 +195,7 @@ pub(crate) fn nexus(body: &[u8]) {
     static OTHER: LazyLock<AgentKeys> = LazyLock::new(|| AgentKeys::new(b"other", Some(&[8; 32])).unwrap());
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     let Ok(envelope) = nexus::decode::envelope(text) else { return };
-    assert!(envelope.verified(Some(&OTHER), SignatureScope::Header).is_err());
+    assert!(envelope.verify(Some(&OTHER), SignatureScope::Header).is_err());
     let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
     let part = |name: &str| members[name].get();
     let header = format!(
@@ -214,11 +215,11 @@ pub(crate) fn nexus(body: &[u8]) {
     );
     signed.push_str(&format!(r#""signature":"{}"}}"#, KEYS.sign(&header)));
     let envelope = nexus::decode::envelope(&signed).unwrap();
-    let verified = envelope.verified(Some(&KEYS), SignatureScope::Header).unwrap();
+    let verified = envelope.verify(Some(&KEYS), SignatureScope::Header).unwrap();
     let content = verified.content(&KEYS, &JsonBounds::default());
-    let clear = !verified.is_sealed() && verified.envelope().kind() == nexus::message::Kind::Command;
+    let clear = !verified.is_sealed() && verified.envelope().kind() == nexus::message::MessageType::Command;
     assert!(!clear || content.is_err(), "a command in the clear");
-    let full = nexus::decode::envelope(&signed).unwrap().verified(Some(&KEYS), SignatureScope::Full);
+    let full = nexus::decode::envelope(&signed).unwrap().verify(Some(&KEYS), SignatureScope::Full);
     let alone = !members.contains_key("action") && !members.contains_key("payload");
     assert!(!alone || full.is_ok(), "both signatures are of the same text");
 }
@@ -243,10 +244,12 @@ pub(crate) fn verdict(body: &[u8]) {
 
 fn admits_what_it_says(verdict: Verdict) {
     static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
-    let leave = Some(AcceptUnsigned::given_on_the_command_line());
-    let nobody = Trust::of_nobody(AgentDid::parse(EXECUTOR).unwrap());
+    static LEAVE: LazyLock<AcceptUnsigned> =
+        LazyLock::new(|| AcceptUnsigned::given_on_the_command_line(&Authority::take().unwrap()));
+    let leave = Some(*LEAVE);
+    let nobody = Trust::empty(AgentDid::parse(EXECUTOR).unwrap());
     let (call, authentic) =
-        Authentic::with_call(CALL.clone(), verdict.clone(), None, &nobody, leave, now()).unwrap();
+        VerifiedVerdict::from_call(CALL.clone(), verdict.clone(), None, &nobody, leave, now()).unwrap();
     let admission = admit(call, authentic, now());
     let Ok(Admission::Run(admitted)) = admission else { return };
     assert!(matches!(verdict.decision, Decision::Approved | Decision::Conditional), "{verdict:?}");
@@ -276,7 +279,7 @@ pub(crate) fn scope(body: &[u8]) {
     }
     let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.holds(&path)));
     let claims = Claims { areas: Some(one), ..Claims::default() };
-    let Ok(grant) = Grant::new([(Layer::Verdict, claims)], &ceilings(other)) else { return };
+    let Ok(grant) = Grant::of_operator(claims, &ceilings(other)) else { return };
     let granted = grant.roots().iter().any(|root| root.grants(&path));
     assert_eq!(granted, both, "{path} under {grant:?}");
     let led = grant.roots().iter().any(|root| root.leads(above(&path)));
@@ -395,7 +398,7 @@ static SIGNED: LazyLock<Signed> = LazyLock::new(|| {
     std::fs::write(folder.path().join("key.jwk"), jwk.to_string()).unwrap();
     let settings = TrustSettings {
         keys: Some(folder.path().to_owned()),
-        longest: std::time::Duration::from_secs(MAX_SECONDS),
+        max_lifetime: std::time::Duration::from_secs(MAX_SECONDS),
         signature: None,
     };
     let trust = Trust::read(&settings, AgentDid::parse(EXECUTOR).unwrap()).unwrap();
@@ -419,7 +422,7 @@ fn is_believed(compact: &str) -> bool {
     let Signed { trust, call, verdict, .. } = &*SIGNED;
     let Value::Object(sent) = good_verdict() else { unreachable!("it is an object") };
     let proof = Proof { compact: compact.to_owned(), verdict: sent };
-    Authentic::with_call(call.clone(), verdict.clone(), Some(&proof), trust, None, now()).is_ok()
+    VerifiedVerdict::from_call(call.clone(), verdict.clone(), Some(&proof), trust, None, now()).is_ok()
 }
 
 /// The first byte says what the others are: a whole proof; changes to the good one; the claims of one that

@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 /// A request that is read names the skill that another reader finds in it; one that is not is answered in one
 /// short line of JSON.
 pub(crate) fn sovereign(body: &[u8]) {
-    use sovereign::decode::{Form, Malformed, request};
+    use sovereign::decode::{RequestForm, SovereignDecodeError, request};
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
     match request(text) {
         Ok(request) => {
             // A number beyond all numbers, such as an id, is kept as its text.
             let Ok(body) = serde_json::from_str::<Value>(text) else { return };
             let version = match request.form {
-                Form::Sovereign => json!("3.0"),
-                Form::JsonRpc2 => json!("2.0"),
-                Form::Legacy => Value::Null,
+                RequestForm::Sovereign => json!("3.0"),
+                RequestForm::JsonRpc2 => json!("2.0"),
+                RequestForm::Legacy => Value::Null,
             };
             assert_eq!(body["jsonrpc"], version);
             let named = body["method"].as_str().map_or_else(
@@ -33,8 +33,8 @@ pub(crate) fn sovereign(body: &[u8]) {
             assert!(!request.skill.is_empty());
         }
         Err(malformed) => {
-            let Malformed { form, id, named: (skill, operation), fault } = *malformed;
-            let failure = sovereign::fault::of(&fault);
+            let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
+            let failure = sovereign::fault::to_error(&fault);
             let id = id.unwrap_or_else(jsonrpc::Id::null);
             let answer = sovereign::encode::Reply { form, id, skill, operation }.failure(&failure);
             // Its id may be a number that only its caller can read.

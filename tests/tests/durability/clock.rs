@@ -109,7 +109,7 @@ fn what_was_used_stays_used_when_the_clock_comes_back() {
 
     clock.set(-HOUR);
     let early = executor.rpc("a2g/execute", &keys.proven(append()));
-    assert!(blocked(&early, "verdict_untrusted").contains("not to be used before"), "{early}");
+    assert!(blocked(&early, "verdict_untrusted").contains("not valid before"), "{early}");
     clock.set(0);
     let mut executor = executor;
     for _ in 0..2 {

@@ -38,7 +38,7 @@ fn reports_outlive_a_governor_that_is_away_and_the_executor() {
     let mut executor = executor;
     executor.process().terminate();
     assert_eq!(executor.process().ended().code(), Some(0));
-    assert!(executor.stderr().contains("they wait for the next start"), "{}", executor.stderr());
+    assert!(executor.stderr().contains("and wait for the next start"), "{}", executor.stderr());
     let executor = Executor::start_in(executor.killed());
     governor.restart();
     let reports = super::settled(&executor, &governor);

@@ -179,5 +179,5 @@ fn what_a_module_costs_to_compile_the_server_does_not_pay() {
     bench.call("bomb").grant("timeout_seconds", 20).send().success();
     let refused = bench.call("large").send().response;
     let sentence = error(&refused, -32001)["message"].as_str().expect("a message");
-    assert!(sentence.contains("67108864 are the most that is read"), "{sentence}");
+    assert!(sentence.contains("at most 67108864 are accepted"), "{sentence}");
 }

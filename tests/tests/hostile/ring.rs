@@ -158,7 +158,7 @@ fn a_machine_without_room_for_processes_has_room_again_later() {
     for _ in 0..WAITING + 2 {
         let answer = bench.call(HARMLESS).grant("timeout_seconds", 1).send();
         let words = answer.response["error"]["message"].as_str().unwrap_or("success").to_owned();
-        assert!(words == "success" || words.contains("no process could be had"), "{words}");
+        assert!(words == "success" || words.contains("no process was available"), "{words}");
     }
     limit(4096);
     for _ in 0..3 {
@@ -264,7 +264,7 @@ fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
         });
         let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
         kill_process(server, Signal::HUP).expect("it can be told");
-        bench.executor.line_with("the catalogue was read again");
+        bench.executor.line_with("catalogue reloaded");
         assert_eq!(bench.call("added").send().success().notes(), [9]);
         let gone = bench.call("traps").send();
         assert_eq!(gone.response["error"]["code"], -32602, "{gone:?}");
@@ -281,7 +281,7 @@ fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
         .expect("a move");
     let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
     kill_process(server, Signal::HUP).expect("it can be told");
-    bench.executor.line_with("the old catalogue stays");
+    bench.executor.line_with("the catalogue cannot be reloaded, and the old one stays");
     bench.assert_well("a catalogue that is gone");
     std::fs::rename(bench.catalogue.folder().with_extension("away"), bench.catalogue.folder())
         .expect("a move");

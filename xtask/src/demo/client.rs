@@ -1,82 +1,58 @@
-//! JSON-RPC over HTTP/1.1: one request, one connection.
+//! Calls of the executor over HTTP, and reading their answers.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::fmt::Display;
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::run::Failure;
+/// Longer than any step of the demo.
+const TIMEOUT_SECONDS: u64 = 60;
 
-/// No step of the demo takes as long.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// A caller of the executor.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Client(SocketAddr);
+/// The address of the executor.
+#[derive(Clone, Copy)]
+pub(super) struct Client(pub(super) SocketAddr);
 
 impl Client {
-    pub(super) fn new(address: SocketAddr) -> Self {
-        Self(address)
-    }
-
-    /// Calls a method and gives the whole answer, with its `result` or `error`.
-    ///
-    /// # Errors
-    /// When no JSON-RPC answer comes back.
-    pub(super) fn call(self, method: &str, params: &Value) -> Result<Value, Failure> {
+    /// Calls a method over JSON-RPC. The answer has either a `result` or an `error`.
+    pub(super) fn call(self, method: &str, params: &Value) -> Result<Value> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let no_answer = |why: String| Failure::Program(format!("`{method}` got no answer: {why}"));
-        let answer = self.post("/jsonrpc", "", &request.to_string())?;
-        if answer.get("result").is_some() == answer.get("error").is_some() {
-            return Err(no_answer(format!("neither one result nor one error: {answer}")));
-        }
+        let answer = self.post("/jsonrpc", "", request)?;
+        let is_valid = answer.get("result").is_some() != answer.get("error").is_some();
+        ensure!(is_valid, "`{method}` got neither one result nor one error: {answer}");
         Ok(answer)
     }
 
-    /// Posts a message, with one more header or none, and gives the JSON that comes back; null for an answer
-    /// without a body.
-    ///
-    /// # Errors
-    /// When no such answer comes back.
-    pub(super) fn post(self, path: &str, header: &str, body: &str) -> Result<Value, Failure> {
-        let no_answer = |why: String| Failure::Program(format!("POST {path} got no answer: {why}"));
-        let length = body.len();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n{header}"
-        );
-        let read = self.send(&head, body).and_then(|mut stream| {
-            let mut response = String::new();
-            stream.read_to_string(&mut response).map(|_bytes| response)
-        });
-        let response = read.map_err(|error| no_answer(error.to_string()))?;
-        let (head, body) = response.split_once("\r\n\r\n").unwrap_or((&response, ""));
-        if !head.starts_with("HTTP/1.1 20") {
-            let status = head.lines().next().unwrap_or("the connection was closed");
-            return Err(no_answer(format!("{status} {body}").trim_end().to_owned()));
-        }
-        if body.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_str(body).map_err(|error| no_answer(error.to_string()))
+    /// Posts JSON, with a session of A2E or an empty one. The answer is null if it has no body.
+    pub(super) fn post(self, path: &str, session: &str, body: impl Display) -> Result<Value> {
+        let request = minreq::post(format!("http://{}{path}", self.0)).with_timeout(TIMEOUT_SECONDS);
+        let request =
+            request.with_header("Content-Type", "application/json").with_header("X-Session-Id", session);
+        let failed = || format!("POST {path} got no answer");
+        let response = request.with_body(body.to_string()).send().with_context(failed)?;
+        let body = response.as_str().with_context(failed)?;
+        ensure!((200..300).contains(&response.status_code), "POST {path}: {} {body}", response.status_code);
+        if body.is_empty() { Ok(Value::Null) } else { serde_json::from_str(body).with_context(failed) }
     }
 
-    /// Opens a stream of server-sent events, of which each line that holds one is read as it comes.
-    ///
-    /// # Errors
-    /// When the executor does not answer.
-    pub(super) fn events(self, path: &str, header: &str) -> io::Result<impl Iterator<Item = Value>> {
-        let stream = self.send(&format!("GET {path} HTTP/1.1\r\n{header}"), "")?;
-        let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    /// Opens a stream of server-sent events, and returns the JSON of each as it arrives.
+    pub(super) fn events(self, path: &str, session: &str) -> Result<impl Iterator<Item = Value>> {
+        let request = minreq::get(format!("http://{}{path}", self.0)).with_timeout(TIMEOUT_SECONDS);
+        let response = request.with_header("X-Session-Id", session).send_lazy();
+        let response = response.with_context(|| format!("GET {path} got no answer"))?;
+        // minreq reads until a buffer is full, so a larger one would hold back events.
+        let lines = BufReader::with_capacity(1, response).lines().map_while(Result::ok);
         Ok(lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()))
     }
+}
 
-    fn send(self, head: &str, body: &str) -> io::Result<TcpStream> {
-        let Self(address) = self;
-        let mut stream = TcpStream::connect_timeout(&address, LIMIT)?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        stream.set_write_timeout(Some(LIMIT))?;
-        stream.write_all(format!("{head}Host: {address}\r\nConnection: close\r\n\r\n{body}").as_bytes())?;
-        Ok(stream)
-    }
+/// A member of an answer, or null.
+pub(super) fn at<'a>(answer: &'a Value, pointer: &str) -> &'a Value {
+    answer.pointer(pointer).unwrap_or(&Value::Null)
+}
+
+/// A text of an answer, or an empty one.
+pub(super) fn text<'a>(answer: &'a Value, pointer: &str) -> &'a str {
+    at(answer, pointer).as_str().unwrap_or_default()
 }

@@ -1,89 +1,103 @@
-//! Limits on the schema itself, checked before the validator's library sees it.
+//! Limits on a schema, checked before the validator's library compiles it.
 //!
-//! The library follows every combination of `allOf`, `anyOf`, `$ref` and the like that looks at one value, and
-//! forty definitions with two references each to the next one have 2^40 of them. A schema with more
-//! than [`MAX_PATHS`] for one value is refused, so that the budget of a validation (see [`super::metered`]) is
-//! all that is left to hold.
+//! The library follows every combination of `allOf`, `anyOf`, `$ref` and the like that examines one value, and
+//! forty definitions with two references each to the next one have 2^40 of them. These combinations do not read
+//! the value, so the meter of [`super::metered`] cannot count them. A schema with more than [`MAX_PATHS`] for
+//! one value is rejected, and the budget of a validation bounds the rest.
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// Bytes of a schema's text.
+/// The maximum length of a schema, in bytes.
 const MAX_BYTES: usize = 256 << 10;
-/// Objects and arrays inside each other, in the text of a schema.
+/// The maximum nesting of objects and arrays in a schema.
 const MAX_DEPTH: usize = 64;
-/// Combinations of subschemas that look at one value.
+/// The maximum number of combinations of subschemas that examine one value.
 const MAX_PATHS: u64 = 1_000;
-/// Subschemas inside each other that look at one value: each takes some of the thread's stack.
+/// The maximum nesting of subschemas that examine one value: each takes some of the thread's stack.
 const MAX_CHAIN: u64 = 16;
-/// Regular expressions. Each may take [`MAX_PATTERN_BYTES`] twice: as a program and as its cache.
+/// The maximum number of regular expressions. Each may take [`MAX_PATTERN_BYTES`] twice: as a program and as
+/// its cache.
 const MAX_PATTERNS: usize = 64;
-/// Bytes of one compiled regular expression.
+/// The maximum size of one compiled regular expression, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 256 << 10;
 
-/// Keywords whose subschema, or list of them, looks at the value that the schema itself looks at.
+/// Keywords whose subschema, or list of subschemas, examines the same value as the schema itself.
 const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
 /// Keywords with a map of such subschemas.
 const IN_PLACE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
-/// Keywords that choose their subschema while the value is read, or by a name that can be anywhere.
+/// Keywords that select their subschema during validation, or by a name that can be anywhere.
 const UNBOUNDED: [&str; 6] =
     ["$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$anchor", "$vocabulary"];
-/// Keywords whose content is data, in which a member's name is no keyword.
+/// Keywords whose content is data, in which member names are not keywords.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
-/// Keywords with a map from names, which are no keywords, to subschemas.
+/// Keywords with a map from names, which are not keywords, to subschemas.
 const MAPS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 
-/// Refuses a text that is too long to be read as a schema.
-pub(super) fn check_length(bytes: usize) -> Result<(), String> {
+/// The reason why the cost of a validation has no acceptable bound, with the position in the schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct UnboundedSchemaError(String);
+
+impl<T: Into<String>> From<T> for UnboundedSchemaError {
+    fn from(message: T) -> Self {
+        Self(message.into())
+    }
+}
+
+pub(super) fn check_length(bytes: usize) -> Result<(), UnboundedSchemaError> {
     if bytes > MAX_BYTES {
-        return Err(format!("it has {bytes} bytes, and {MAX_BYTES} are the most"));
+        return Err(format!("it has {bytes} bytes, but at most {MAX_BYTES} are accepted").into());
     }
     Ok(())
 }
 
-/// Refuses a schema whose worst case no limit holds.
+/// Rejects a schema whose validation has no acceptable bound.
 ///
 /// # Errors
-/// A sentence with the place in the schema.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+/// A sentence with the position in the schema.
+pub(super) fn check(schema: &Value) -> Result<(), UnboundedSchemaError> {
     check_length(schema.to_string().len())?;
     let mut subschemas = Vec::new();
     collect(schema, "", 0, &mut subschemas)?;
     let patterns = subschemas.iter().map(|(_, object)| count_patterns(object)).sum::<usize>();
     if patterns > MAX_PATTERNS {
-        return Err(format!("it has {patterns} patterns, and {MAX_PATTERNS} are the most"));
+        return Err(format!("it has {patterns} patterns, but at most {MAX_PATTERNS} are accepted").into());
     }
-    let mut measure = Measure { root: schema, open: 0, known: HashMap::new() };
+    let mut measure = CostMeter { root: schema, open: 0, known: HashMap::new() };
     for (place, object) in &subschemas {
-        check_names(place, object)?;
-        let Shape { paths, chain } =
-            measure.object(object).map_err(|reason| format!("at `#{place}`, {reason}"))?;
+        check_references(place, object)?;
+        let SchemaCost { paths, chain } = measure
+            .object(object)
+            .map_err(|reason| UnboundedSchemaError(format!("at `#{place}`, {reason}")))?;
         if paths > MAX_PATHS {
             return Err(format!(
                 "at `#{place}`, its combinations of `allOf`, `anyOf`, `oneOf`, `if` and `$ref` are more than \
                  {MAX_PATHS} for a single value"
-            ));
+            )
+            .into());
         }
         if chain > MAX_CHAIN {
             return Err(format!(
-                "at `#{place}`, {chain} subschemas stand inside each other for a single value, and {MAX_CHAIN} \
-                 are the most"
-            ));
+                "at `#{place}`, {chain} nested subschemas apply to a single value, but at most {MAX_CHAIN} \
+                 are accepted"
+            )
+            .into());
         }
     }
     Ok(())
 }
 
-/// Gathers every object that stands where a schema can, with its place as a JSON Pointer.
+/// Collects every object in a position for a schema, with its JSON Pointer.
 fn collect<'a>(
     value: &'a Value,
     place: &str,
     depth: usize,
     found: &mut Vec<(String, &'a Map<String, Value>)>,
-) -> Result<(), String> {
+) -> Result<(), UnboundedSchemaError> {
     if depth > MAX_DEPTH {
-        return Err(format!("at `#{place}`, it is nested deeper than {MAX_DEPTH} levels"));
+        return Err(format!("at `#{place}`, it is nested deeper than {MAX_DEPTH} levels").into());
     }
     match value {
         Value::Array(items) => {
@@ -94,10 +108,10 @@ fn collect<'a>(
             found.push((place.to_owned(), object));
             object.iter().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())).try_for_each(
                 |(keyword, value)| {
-                    let place = format!("{place}/{}", escape(keyword));
+                    let place = format!("{place}/{}", escape_token(keyword));
                     match value.as_object().filter(|_| MAPS.contains(&keyword.as_str())) {
                         Some(named) => named.iter().try_for_each(|(name, value)| {
-                            collect(value, &format!("{place}/{}", escape(name)), depth + 2, found)
+                            collect(value, &format!("{place}/{}", escape_token(name)), depth + 2, found)
                         }),
                         None => collect(value, &place, depth + 1, found),
                     }
@@ -113,63 +127,63 @@ fn count_patterns(object: &Map<String, Value>) -> usize {
     by_name + usize::from(object.contains_key("pattern"))
 }
 
-/// References that [`Measure`] could not follow.
-fn check_names(place: &str, object: &Map<String, Value>) -> Result<(), String> {
+/// Rejects references that [`CostMeter`] cannot follow.
+fn check_references(place: &str, object: &Map<String, Value>) -> Result<(), UnboundedSchemaError> {
     if let Some(keyword) = UNBOUNDED.iter().find(|keyword| object.contains_key(**keyword)) {
-        return Err(format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`"));
+        return Err(
+            format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`").into()
+        );
     }
-    // An `$id` inside a schema gives its references another root.
+    // An `$id` inside a schema changes the root of its references.
     if !place.is_empty()
         && (object.contains_key("$id") || object.contains_key("id") && object.contains_key("$ref"))
     {
-        return Err(format!("at `#{place}`, `$id` is only supported at the root of a schema"));
+        return Err(format!("at `#{place}`, `$id` is only supported at the root of a schema").into());
     }
     Ok(())
 }
 
-/// The work of a schema for one value, without the value's own members and elements.
+/// The validation cost of a schema for one value, without the value's members and elements.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    /// Ways through the subschemas that look at it.
+struct SchemaCost {
+    /// The number of combinations of subschemas.
     paths: u64,
-    /// The longest of them.
+    /// The maximum nesting of subschemas.
     chain: u64,
 }
 
-impl Shape {
+impl SchemaCost {
     const LEAF: Self = Self { paths: 1, chain: 1 };
 }
 
-/// The shapes of all schemas, by the place in memory where they stand.
-struct Measure<'a> {
+/// The costs of all schemas, by address.
+struct CostMeter<'a> {
     root: &'a Value,
-    /// Schemas that are being measured.
+    /// The number of schemas in progress.
     open: usize,
-    /// `None` while it is being measured.
-    known: HashMap<*const Map<String, Value>, Option<Shape>>,
+    /// `None` while a schema is in progress.
+    known: HashMap<*const Map<String, Value>, Option<SchemaCost>>,
 }
 
-impl<'a> Measure<'a> {
-    fn value(&mut self, value: &'a Value) -> Result<Shape, String> {
-        value.as_object().map_or(Ok(Shape::LEAF), |object| self.object(object))
+impl<'a> CostMeter<'a> {
+    fn value(&mut self, value: &'a Value) -> Result<SchemaCost, UnboundedSchemaError> {
+        value.as_object().map_or(Ok(SchemaCost::LEAF), |object| self.object(object))
     }
 
-    fn object(&mut self, object: &'a Map<String, Value>) -> Result<Shape, String> {
+    fn object(&mut self, object: &'a Map<String, Value>) -> Result<SchemaCost, UnboundedSchemaError> {
         match self.known.get(&std::ptr::from_ref(object)) {
             Some(Some(shape)) => return Ok(*shape),
-            Some(None) => return Err("it refers to itself without looking deeper into the value".to_owned()),
+            Some(None) => return Err("it refers to itself for the same value".into()),
             None => {}
         }
         if self.open > MAX_DEPTH {
-            return Err(format!(
-                "more than {MAX_DEPTH} subschemas stand inside each other for a single value"
-            ));
+            return Err(format!("more than {MAX_DEPTH} nested subschemas apply to a single value").into());
         }
         self.open += 1;
         self.known.insert(object, None);
-        let mut shape = Shape::LEAF;
+        let mut shape = SchemaCost::LEAF;
         for subschema in self.in_place(object)? {
-            let Shape { paths, chain } = self.value(subschema)?;
+            let SchemaCost { paths, chain } = self.value(subschema)?;
             shape.paths = shape.paths.saturating_add(paths);
             shape.chain = shape.chain.max(chain + 1);
         }
@@ -178,8 +192,8 @@ impl<'a> Measure<'a> {
         Ok(shape)
     }
 
-    /// The subschemas that look at the same value.
-    fn in_place(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a Value>, String> {
+    /// The subschemas that examine the same value.
+    fn in_place(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a Value>, UnboundedSchemaError> {
         let mut subschemas = Vec::new();
         for (keyword, value) in object {
             match (keyword.as_str(), value) {
@@ -195,26 +209,23 @@ impl<'a> Measure<'a> {
         Ok(subschemas)
     }
 
-    /// A reference into the same schema.
-    fn resolve(&self, reference: &str) -> Result<&'a Value, String> {
-        let outside = || {
-            format!(
-                "`{}` is not supported: references have the form `#/$defs/…`",
-                crate::ident::excerpt(reference)
-            )
+    /// Resolves a reference into the same schema.
+    fn resolve(&self, reference: &str) -> Result<&'a Value, UnboundedSchemaError> {
+        let shown = || crate::ident::excerpt(reference);
+        let outside = || -> UnboundedSchemaError {
+            format!("`{}` is not supported: references have the form `#/$defs/…`", shown()).into()
         };
         let pointer = reference.strip_prefix('#').ok_or_else(outside)?;
-        let pointer = percent_decoded(pointer).ok_or_else(outside)?;
+        let pointer = percent_decode(pointer).ok_or_else(outside)?;
         if !pointer.is_empty() && !pointer.starts_with('/') {
             return Err(outside());
         }
-        let missing = || format!("`{}` refers to nothing", crate::ident::excerpt(reference));
+        let missing = || format!("`{}` refers to nothing", shown()).into();
         self.root.pointer(&pointer).ok_or_else(missing)
     }
 }
 
-/// The text of a URI's fragment.
-fn percent_decoded(fragment: &str) -> Option<String> {
+fn percent_decode(fragment: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(fragment.len());
     let mut rest = fragment.bytes();
     while let Some(byte) = rest.next() {
@@ -229,7 +240,7 @@ fn percent_decoded(fragment: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// One step of a JSON Pointer.
-fn escape(name: &str) -> String {
+/// Escapes one token of a JSON Pointer.
+fn escape_token(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

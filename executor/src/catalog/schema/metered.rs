@@ -1,9 +1,9 @@
-//! JSON values whose every access is counted, so that a validation ends within a budget of steps.
+//! JSON values with counted accesses, so that a validation ends within a budget of steps.
 //!
-//! The validator reads values through [`Metered`] only. Once the budget is spent, every value looks like
-//! `null` and every list like its end, so that the validator returns at once; its answer is then void, and
-//! [`within`] says so. The account is the thread's own, because the validator makes nodes of its own, for the
-//! names of properties, that carry nothing but their text.
+//! The validator reads values through [`Metered`] only. After the budget is exhausted, every value appears as
+//! `null` and every list as ended, so that the validator returns at once; its answer is then void, and
+//! [`run_within`] reports that. The budget is thread-local, because the validator creates nodes for the names of
+//! properties that carry nothing but their text.
 
 use jsonschema::JsonType;
 use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
@@ -12,35 +12,35 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
 
-/// Bytes of text that cost one step.
+/// The length of text that costs one step, in bytes.
 const BYTES_PER_STEP: usize = 64;
-/// The largest integer, either side of zero, that every reader of JSON has exactly.
+/// The largest absolute value of an integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 thread_local! {
-    /// Steps that are left to the validation that runs on this thread.
-    static LEFT: Cell<u64> = const { Cell::new(0) };
+    /// The remaining steps of the validation on this thread.
+    static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The budget of a validation was spent before it had an answer.
+/// The budget ended before the validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exhausted;
 
-/// Runs one validation within `steps`.
-pub(super) fn within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
-    LEFT.set(steps);
+/// Runs one validation with a budget of `steps`.
+pub(super) fn run_within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
+    STEPS_LEFT.set(steps);
     let answer = validate();
-    if LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
+    if STEPS_LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
 }
 
-/// Pays for `steps` more; `false` when the budget does not have them.
-fn pay(steps: usize) -> bool {
-    let left = LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
-    LEFT.set(left);
+/// Takes steps from the budget; `false` when it is exhausted.
+fn charge(steps: usize) -> bool {
+    let left = STEPS_LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
+    STEPS_LEFT.set(left);
     left > 0
 }
 
-/// The representation that the validator is compiled for.
+/// The value representation for which the validator is compiled.
 pub(super) struct MeteredJson;
 
 /// One value.
@@ -48,9 +48,9 @@ pub(super) struct MeteredJson;
 pub(super) struct Metered<'a>(pub(super) &'a Value);
 
 impl<'a> Metered<'a> {
-    /// The value, or `null` when the budget is spent.
-    fn look(self) -> &'a Value {
-        if pay(1) { self.0 } else { &Value::Null }
+    /// The value, or `null` after the budget is exhausted.
+    fn read(self) -> &'a Value {
+        if charge(1) { self.0 } else { &Value::Null }
     }
 }
 
@@ -75,32 +75,32 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
     type Number = MeteredNumber<'a>;
 
     fn as_object(&self) -> Option<MeteredObject<'a>> {
-        self.look().as_object().map(MeteredObject)
+        self.read().as_object().map(MeteredObject)
     }
 
     fn as_array(&self) -> Option<MeteredArray<'a>> {
-        self.look().as_array().map(|items| MeteredArray(items))
+        self.read().as_array().map(|items| MeteredArray(items))
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        let text = self.look().as_str()?;
-        pay(text.len() / BYTES_PER_STEP).then_some(Cow::Borrowed(text))
+        let text = self.read().as_str()?;
+        charge(text.len() / BYTES_PER_STEP).then_some(Cow::Borrowed(text))
     }
 
     fn as_number(&self) -> Option<MeteredNumber<'a>> {
-        self.look().as_number().map(MeteredNumber)
+        self.read().as_number().map(MeteredNumber)
     }
 
     fn as_boolean(&self) -> Option<bool> {
-        self.look().as_bool()
+        self.read().as_bool()
     }
 
     fn is_null(&self) -> bool {
-        self.look().is_null()
+        self.read().is_null()
     }
 
     fn json_type(&self) -> JsonType {
-        match self.look() {
+        match self.read() {
             Value::Null => JsonType::Null,
             Value::Bool(_) => JsonType::Boolean,
             Value::Number(_) => JsonType::Number,
@@ -110,13 +110,13 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
         }
     }
 
-    /// A comparison reads no more than `expected` has, which a schema bounds.
+    /// Costs one step: a comparison reads no more than `expected`, whose size a schema bounds.
     fn equals_value(&self, expected: &Value) -> bool {
-        jsonschema::json::cmp::equal(self.look(), expected)
+        jsonschema::json::cmp::equal(self.read(), expected)
     }
 
     fn to_value(&self) -> Cow<'a, Value> {
-        Cow::Borrowed(self.look())
+        Cow::Borrowed(self.read())
     }
 
     fn identity(&self) -> Option<NodeIdentity> {
@@ -124,64 +124,64 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
     }
 }
 
-/// An object, whose members are paid for one by one.
+/// An object, whose members cost one step each.
 pub(super) struct MeteredObject<'a>(&'a Map<String, Value>);
 
 impl<'a> Object<'a, MeteredJson> for MeteredObject<'a> {
     type Node = Metered<'a>;
     type MemberName = &'a str;
-    type MembersIter = Members<'a>;
+    type MembersIter = MeteredMembers<'a>;
 
     fn len(&self) -> usize {
         self.0.len()
     }
 
     fn get(&self, key: &String) -> Option<Metered<'a>> {
-        if pay(1) { self.0.get(key).map(Metered) } else { None }
+        if charge(1) { self.0.get(key).map(Metered) } else { None }
     }
 
-    fn members(&self) -> Members<'a> {
-        Members(self.0.iter())
+    fn members(&self) -> MeteredMembers<'a> {
+        MeteredMembers(self.0.iter())
     }
 }
 
-/// The members of an object, until they end or the budget does.
-pub(super) struct Members<'a>(serde_json::map::Iter<'a>);
+/// The members of an object until they, or the budget, end.
+pub(super) struct MeteredMembers<'a>(serde_json::map::Iter<'a>);
 
-impl<'a> Iterator for Members<'a> {
+impl<'a> Iterator for MeteredMembers<'a> {
     type Item = (&'a str, Metered<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if !pay(1) {
+        if !charge(1) {
             return None;
         }
         self.0.next().map(|(name, value)| (name.as_str(), Metered(value)))
     }
 }
 
-/// An array, whose elements are paid for one by one.
+/// An array, whose elements cost one step each.
 pub(super) struct MeteredArray<'a>(&'a [Value]);
 
 impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
     type Node = Metered<'a>;
-    type ElementsIter = Elements<'a>;
+    type ElementsIter = MeteredElements<'a>;
 
     fn len(&self) -> usize {
         self.0.len()
     }
 
-    fn elements(&self) -> Elements<'a> {
-        Elements(self.0.iter())
+    fn elements(&self) -> MeteredElements<'a> {
+        MeteredElements(self.0.iter())
     }
 
-    /// The library's own hash is equal for all arrays of empty arrays, whatever their shape, so that a caller
-    /// could make it compare each with each. Here equal elements, and only those, have equal keys.
+    /// The library's own hash is equal for all arrays of empty arrays, so a caller could make it compare each
+    /// element with each. Here only equal elements have equal keys.
     fn is_unique(&self) -> bool {
         let mut seen = HashSet::new();
         for element in self.elements() {
             let mut key = Vec::new();
             write_key(element.0, &mut key);
-            if !pay(key.len() / BYTES_PER_STEP) || !seen.insert(key) {
+            if !charge(key.len() / BYTES_PER_STEP) || !seen.insert(key) {
                 return false;
             }
         }
@@ -189,19 +189,19 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
     }
 }
 
-/// The elements of an array, until they end or the budget does.
-pub(super) struct Elements<'a>(std::slice::Iter<'a, Value>);
+/// The elements of an array until they, or the budget, end.
+pub(super) struct MeteredElements<'a>(std::slice::Iter<'a, Value>);
 
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for MeteredElements<'a> {
     type Item = Metered<'a>;
 
     fn next(&mut self) -> Option<Metered<'a>> {
-        if pay(1) { self.0.next().map(Metered) } else { None }
+        if charge(1) { self.0.next().map(Metered) } else { None }
     }
 }
 
-/// Writes a form of `value` that two values share exactly when they are equal for JSON Schema: members in the
-/// order of their names, and numbers by their mathematical value.
+/// Writes a key that two values share exactly if they are equal for JSON Schema: members sorted by name, and
+/// numbers by their mathematical value.
 fn write_key(value: &Value, key: &mut Vec<u8>) {
     match value {
         Value::Null => key.push(b'n'),
@@ -247,14 +247,14 @@ fn write_number(number: &Number, key: &mut Vec<u8>) {
     }
 }
 
-/// A float that is an integer which 128 bits hold.
+/// The integer value of a float, if it is one and fits into 128 bits.
 #[allow(clippy::cast_possible_truncation, reason = "the bounds are checked on the line before")]
 fn whole_float(number: f64) -> Option<i128> {
     let fits = number.fract() == 0.0 && number.abs() < 2_f64.powi(126);
     fits.then_some(number as i128)
 }
 
-/// A number. An integer that a reader with doubles would see as another one is none for `type: integer`.
+/// A number. For `type: integer`, an integer that a reader with doubles would change is not an integer.
 pub(super) struct MeteredNumber<'a>(&'a Number);
 
 impl JsonNumber for MeteredNumber<'_> {

@@ -3,7 +3,7 @@ use crate::clock::{Clock as _, SystemClock};
 use serde_json::{Map, json};
 use std::time::Duration;
 
-/// Far above what a budget takes, and far below what the attacks took without one.
+/// Far more than a validation within its budget takes, and far less than the attacks took without one.
 const BOUND: Duration = Duration::from_secs(5);
 
 fn schema(schema: &Value) -> Schema {
@@ -73,7 +73,7 @@ fn a_schema_that_is_none_or_cannot_be_bounded_is_refused() {
     schema(&json!({ "properties": { "$anchor": true, "$id": { "type": "string" } } }));
 }
 
-/// The attack of an outsider: two branches refer to the same definition, one level deeper each time.
+/// An attack: two branches refer to the same definition, one level deeper each time.
 #[test]
 fn branches_that_share_a_definition_cost_no_more_than_the_budget() {
     let tree = json!({ "anyOf": [
@@ -87,7 +87,7 @@ fn branches_that_share_a_definition_cost_no_more_than_the_budget() {
             "unevaluatedProperties": false,
         } }
     });
-    // The longest chain that is allowed, at every level: it takes the most of the thread's stack.
+    // The longest permitted chain at every level needs the most stack.
     let levels =
         (0..6).map(|n| (format!("d{n}"), json!({ "allOf": [{ "$ref": format!("#/$defs/d{}", n + 1) }] })));
     let mut deep = levels.collect::<Map<_, _>>();
@@ -117,7 +117,7 @@ fn the_budget_ends_what_takes_too_long() {
     assert_eq!(schema.check_quickly(&json!([7])), QuickCheck::Done(Ok(())));
 }
 
-/// All of these arrays have one hash in the validator's library.
+/// All of these arrays have the same hash in the validator's library.
 #[test]
 fn unique_items_are_not_compared_each_with_each() {
     fn shape(mut number: usize) -> Value {
@@ -172,7 +172,7 @@ fn an_integer_that_a_double_does_not_hold_is_no_integer() {
     }
 }
 
-/// The metered representation changes what a validation costs, and no answer.
+/// The metered representation changes the cost of a validation, and no result.
 #[test]
 fn answers_are_those_of_the_library() {
     let schemas = [

@@ -1,7 +1,7 @@
-//! `journal records`: the records of the chain, for people who ask who decided what.
+//! `journal records`: the records of the chain, which name the source of every decision.
 
-use super::readable;
-use crate::cli::Usage;
+use super::format_time;
+use crate::cli::UsageError;
 use crate::cli::output::print;
 use crate::ident::IntentId;
 use crate::journal::chain::shown;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Prints the records of an intent, or all, one JSON object a line.
 pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
-    let intent = intent.map(IntentId::parse).transpose().map_err(|error| Usage(error.to_string()))?;
+    let intent = intent.map(IntentId::parse).transpose().map_err(|error| UsageError(error.to_string()))?;
     History::open(journal)?.records(intent, |recorded| -> anyhow::Result<()> {
         print(line(&recorded)?);
         Ok(())
@@ -20,7 +20,7 @@ pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
 
 fn line(recorded: &Recorded) -> anyhow::Result<Value> {
     let Recorded { number, kind, at, intent, agent, tool, status, about, says, hash } = recorded;
-    let mut line = json!({ "record": number, "kind": kind, "at": readable(*at), "hash": shown(hash) });
+    let mut line = json!({ "record": number, "kind": kind, "at": format_time(*at), "hash": shown(hash) });
     let says = says.as_ref().map(|says| serde_json::from_str::<Value>(says.get())).transpose()?;
     let more = [
         ("intent_id", intent.map(|intent| intent.to_string().into())),

@@ -39,15 +39,15 @@ fn verdict() -> Verdict {
     }
 }
 
-fn proven(module: Option<Digest>) -> Proven {
+fn proven(module: Option<Digest>) -> VerifiedProof {
     let id = ProofId::parse(Issuer::parse("did:a:issuer").unwrap(), "jti-1").unwrap();
-    Proven { id, expires_at: time::macros::datetime!(2026-11-21 12:04 UTC), module }
+    VerifiedProof { id, expires_at: time::macros::datetime!(2026-11-21 12:04 UTC), module }
 }
 
 fn waiting() -> Vec<(String, Escalated)> {
     let escalated = |door, priority, proven| Escalated {
         call: call(door, priority),
-        verdict: Authentic { verdict: verdict(), proven },
+        verdict: VerifiedVerdict { verdict: verdict(), proven },
     };
     let doors = Door::VARIANTS
         .iter()

@@ -1,6 +1,7 @@
-//! Who is known by what, and lists that are not to be gone by.
+//! Authentication of callers, and invalid lists.
 
 use super::*;
+use crate::capability::Authority;
 use std::os::unix::fs::PermissionsExt as _;
 
 const AGENT: &str = "did:a2g:agent:1.0:planner";
@@ -32,7 +33,7 @@ fn now() -> OffsetDateTime {
 }
 
 fn of(entries: &[CallerEntry]) -> Result<Callers, CallersError> {
-    Callers::of(entries, TokenIssuers::default())
+    Callers::from_entries(entries, TokenIssuers::default())
 }
 
 fn named(callers: &Callers, shown: &Credential) -> Option<String> {
@@ -45,8 +46,8 @@ fn a_token_is_known_by_its_hash_alone() {
     let callers = of(&[planner, entry("other", Role::Governor).0]).unwrap();
     let found = callers.identify(&shown(Some(&token), &[]), now()).unwrap();
     assert_eq!(found.name(), "planner");
-    assert!(found.speaks_for(&AgentDid::parse(AGENT).unwrap()));
-    assert!(!found.speaks_for(&AgentDid::parse("did:a2g:agent:1.0:other").unwrap()));
+    assert!(found.may_act_as(&AgentDid::parse(AGENT).unwrap()));
+    assert!(!found.may_act_as(&AgentDid::parse("did:a2g:agent:1.0:other").unwrap()));
     assert!(!found.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]));
     assert_eq!(named(&callers, &shown(None, &[])), None);
     let hash = Credential::new(Some(token.sha256().as_bytes()), Arc::default());
@@ -89,8 +90,8 @@ fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
         CallerEntry { token_sha256: Some(Digest::of(token).to_string()), ..entry("a", Role::Operator).0 };
     let callers = of(&[hashed]).unwrap();
     let shown = Credential::new(Some(token), Arc::default());
-    assert_eq!(callers.identify(&shown, now()).unwrap_err(), NotKnown::Token(TokenRefusal::NoIssuer));
-    assert!(shown.shows_a_token());
+    assert_eq!(callers.identify(&shown, now()).unwrap_err(), AuthError::Token(TokenError::NoIssuer));
+    assert!(shown.has_token());
     assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
     let almost = CallerEntry {
         token_sha256: Some(Digest::of(b"eyJ.two").to_string()),
@@ -110,16 +111,16 @@ fn nobody_is_known_from_its_end_on() {
 
 #[test]
 fn without_a_list_there_is_one_caller_who_is_no_governor() {
-    let callers = Callers::anybody(None);
+    let callers = Callers::anonymous(None);
     let caller = callers.identify(&shown(None, &[]), now()).unwrap();
-    assert!(caller.speaks_for(&AgentDid::parse(AGENT).unwrap()));
+    assert!(caller.may_act_as(&AgentDid::parse(AGENT).unwrap()));
     assert!(!caller.is_any_of(&[Role::Governor, Role::Approver]));
-    let leave = Some(AcceptUnsigned::given_on_the_command_line());
+    let leave = Some(AcceptUnsigned::given_on_the_command_line(&Authority::for_tests()));
     assert!(
-        Caller::anybody(leave).is_any_of(&[Role::Governor])
-            && Caller::anybody(leave).is_any_of(&[Role::Approver])
+        Caller::anonymous(leave).is_any_of(&[Role::Governor])
+            && Caller::anonymous(leave).is_any_of(&[Role::Approver])
     );
-    assert_eq!(Callers::nobody().identify(&shown(None, &[]), now()).unwrap_err(), NotKnown::Unlisted);
+    assert_eq!(Callers::empty().identify(&shown(None, &[]), now()).unwrap_err(), AuthError::Unlisted);
 }
 
 #[test]
@@ -139,26 +140,26 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.name = "a b".to_owned()), "needs a name");
     refused(&also(|e| e.name = "a".repeat(65)), "needs a name");
     refused(&also(|e| e.roles.clear()), "has no role");
-    refused(&also(|e| e.agents.clear()), "has to name in `agents`");
+    refused(&also(|e| e.agents.clear()), "must list in `agents`");
     refused(&also(|e| e.roles = BTreeSet::from([Role::Operator])), "and only then");
-    refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an agent that is none");
-    refused(&also(|e| e.token_sha256 = None), "one of three");
-    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "one of three");
-    refused(&also(|e| e.jwt = Some(about("anna"))), "one of three");
+    refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an invalid agent");
+    refused(&also(|e| e.token_sha256 = None), "exactly one of");
+    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "exactly one of");
+    refused(&also(|e| e.jwt = Some(about("anna"))), "exactly one of");
     let of_subject = |name: &str, subject: &str| CallerEntry {
         token_sha256: None,
         jwt: Some(about(subject)),
         ..entry(name, Role::Operator).0
     };
-    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "shows the same as another caller");
+    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "has the same credential as another caller");
     refused(&[of_subject("a", "")], "has an empty `subject`");
     let two = of(&[of_subject("b", "bert"), of_subject("a", "anna"), good.clone()]).unwrap();
     let issuer = about("anna").issuer;
-    assert_eq!(two.without_issuer(), [("a", &issuer), ("b", &issuer)]);
-    refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has no SHA-256");
-    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of nothing");
+    assert_eq!(two.with_unknown_issuer(), [("a", &issuer), ("b", &issuer)]);
+    refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has an invalid `token_sha256`");
+    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of the empty text");
     let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
-    refused(&[good.clone(), same], "shows the same as another caller");
+    refused(&[good.clone(), same], "has the same credential as another caller");
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("callers.toml");
     assert!(CallerList::read(&path).is_err(), "a list that was named has to be there");
-    let mut list = CallerList::to_change(&path).unwrap();
+    let mut list = CallerList::open_for_update(&path).unwrap();
     let (mut planner, token) = entry("planner", Role::Agent);
     planner.expires_at = Some(now());
     list.add(planner.clone()).unwrap();
@@ -179,7 +180,7 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     list.add(subject.clone()).unwrap();
     assert!(list.add(entry("other", Role::Operator).0).is_err());
     drop(list);
-    let mut list = CallerList::to_change(&path).unwrap();
+    let mut list = CallerList::open_for_update(&path).unwrap();
     assert_eq!(list.entries().len(), 2, "what was refused was not written");
     assert_eq!(list.entries(), [planner, subject]);
     let text = std::fs::read_to_string(&path).unwrap();

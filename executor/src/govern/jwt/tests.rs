@@ -1,4 +1,4 @@
-//! Tokens that are believed, the examples of the RFCs, and every way in which a token is not believed.
+//! Valid tokens, the examples of the RFCs, and every way in which a token is rejected.
 
 use super::*;
 use crate::govern::files::FileError;
@@ -64,9 +64,9 @@ fn signed(pair: &SigningKey, header: &str, claims: &str) -> String {
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(pair.sign(signed.as_bytes()).to_bytes()))
 }
 
-fn believe(issuers: &TokenIssuers, token: &str) -> Result<JwtSubject, TokenRefusal> {
-    assert!(Jwt::is_meant(token.as_bytes()), "{token}");
-    issuers.believe(&Jwt::parse(token.as_bytes())?, NOW)
+fn believe(issuers: &TokenIssuers, token: &str) -> Result<JwtSubject, TokenError> {
+    assert!(Jwt::looks_like_jwt(token.as_bytes()), "{token}");
+    issuers.verify(&Jwt::parse(token.as_bytes())?, NOW)
 }
 
 fn with(mut object: Value, member: &str, value: Value) -> Value {
@@ -81,7 +81,7 @@ fn a_token_says_about_whom_it_is() {
     assert_eq!((subject.issuer.as_str(), &*subject.subject), (ISSUER, "anna"));
     let parsed = Jwt::parse(token.as_bytes()).unwrap();
     assert_eq!(format!("{parsed:?}"), "Jwt(…)", "nothing of it is shown");
-    // What no one has to understand, and an audience among others.
+    // Members that a reader may ignore, and one audience among others.
     let header = json!({ "alg": "Ed25519", "kid": "two", "typ": "at+jwt", "jku": "https://a.example", "jwk": jwk(&pair(3), None) });
     let claims = with(with(claims(), "aud", json!(["other", AUDIENCE])), "scope", json!("everything"));
     assert!(believe(&usual(), &signed(&pair(2), &header.to_string(), &claims.to_string())).is_ok());
@@ -122,12 +122,10 @@ fn the_examples_of_the_rfcs_are_signed_by_their_keys_and_no_others() {
         assert!(!keys[nth].verifies(signed.as_bytes(), &[]));
         assert!(!keys[nth].verifies(signed.as_bytes(), &[0; 64]), "a signature of zeros is nobody's");
     }
-    // The claims of RFC 7515 lack what has to be there, which is said only after the signature was found good.
+    // The claims of RFC 7515 lack mandatory members, which is reported only after the signature was verified.
     let (key, token) = EXAMPLES[0];
     let joe = issuers(&[("joe", serde_json::from_str(key).unwrap())]).unwrap();
-    assert!(
-        matches!(believe(&joe, token), Err(TokenRefusal::Claims(why)) if why.contains("`aud` is missing"))
-    );
+    assert!(matches!(believe(&joe, token), Err(TokenError::Claims(why)) if why.contains("`aud` is missing")));
 }
 
 #[test]
@@ -139,24 +137,24 @@ fn what_is_not_exactly_a_signed_token_is_refused() {
         format!("{front}."),
         format!("{front}.{signature}="),
         format!("{front}.{signature} "),
-        // The last character of 64 bytes has four bits that have to be 0.
+        // The last base64 character of 64 bytes has four bits that must be 0.
         format!("{front}.{}B", &signature[..signature.len() - 1]),
         good.replacen('.', "=.", 1),
     ];
     for token in &not_compact {
         let refused = believe(&issuers, token).unwrap_err();
-        assert!(matches!(refused, TokenRefusal::NotCompact | TokenRefusal::Signature), "{token}: {refused}");
+        assert!(matches!(refused, TokenError::NotCompact | TokenError::Signature), "{token}: {refused}");
     }
-    assert_eq!(believe(&issuers, &not_compact[3]), Err(TokenRefusal::NotCompact), "bits are left over");
-    assert_eq!(believe(&issuers, &not_compact[0]), Err(TokenRefusal::Signature), "there is none");
-    assert_eq!(Jwt::parse(b"eyJ\xff.a.b").unwrap_err(), TokenRefusal::NotCompact);
+    assert_eq!(believe(&issuers, &not_compact[3]), Err(TokenError::NotCompact), "bits are left over");
+    assert_eq!(believe(&issuers, &not_compact[0]), Err(TokenError::Signature), "there is none");
+    assert_eq!(Jwt::parse(b"eyJ\xff.a.b").unwrap_err(), TokenError::NotCompact);
     let long = format!("{front}.{}", "A".repeat(MAX_TOKEN_BYTES + 1 - front.len() - 1));
-    assert_eq!(believe(&issuers, &long), Err(TokenRefusal::TooLong(MAX_TOKEN_BYTES + 1)));
-    assert_eq!(believe(&issuers, &long[..MAX_TOKEN_BYTES]).unwrap_err(), TokenRefusal::Signature);
+    assert_eq!(believe(&issuers, &long), Err(TokenError::TooLong(MAX_TOKEN_BYTES + 1)));
+    assert_eq!(believe(&issuers, &long[..MAX_TOKEN_BYTES]).unwrap_err(), TokenError::Signature);
     for other in ["", "a2g_abc", "eyJ", "eyJ.a", "eyJ.a.b.c", "xeyJ.a.b"] {
-        assert!(!Jwt::is_meant(other.as_bytes()), "{other}");
+        assert!(!Jwt::looks_like_jwt(other.as_bytes()), "{other}");
     }
-    assert_eq!(believe(&TokenIssuers::default(), &good), Err(TokenRefusal::NoIssuer));
+    assert_eq!(believe(&TokenIssuers::default(), &good), Err(TokenError::NoIssuer));
 }
 
 #[test]
@@ -166,17 +164,17 @@ fn the_key_is_the_one_that_is_named() {
         believe(&issuers, &signed(&pair(nth), &header.to_string(), &claims().to_string()))
     };
     assert!(by(2, with(header(), "kid", json!("two"))).is_ok());
-    assert_eq!(by(2, header()), Err(TokenRefusal::Signature));
-    let unknown = TokenRefusal::UnknownKey { key: "three".to_owned(), algorithm: "EdDSA" };
+    assert_eq!(by(2, header()), Err(TokenError::Signature));
+    let unknown = TokenError::UnknownKey { key: "three".to_owned(), algorithm: "EdDSA" };
     assert_eq!(by(1, with(header(), "kid", json!("three"))), Err(unknown));
-    // The key is there, for another algorithm.
-    let other = TokenRefusal::UnknownKey { key: "one".to_owned(), algorithm: "RS256" };
+    // The key exists, for another algorithm.
+    let other = TokenError::UnknownKey { key: "one".to_owned(), algorithm: "RS256" };
     assert_eq!(by(1, with(header(), "alg", json!("RS256"))), Err(other));
-    assert_eq!(by(1, json!({ "alg": "EdDSA" })), Err(TokenRefusal::NoKeyNamed("EdDSA")));
+    assert_eq!(by(1, json!({ "alg": "EdDSA" })), Err(TokenError::NoKeyNamed("EdDSA")));
     for alg in ["none", "HS256", "ES384", "eddsa"] {
-        assert!(matches!(by(1, with(header(), "alg", json!(alg))), Err(TokenRefusal::Header(_))), "{alg}");
+        assert!(matches!(by(1, with(header(), "alg", json!(alg))), Err(TokenError::Header(_))), "{alg}");
     }
-    assert!(matches!(by(1, with(header(), "crit", json!(["exp"]))), Err(TokenRefusal::Header(_))));
+    assert!(matches!(by(1, with(header(), "crit", json!(["exp"]))), Err(TokenError::Header(_))));
 }
 
 #[test]
@@ -189,7 +187,7 @@ fn a_key_need_not_be_named_where_only_one_fits() {
     let other = json!({ "keys": [jwk(&pair(3), Some("a")), jwk(&pair(4), Some("b"))] });
     let both = issuers(&[("https://other.example", other), (ISSUER, jwk(&pair(1), Some("one")))]).unwrap();
     assert!(believe(&both, &token).is_ok());
-    // A name that no key has is not passed over.
+    // An unknown `kid` is not ignored.
     let token = signed(&pair(1), &header().to_string(), &claims().to_string());
     assert!(believe(&issuers(&[(ISSUER, jwk(&pair(1), None))]).unwrap(), &token).is_err());
 }
@@ -216,7 +214,7 @@ fn a_key_speaks_for_its_own_issuer_only() {
     for (nth, issuer) in
         [(2, ISSUER), (1, "https://other.example"), (1, "https://id.example/"), (1, "HTTPS://id.example")]
     {
-        let other = TokenRefusal::OtherIssuer(Issuer::parse(issuer).unwrap());
+        let other = TokenError::OtherIssuer(Issuer::parse(issuer).unwrap());
         assert_eq!(of(nth, issuer), Err(other));
     }
 }
@@ -231,20 +229,20 @@ fn claims_hold_for_one_audience_and_one_time() {
     let at = |seconds: i64| json!(NOW.unix_timestamp() + seconds);
     let moment = |seconds| NOW + Duration::seconds(seconds);
     for audience in [json!("other"), json!([]), json!(["other"]), json!(""), json!(format!("{AUDIENCE}x"))] {
-        assert_eq!(of("aud", audience), Err(TokenRefusal::OtherAudience(AUDIENCE.to_owned())));
+        assert_eq!(of("aud", audience), Err(TokenError::OtherAudience(AUDIENCE.to_owned())));
     }
     assert!(of("exp", at(1)).is_ok());
-    assert_eq!(of("exp", at(0)), Err(TokenRefusal::Expired(moment(0))), "there is no leeway at the end");
-    assert_eq!(of("exp", at(-1)), Err(TokenRefusal::Expired(moment(-1))));
+    assert_eq!(of("exp", at(0)), Err(TokenError::Expired(moment(0))), "there is no leeway at the end");
+    assert_eq!(of("exp", at(-1)), Err(TokenError::Expired(moment(-1))));
     for early in ["nbf", "iat"] {
         assert!(of(early, at(30)).is_ok(), "clocks may be apart");
-        assert_eq!(of(early, at(31)), Err(TokenRefusal::TooEarly(moment(31))), "{early}");
+        assert_eq!(of(early, at(31)), Err(TokenError::TooEarly(moment(31))), "{early}");
     }
-    assert!(matches!(of("sub", json!(1)), Err(TokenRefusal::Claims(_))));
+    assert!(matches!(of("sub", json!(1)), Err(TokenError::Claims(_))));
     let twice = claims().to_string().replacen('{', r#"{"sub":"root","#, 1);
     let token = signed(&pair(1), &header().to_string(), &twice);
     assert!(
-        matches!(believe(&issuers, &token), Err(TokenRefusal::Claims(why)) if why.contains("duplicate key"))
+        matches!(believe(&issuers, &token), Err(TokenError::Claims(why)) if why.contains("duplicate key"))
     );
 }
 
@@ -256,10 +254,13 @@ fn a_file_of_keys_is_used_as_a_whole_or_not_at_all() {
     };
     let twice = json!({ "keys": [jwk(&pair(1), Some("one")), jwk(&pair(2), Some("one"))] });
     refused(twice, "two keys have the id `one`");
-    refused(json!({ "keys": [] }), "there is no key in it");
-    refused(json!({ "kty": "EC", "crv": "P-384", "x": "AA", "y": "AA" }), "there is no key in it");
+    refused(json!({ "keys": [] }), "it contains no key that verifies tokens");
+    refused(
+        json!({ "kty": "EC", "crv": "P-384", "x": "AA", "y": "AA" }),
+        "it contains no key that verifies tokens",
+    );
     let small_order = json!({ "kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode([0; 32]) });
-    refused(small_order, "not a point");
+    refused(small_order, "not a usable");
     let private = with(jwk(&pair(1), None), "d", json!(URL_SAFE_NO_PAD.encode([1; 32])));
     refused(json!({ "keys": [jwk(&pair(2), None), private] }), "at /keys/1/d");
     assert_eq!(usual().keys(), 2);

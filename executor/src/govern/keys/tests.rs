@@ -1,4 +1,4 @@
-//! Keys against the vectors of others, and their files against those who may look at them.
+//! Keys against external test vectors, and the protection of their files.
 
 use super::*;
 use crate::govern::vectors;
@@ -58,8 +58,8 @@ fn the_key_of_the_rfc() {
     assert!(!format!("{pair:?} {:?}", pair.public()).contains(D));
 }
 
-/// A signature by the key of the RFC whose first half is the neutral element: the private key made it, and the
-/// rules of RFC 8032 let a verifier take it. The strict ones do not.
+/// A signature by the key of the RFC whose first half is the neutral element: the private key made it, and RFC
+/// 8032 permits a verifier to accept it. The strict rules reject it.
 #[test]
 fn a_signature_with_a_point_of_small_order_is_refused() {
     let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "x": X });
@@ -85,7 +85,7 @@ fn a_key_pair_is_its_owners_alone_and_is_never_overwritten() {
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     assert_eq!(KeyPair::read(&path).unwrap().public(), made.public());
     let before = std::fs::read(&path).unwrap();
-    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("is there already"));
+    assert!(KeyPair::create(&path, issuer()).unwrap_err().to_string().contains("exists already"));
     assert_eq!(std::fs::read(&path).unwrap(), before);
     for mode in [0o640, 0o604, 0o660, 0o644] {
         set_mode(&path, mode);
@@ -93,7 +93,7 @@ fn a_key_pair_is_its_owners_alone_and_is_never_overwritten() {
     }
     set_mode(&path, 0o400);
     assert!(KeyPair::read(&path).is_ok());
-    // The private half must be that of the public one, and no message repeats it.
+    // The private half must belong to the public one, and no message repeats it.
     set_mode(&path, 0o600);
     let text = json!({ "kty": "OKP", "crv": "Ed25519", "d": D, "x": made.public().to_jwk(), "iss": "i" });
     std::fs::write(&path, text.to_string()).unwrap();
@@ -110,7 +110,7 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     let keys = TrustedKeys::read(&trusted).unwrap();
     assert_eq!(keys.iter().collect::<Vec<_>>(), [pair.public()]);
     assert_eq!(keys.get(pair.public().id()), Some(pair.public()));
-    // Once more is no more.
+    // Adding the key again changes nothing.
     assert_eq!(TrustedKeys::add(&trusted, pair.public()).unwrap(), file);
     let text = pair.public().to_jwk();
     let for_another = Issuer::parse("did:a2g:governor:1.0:another").unwrap();

@@ -1,4 +1,4 @@
-//! From one call and one policy to one verdict.
+//! The decision: one call and one policy to one verdict.
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
@@ -6,10 +6,10 @@
 //!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
 //!                                                              └─ below ───▶ APPROVED
 //! ```
-//! A manifest is the least that the policy and the arguments need: the patterns of the rule that the
-//! path arguments touch, and no others.
+//! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
+//! arguments, and no others.
 
-use super::policy_set::Entry;
+use super::policy_set::LoadedPolicy;
 use super::{domains, risk};
 use crate::call::Call;
 use crate::capability::Area;
@@ -18,35 +18,35 @@ use crate::govern::rule::Rule;
 use crate::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
-/// How long after the decision a guest may still start. Long enough for a queue, short enough that
-/// a forgotten approval is worth nothing.
+/// The time between the decision and the latest start of the guest: long enough for a queue, short enough that
+/// a forgotten approval is worthless.
 pub(super) const VALID_FOR: Duration = Duration::minutes(5);
 
-/// From here on an intent is denied, as in the reference implementation.
+/// The minimum risk score for a denial, as in the reference implementation.
 const DENY_FROM: f64 = 0.8;
-/// From here on a person decides: the lower bound of HIGH.
+/// The minimum risk score for a person's decision: the lower bound of HIGH.
 const ESCALATE_FROM: f64 = 0.7;
-/// From here on there are conditions: the lower bound of MEDIUM.
+/// The minimum risk score for conditions: the lower bound of MEDIUM.
 const CONDITIONS_FROM: f64 = 0.4;
 
-/// What a tool may hand out under conditions: enough for an answer, too little for a database.
+/// The output limit under conditions: enough for an answer, too small for a database.
 const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
 
-/// The condition that no file is changed.
 const READ_ONLY: &str = "read_only";
 
-/// Decides about one call.
-pub(super) fn decide(entry: Option<&Entry>, call: &Call, now: OffsetDateTime) -> Verdict {
+pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateTime) -> Verdict {
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
-    match entry.ok_or_else(|| no_policy(call)).and_then(|entry| permit(entry, call, &arguments)) {
+    match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
         Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
-        Err(reason) => denied(call, risk, reason),
+        Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
 
-/// A denial for this reason.
-pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
+/// The reason why a policy denies a call, as the sentence for its agent.
+struct PolicyDenialError(String);
+
+pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
     Verdict {
         decision: Decision::Denied,
         intent: call.intent,
@@ -58,21 +58,22 @@ pub(super) fn denied(call: &Call, risk: Risk, reason: String) -> Verdict {
     }
 }
 
-/// A tool that the policy allows with these arguments.
-struct Permitted<'a> {
+/// A call whose tool and arguments the policy allows.
+struct PermittedCall<'a> {
     policy: &'a Policy,
     written: &'a ToolRule,
     rule: &'a Rule,
-    /// What the arguments touch.
+    /// The areas that the arguments need.
     areas: Vec<Area>,
 }
 
-fn no_policy(call: &Call) -> String {
-    format!("no policy of this governor covers `{}`; add a policy file for it", call.agent)
+fn no_policy_reason(call: &Call) -> PolicyDenialError {
+    let message = format!("no policy of this governor covers `{}`; add a policy file for it", call.agent);
+    PolicyDenialError(message)
 }
 
-/// A policy as an operator finds it: by the agent that it names.
-fn named(policy: &Policy) -> String {
+/// The name of a policy in messages.
+fn policy_label(policy: &Policy) -> String {
     let version = &policy.version;
     match &policy.agent {
         Some(agent) => format!("the policy of `{agent}` (version `{version}`)"),
@@ -80,10 +81,14 @@ fn named(policy: &Policy) -> String {
     }
 }
 
-fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Result<Permitted<'a>, String> {
-    let Entry { policy, rules, hosts, .. } = entry;
+fn permit<'a>(
+    entry: &'a LoadedPolicy,
+    call: &Call,
+    arguments: &Arguments<'_>,
+) -> Result<PermittedCall<'a>, PolicyDenialError> {
+    let LoadedPolicy { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| format!("{} {what}", named(policy));
+    let about = |what: String| PolicyDenialError(format!("{} {what}", policy_label(policy)));
     let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
         return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
     };
@@ -92,22 +97,23 @@ fn permit<'a>(entry: &'a Entry, call: &Call, arguments: &Arguments<'_>) -> Resul
             "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
         )));
     }
-    let refused = |breach: String| about(format!("refuses these arguments of `{tool}`: {breach}"));
-    rule.check_paths(arguments).map_err(|breach| refused(breach.to_string()))?;
-    rule.check_texts(arguments).map_err(|breach| refused(breach.to_string()))?;
-    domains::check(hosts, arguments).map_err(&refused)?;
-    let areas = rule.touched(arguments).map_err(|breach| refused(breach.to_string()))?;
+    let refused =
+        |breach: &dyn std::error::Error| about(format!("refuses these arguments of `{tool}`: {breach}"));
+    rule.check_paths(arguments).map_err(|breach| refused(&breach))?;
+    rule.check_texts(arguments).map_err(|breach| refused(&breach))?;
+    domains::check(hosts, arguments).map_err(|error| refused(&error))?;
+    let areas = rule.areas_for(arguments).map_err(|breach| refused(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(about(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
              not write; take the limit out, or use a tool that only reads"
         )));
     }
-    Ok(Permitted { policy, written, rule, areas })
+    Ok(PermittedCall { policy, written, rule, areas })
 }
 
 fn weigh(
-    permitted: &Permitted<'_>,
+    permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
     risk: Risk,
@@ -116,7 +122,7 @@ fn weigh(
     let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
     let no_writing = permitted.policy.resources.max_disk_mb.is_some();
     let (decision, reason) = if risk.score >= DENY_FROM {
-        return denied(call, risk, format!("{why}; change the arguments"));
+        return denial(call, risk, format!("{why}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
         (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
     } else if risk.score >= CONDITIONS_FROM {
@@ -124,7 +130,7 @@ fn weigh(
     } else if no_writing {
         (Decision::Conditional, Some("a disk limit that cannot be enforced allows no writing".to_owned()))
     } else {
-        (Decision::Approved, no_files(permitted, arguments))
+        (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
     let conditions = match decision {
         Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
@@ -138,36 +144,36 @@ fn weigh(
         risk: Some(risk),
         manifest: manifest(permitted),
         conditions,
-        // People read it too: whole seconds are enough.
+        // People read it, too: whole seconds are enough.
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
 }
 
-fn manifest(permitted: &Permitted<'_>) -> Manifest {
-    let Permitted { policy, written, rule: _, areas } = permitted;
+fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
+    let PermittedCall { policy, written, rule: _, areas } = permitted;
     Manifest {
         max_memory: policy.resources.max_memory,
         max_cpu: policy.resources.max_cpu,
         timeout: written.timeout,
-        network_allowed: Some(network_allowed(&policy.network)),
+        network_allowed: Some(allows_network(&policy.network)),
         filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }
 }
 
-/// Only a list of domains that is not empty asks for the network. A manifest has no word for the list
-/// itself, nor for a rate: an executor holds them by the standing policy.
-fn network_allowed(rule: &NetworkRule) -> bool {
+/// `true` for a non-empty list of domains. A manifest can express neither the list nor a rate; the executor
+/// enforces them by the standing policy.
+fn allows_network(rule: &NetworkRule) -> bool {
     rule.allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty())
 }
 
-/// A rule without `paths` grants no files, which surprises whoever sends a path.
-fn no_files(permitted: &Permitted<'_>, arguments: &Arguments<'_>) -> Option<String> {
+/// A notice for a path argument under a rule without `paths`, which grants no files.
+fn missing_paths_notice(permitted: &PermittedCall<'_>, arguments: &Arguments<'_>) -> Option<String> {
     let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
     surprised.then(|| {
         format!(
             "nothing of the filesystem is granted: {} names no `paths` for the tool",
-            named(permitted.policy)
+            policy_label(permitted.policy)
         )
     })
 }

@@ -1,4 +1,4 @@
-//! The policies of a local governor: read from a folder, checked completely, then only looked up.
+//! The policies of a local governor: read from a folder, validated completely, then only looked up.
 
 use crate::capability::{HostClaims, HostError};
 use crate::fault::Fault;
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The text of the policy that a governor without a folder uses.
+/// The policy of a governor without a policy folder.
 const BUILTIN: &str = include_str!("../../../../policies/default.json");
 
-/// Why the policies could not be loaded. For the operator: it names files.
+/// The reason why policies could not be loaded. Messages are for the operator and contain paths.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyFileError {
     /// A folder or file could not be read.
@@ -22,7 +22,8 @@ pub enum PolicyFileError {
     Unreadable {
         /// The folder or file.
         path: PathBuf,
-        /// The system's reason. Part of the sentence, so no `source`, which a chain would say again.
+        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
+        /// print again.
         error: io::Error,
     },
     /// The folder has no policy, so the governor would deny everything.
@@ -36,64 +37,63 @@ pub enum PolicyFileError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The place and the reason.
         message: String,
     },
-    /// A tool's rule could not be enforced.
+    /// The rule of a tool cannot be enforced.
     #[error("`{}` at `/capabilities/tools/{tool}/constraints`: {error}", path.display())]
     Rule {
         /// The file.
         path: PathBuf,
         /// The tool.
         tool: ToolName,
-        /// What is wrong with the rule.
+        /// The problem of the rule.
         error: RuleError,
     },
-    /// The hosts of its network part cannot be read.
+    /// A host of the network part is not valid.
     #[error("`{}` at `/capabilities/network`: {error}", path.display())]
     Hosts {
         /// The file.
         path: PathBuf,
-        /// What is wrong with one of them.
+        /// The problem of the host.
         error: HostError,
     },
-    /// Two files are about the same agent, and it is not clear which counts.
+    /// Two files are for the same agent.
     #[error(
         "`{}` and `{}` are both policies for {agent}; keep one of them",
         first.display(), second.display()
     )]
     Twice {
-        /// The agent, in words.
+        /// The agent, or `every agent`.
         agent: String,
-        /// One file.
+        /// The first file.
         first: PathBuf,
-        /// The other.
+        /// The second file.
         second: PathBuf,
     },
 }
 
-/// One policy with its rules made ready.
+/// A policy with its parsed rules.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct LoadedPolicy {
     pub(super) policy: Policy,
     pub(super) rules: BTreeMap<ToolName, Rule>,
     pub(super) hosts: HostClaims,
     source: PathBuf,
 }
 
-/// Policies of which at most one is for each agent, and at most one for all others.
+/// A set of policies: at most one for each agent, and at most one for all others.
 #[derive(Debug, Clone, Default)]
 pub struct PolicySet {
-    by_agent: BTreeMap<Option<AgentDid>, Entry>,
+    by_agent: BTreeMap<Option<AgentDid>, LoadedPolicy>,
 }
 
 impl PolicySet {
-    /// Reads every `*.json` of a folder, in the order of their names.
+    /// Reads all `*.json` files of a folder, sorted by name.
     ///
     /// # Errors
-    /// [`PolicyFileError`] when the folder or a file cannot be read, when a file is not a policy or
-    /// has a rule that cannot be enforced, when two files are about the same agent, and when there
-    /// is no file at all.
+    /// [`PolicyFileError`] when the folder or a file cannot be read, a file is not a policy or has an
+    /// unenforceable rule, two files are for the same agent, or there is no file.
     ///
     /// # Ambient Authority
     /// Reads a folder that the operator names.
@@ -118,7 +118,7 @@ impl PolicySet {
         Ok(set)
     }
 
-    /// The agents that have a policy, and what all others are called when there is one for them.
+    /// The DIDs with a policy of their own, and `every other agent` for a general policy.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
     }
@@ -138,17 +138,17 @@ impl PolicySet {
         Ok(set)
     }
 
-    /// The policy of `policies/default.json`, which is part of the program.
+    /// The policy of `policies/default.json`, which is embedded in the program.
     ///
     /// # Errors
-    /// As for [`Self::load`]; a test holds that there are none.
+    /// As for [`Self::load`]; a test verifies that there are none.
     pub fn builtin() -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add_text("policies/default.json".into(), BUILTIN)?;
         Ok(set)
     }
 
-    /// Adds a policy that came from `source`.
+    /// Adds a policy; `source` is the file for error messages.
     ///
     /// # Errors
     /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Twice`].
@@ -169,36 +169,36 @@ impl PolicySet {
         }
         let hosts = host_claims(&policy.network)
             .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
-        self.by_agent.insert(policy.agent.clone(), Entry { policy, rules, hosts, source });
+        self.by_agent.insert(policy.agent.clone(), LoadedPolicy { policy, rules, hosts, source });
         Ok(())
     }
 
-    /// How many policies there are.
+    /// The number of policies.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_agent.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` without any policy.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_agent.is_empty()
     }
 
-    /// The agent's own policy, else the one for every agent.
-    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&Entry> {
+    /// The agent's own policy, otherwise the one for every agent.
+    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&LoadedPolicy> {
         self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
     }
 
     fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
         match decode::policy_file(text) {
             Ok(policy) => self.add(path, policy),
-            Err(fault) => Err(PolicyFileError::Malformed { path, message: told(fault, text) }),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: fault_message(fault, text) }),
         }
     }
 }
 
-/// The line on which the value of a JSON Pointer starts, or the nearest value around it.
+/// The line of the value at a JSON Pointer, or of the nearest value around it.
 fn line_of(text: &str, pointer: &str) -> usize {
     let mut value: &str = text;
     for name in pointer.split('/').skip(1) {
@@ -216,8 +216,8 @@ fn line_of(text: &str, pointer: &str) -> usize {
     text.get(..start).unwrap_or_default().matches('\n').count() + 1
 }
 
-/// The words of a fault that a decoder gives, with the line in `text` that they are about.
-fn told(fault: Fault, text: &str) -> String {
+/// The message of a decoder's fault, with the line in `text`.
+fn fault_message(fault: Fault, text: &str) -> String {
     match fault {
         Fault::InvalidParams { message, pointer } => {
             format!("line {}, at `{pointer}`: {message}", line_of(text, &pointer))

@@ -1,52 +1,49 @@
-//! How risky an intent looks: one table of stated heuristics.
+//! Risk scores: one table of stated heuristics.
 //!
-//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)`
-//! is the heuristic score: the highest score of the rows that apply, never their sum. A row is a
-//! guess about text, meant to be read and argued with. What a guest can reach is decided by its
-//! grant, not here.
+//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the
+//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, meant
+//! to be read and discussed. The grant determines what a guest can reach, not this table.
 
 use crate::call::Call;
-use crate::govern::arguments::{Arguments, Role};
-use crate::govern::rule::{Squeezed, normalise};
+use crate::govern::arguments::{ArgumentRole, Arguments};
+use crate::govern::rule::{NormalizedText, normalise};
 use crate::ident::ToolName;
 use crate::verdict::{Risk, RiskLevel};
 use url::{Host, Url};
 
 /// One heuristic.
-pub(super) struct Row {
-    /// Its name, which opens the sentence in `threats`.
+pub(super) struct Heuristic {
+    /// The name, which starts the sentence in `threats`.
     pub(super) name: &'static str,
-    /// What it looks for, and why its score is what it is.
+    /// The text that it matches, and the reason for its score.
     #[allow(dead_code, reason = "the table is its own documentation; a test prints it")]
     pub(super) looks_for: &'static str,
-    /// The score that it gives.
     pub(super) score: f64,
-    /// The sentence for `threats`.
     pub(super) threat: &'static str,
     applies: fn(&Evidence<'_>) -> bool,
 }
 
-/// What a tool that only reads scores when no row applies.
+/// The base score of a tool that only reads.
 pub(super) const READS: f64 = 0.05;
-/// What every other tool scores when no row applies; the document's example of a harmless write.
+/// The base score of every other tool: the document's example of a harmless write.
 pub(super) const WRITES: f64 = 0.15;
 
-/// The longest string argument that does not count as oversize: a quarter of the largest body.
+/// The maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
 pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
-/// The most paths in one intent that do not count as very many.
+/// The maximum number of inconspicuous paths in one intent.
 pub(super) const MAX_USUAL_PATHS: usize = 64;
 
-/// The table. From 0.4 a verdict has conditions, from 0.7 a person is asked, from 0.8 it is denied.
-pub(super) const ROWS: [Row; 13] = [
-    Row {
+/// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
+pub(super) const ROWS: [Heuristic; 13] = [
+    Heuristic {
         name: "path_traversal",
         looks_for: "`..` in a path argument, also as `%2e%2e` or with backslashes; honest callers \
                     name the path they mean",
         score: 0.85,
         threat: "a path argument climbs out of its folder with `..`",
-        applies: |evidence| evidence.paths().any(climbs),
+        applies: |evidence| evidence.paths().any(has_parent_component),
     },
-    Row {
+    Heuristic {
         name: "secret_path",
         looks_for: "path arguments with components such as `.ssh`, `.aws`, `.env`, `id_rsa`, or \
                     `/etc/shadow`; whoever reads them can act as somebody else",
@@ -54,31 +51,31 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a path argument names a place where secrets are kept",
         applies: |evidence| evidence.paths().any(is_secret),
     },
-    Row {
+    Heuristic {
         name: "private_key",
         looks_for: "the first line of a private key in PEM form in any argument; a key in an intent \
                     is on its way somewhere, and a person should say whether",
         score: 0.75,
         threat: "an argument holds a private key",
-        applies: |evidence| evidence.any(|_| true, |text| pem_key(&text.whole)),
+        applies: |evidence| evidence.any(|_| true, |text| has_private_key(&text.whole)),
     },
-    Row {
+    Heuristic {
         name: "destructive_command",
         looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an \
                     argument that is not file content; there it is about to be run",
         score: 0.95,
         threat: "an argument is a command that destroys data or runs a download",
-        applies: |evidence| evidence.any(is_command, destroys),
+        applies: |evidence| evidence.any(is_command, is_destructive),
     },
-    Row {
+    Heuristic {
         name: "destructive_text",
         looks_for: "the same in file content or search text; scripts and handbooks hold such lines \
                     for good reasons",
         score: 0.45,
         threat: "file content holds a command that destroys data or runs a download",
-        applies: |evidence| evidence.any(|role| role == Role::Content, destroys),
+        applies: |evidence| evidence.any(|role| role == ArgumentRole::Content, is_destructive),
     },
-    Row {
+    Heuristic {
         name: "system_write",
         looks_for: "a path argument in a system folder (`/etc`, `/usr`, `/proc`, …), for a tool that \
                     does not only read",
@@ -86,36 +83,36 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a tool that may write is pointed at a system folder",
         applies: |evidence| !evidence.only_reads && evidence.paths().any(in_system_folder),
     },
-    Row {
+    Heuristic {
         name: "system_read",
         looks_for: "the same for a tool that only reads",
         score: 0.45,
         threat: "a system folder is read",
         applies: |evidence| evidence.only_reads && evidence.paths().any(in_system_folder),
     },
-    Row {
+    Heuristic {
         name: "oversize_content",
         looks_for: "a string argument over 256 KiB; big, but within what a body may hold",
         score: 0.4,
         threat: "an argument is unusually long",
         applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
     },
-    Row {
+    Heuristic {
         name: "prompt_injection",
         looks_for: "phrases such as `ignore previous instructions` in the intent's context; an agent \
                     that repeats them may have been talked into the intent",
         score: 0.75,
         threat: "the agent's reasoning reads like an injected prompt",
-        applies: |evidence| evidence.reasoning.iter().any(|text| injected(text)),
+        applies: |evidence| evidence.reasoning.iter().any(|text| has_injection_phrase(text)),
     },
-    Row {
+    Heuristic {
         name: "insecure_url",
         looks_for: "a URL that is neither HTTPS nor WSS, outside file content",
         score: 0.45,
         threat: "a URL is not HTTPS",
         applies: |evidence| evidence.urls().any(|url| !matches!(url.scheme(), "https" | "wss")),
     },
-    Row {
+    Heuristic {
         name: "ip_literal_url",
         looks_for: "a URL whose host is an IP address in any spelling; no domain rule can name it, \
                     and machines' own metadata services live there",
@@ -123,14 +120,14 @@ pub(super) const ROWS: [Row; 13] = [
         threat: "a URL names an IP address in place of a domain",
         applies: |evidence| evidence.urls().any(|url| is_ip(&url)),
     },
-    Row {
+    Heuristic {
         name: "many_paths",
         looks_for: "more than 64 path arguments in one intent",
         score: 0.45,
         threat: "one intent names very many paths",
         applies: |evidence| evidence.paths().count() > MAX_USUAL_PATHS,
     },
-    Row {
+    Heuristic {
         name: "wildcard_path",
         looks_for: "`*` or `?` in a path argument; it names more than the governor can see",
         score: 0.4,
@@ -139,7 +136,7 @@ pub(super) const ROWS: [Row; 13] = [
     },
 ];
 
-/// Whether a tool's name says that it only reads. Any other name counts as one that may write.
+/// `true` for a tool whose name starts with a verb of reading. Every other tool counts as one that may write.
 pub(super) fn only_reads(tool: &ToolName) -> bool {
     const READERS: [&str; 13] = [
         "read", "list", "search", "hash", "find", "get", "stat", "show", "view", "count", "diff", "grep",
@@ -149,11 +146,10 @@ pub(super) fn only_reads(tool: &ToolName) -> bool {
     READERS.contains(&first)
 }
 
-/// Scores a call.
 pub(super) fn assess(call: &Call) -> Risk {
     let evidence = Evidence::of(call);
     let base = if evidence.only_reads { READS } else { WRITES };
-    let found: Vec<&Row> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
+    let found: Vec<&Heuristic> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
     let heuristic = found.iter().map(|row| row.score).fold(base, f64::max);
     Risk {
         score: heuristic,
@@ -164,10 +160,10 @@ pub(super) fn assess(call: &Call) -> Risk {
     }
 }
 
-/// What the rows look at, made once for a call.
+/// The input of all rows, computed once for a call.
 struct Evidence<'a> {
     arguments: Arguments<'a>,
-    squeezed: Vec<(Role, Squeezed)>,
+    squeezed: Vec<(ArgumentRole, NormalizedText)>,
     reasoning: Vec<String>,
     longest: usize,
     only_reads: bool,
@@ -176,13 +172,14 @@ struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     fn of(call: &'a Call) -> Self {
         let arguments = Arguments::of(&call.arguments);
-        let squeezed = arguments.texts().iter().map(|text| (text.role, Squeezed::of(&text.text))).collect();
+        let squeezed =
+            arguments.texts().iter().map(|text| (text.role, NormalizedText::of(&text.text))).collect();
         let context = call.context.as_ref().map(Arguments::of);
         let context = context.iter().flat_map(Arguments::texts);
-        let sent = arguments.texts().iter().filter(|text| text.role != Role::Joined);
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         Self {
             squeezed,
-            reasoning: context.map(|text| Squeezed::of(&text.text).whole.to_lowercase()).collect(),
+            reasoning: context.map(|text| NormalizedText::of(&text.text).whole.to_lowercase()).collect(),
             longest: sent.map(|text| text.text.len()).max().unwrap_or(0),
             only_reads: only_reads(&call.tool),
             arguments,
@@ -193,7 +190,7 @@ impl<'a> Evidence<'a> {
         self.arguments.paths()
     }
 
-    fn any(&self, role: fn(Role) -> bool, found: fn(&Squeezed) -> bool) -> bool {
+    fn any(&self, role: fn(ArgumentRole) -> bool, found: fn(&NormalizedText) -> bool) -> bool {
         self.squeezed.iter().any(|(played, text)| role(*played) && found(text))
     }
 
@@ -202,21 +199,21 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// Every URL with an authority in arguments that are not file content.
+/// All URLs with an authority in arguments that are not file content.
 pub(super) fn urls_in(arguments: &Arguments<'_>) -> impl Iterator<Item = Url> {
     let texts = arguments.texts().iter().filter(|text| is_command(text.role));
     let words = texts.flat_map(|text| text.text.split(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)));
     words.filter(|word| word.contains("://")).filter_map(|word| Url::parse(word).ok())
 }
 
-fn is_command(role: Role) -> bool {
+fn is_command(role: ArgumentRole) -> bool {
     match role {
-        Role::Path | Role::Other | Role::Joined => true,
-        Role::Content => false,
+        ArgumentRole::Path | ArgumentRole::Other | ArgumentRole::Joined => true,
+        ArgumentRole::Content => false,
     }
 }
 
-fn climbs(path: &str) -> bool {
+fn has_parent_component(path: &str) -> bool {
     let plain = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
     plain.split('/').any(|component| component == "..")
 }
@@ -248,34 +245,34 @@ fn is_secret(path: &str) -> bool {
     named || normalise(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
 }
 
-fn pem_key(text: &str) -> bool {
+fn has_private_key(text: &str) -> bool {
     let headers = text.split("-----BEGIN ").skip(1);
     headers.filter_map(|rest| rest.split_once("-----")).any(|(label, _)| label.ends_with("PRIVATE KEY"))
 }
 
-fn destroys(text: &Squeezed) -> bool {
+fn is_destructive(text: &NormalizedText) -> bool {
     const FORK_BOMB: &str = ":(){";
     let whole = &text.whole;
-    removes_all(whole)
+    is_recursive_rm(whole)
         || starts_word(whole, "mkfs")
         || starts_word(whole, "dd if=")
         || starts_word(whole, "dd of=/dev/")
         || whole.replace(' ', "").contains(FORK_BOMB)
-        || text.pipelines.iter().any(|line| runs_download(line))
+        || text.pipelines.iter().any(|line| pipes_download_to_shell(line))
 }
 
-/// The words of a command line, without quotes and the signs that join commands.
+/// The words of a command line, without quotes and operators.
 fn words(text: &str) -> impl Iterator<Item = &str> + Clone {
     text.split(|c: char| c.is_whitespace() || "\"'`;&|()$".contains(c)).filter(|word| !word.is_empty())
 }
 
-/// Whether a word is one of these programs, by its name or its path.
+/// `true` for the name or the path of one of these programs.
 fn is_program(word: &str, names: &[&str]) -> bool {
     names.contains(&word.rsplit('/').next().unwrap_or(word))
 }
 
-/// `rm` with options that make it recursive and forced, in any spelling.
-fn removes_all(text: &str) -> bool {
+/// `true` for `rm` with recursive and forced options, in any spelling.
+fn is_recursive_rm(text: &str) -> bool {
     let mut words = words(text);
     while let Some(word) = words.next() {
         if !is_program(word, &["rm"]) {
@@ -294,14 +291,14 @@ fn removes_all(text: &str) -> bool {
     false
 }
 
-/// Whether `needle` stands in the text where a word starts, so that `add if=` is not `dd if=`.
+/// `true` when `needle` occurs at the start of a word, so that `add if=` is not `dd if=`.
 fn starts_word(text: &str, needle: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     text.match_indices(needle).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(inside)))
 }
 
-/// A stage with `curl` or `wget`, and a later stage that is a shell.
-fn runs_download(line: &str) -> bool {
+/// `true` for a stage with `curl` or `wget` and a later stage that is a shell.
+fn pipes_download_to_shell(line: &str) -> bool {
     const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "python3"];
     let before_command =
         |word: &&str| is_program(word, &["sudo", "env"]) || word.contains('=') || word.starts_with('-');
@@ -320,8 +317,8 @@ fn in_system_folder(path: &str) -> bool {
     absolute && first.is_some_and(|first| FOLDERS.contains(&first))
 }
 
-/// Looks for phrases in text that is squeezed and in lower case.
-fn injected(text: &str) -> bool {
+/// `true` when collapsed lower-case text contains a known phrase.
+fn has_injection_phrase(text: &str) -> bool {
     const PHRASES: [&str; 12] = [
         "ignore previous instructions",
         "ignore all previous",
@@ -342,7 +339,7 @@ fn injected(text: &str) -> bool {
 fn is_ip(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
-        // A scheme that the URL standard does not know keeps its host as written.
+        // The URL parser leaves the host of an unknown scheme as text.
         Some(Host::Domain(name)) => name.parse::<std::net::Ipv4Addr>().is_ok(),
         None => false,
     }

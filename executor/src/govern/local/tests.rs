@@ -136,25 +136,25 @@ fn all_four_decisions() {
 #[test]
 fn what_no_policy_allows_is_denied_with_what_to_change() {
     let mine = governor(&[policy(Some(AGENT), &[("off", ToolRule::default())])]);
-    let said = |governor: &LocalGovernor, name: &str| {
+    let reason_for = |governor: &LocalGovernor, name: &str| {
         let verdict = governor.decide(&call(name, &json!({})));
         assert_eq!(verdict.decision, Decision::Denied, "{name}");
         verdict.reason.unwrap()
     };
     assert_eq!(
-        said(&mine, "read_file"),
+        reason_for(&mine, "read_file"),
         "the policy of `did:aeon:tester:1.0:a` (version `7`) does not list the tool `read_file`; add it under `capabilities.tools`"
     );
     assert_eq!(
-        said(&mine, "off"),
+        reason_for(&mine, "off"),
         "the policy of `did:aeon:tester:1.0:a` (version `7`) does not allow the tool `off`; set `capabilities.tools.off.allowed` to true"
     );
     let others = governor(&[policy(Some("did:aeon:other:1.0:b"), &[("read_file", rule())])]);
     assert_eq!(
-        said(&others, "read_file"),
+        reason_for(&others, "read_file"),
         "no policy of this governor covers `did:aeon:tester:1.0:a`; add a policy file for it"
     );
-    said(&governor(&[]), "read_file");
+    reason_for(&governor(&[]), "read_file");
 }
 
 #[test]
@@ -424,7 +424,7 @@ fn a_rule_without_paths_grants_none_and_says_so() {
     assert!(verdict.reason.unwrap().contains("names no `paths`"));
 }
 
-/// For every row: what it finds, and what looks like it and is not.
+/// For every row: matching calls, and similar ones that do not match.
 #[test]
 fn every_row_of_the_risk_table_from_both_sides() {
     let read = |arguments: Value| call("read_file", &arguments);
@@ -633,7 +633,7 @@ fn sessions_are_bounded_and_the_oldest_goes_first() {
     assert!(governor.heartbeat(&nth(0), None).is_err());
     assert!(governor.heartbeat(&nth(1), None).is_ok(), "it registered again and again");
     assert!(governor.heartbeat(&nth(MAX_SESSIONS), None).is_ok());
-    assert_eq!(governor.memory().sessions.len(), MAX_SESSIONS);
+    assert_eq!(governor.lock_state().sessions.len(), MAX_SESSIONS);
 }
 
 fn directive(call: &Call) -> Directive {
@@ -788,7 +788,7 @@ fn a_policy_folder_is_refused_by_file_and_place() {
     assert!(matches!(missing, PolicyFileError::Unreadable { .. }));
 }
 
-/// Paths over an alphabet that is small enough to meet every trick.
+/// Paths over an alphabet that is small enough to produce every trick.
 fn tricky_path() -> impl proptest::strategy::Strategy<Value = String> {
     use proptest::prelude::*;
     let part =
@@ -796,7 +796,7 @@ fn tricky_path() -> impl proptest::strategy::Strategy<Value = String> {
     prop::collection::vec(part, 0..8).prop_map(|parts| parts.concat())
 }
 
-/// What a naive reader makes of an absolute path: `..` goes up.
+/// The naive interpretation of an absolute path: `..` goes up.
 fn resolved(path: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -833,7 +833,7 @@ proptest::proptest! {
 #[test]
 fn a_journal_that_goes_back_is_noticed() {
     let at = |count: u64, root: &str| (count, root.to_owned());
-    assert!(!went_back(&at(0, ""), &at(0, "0000")));
-    assert!(!went_back(&at(4, "a"), &at(4, "a")) && !went_back(&at(4, "a"), &at(5, "b")));
-    assert!(went_back(&at(4, "a"), &at(3, "b")) && went_back(&at(4, "a"), &at(4, "b")));
+    assert!(!is_rollback(&at(0, ""), &at(0, "0000")));
+    assert!(!is_rollback(&at(4, "a"), &at(4, "a")) && !is_rollback(&at(4, "a"), &at(5, "b")));
+    assert!(is_rollback(&at(4, "a"), &at(3, "b")) && is_rollback(&at(4, "a"), &at(4, "b")));
 }

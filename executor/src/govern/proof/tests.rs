@@ -1,4 +1,4 @@
-//! Proofs that are believed, and every way in which one is not.
+//! Valid proofs, and every way in which one is rejected.
 
 use super::*;
 use crate::call::{Door, Priority};
@@ -29,8 +29,8 @@ fn governor() -> &'static (KeyPair, Trust) {
         let folder = tempfile::tempdir().unwrap();
         let keys = folder.path().join("keys");
         TrustedKeys::add(&keys, pair.public()).unwrap();
-        let longest = std::time::Duration::from_secs(600);
-        let settings = TrustSettings { keys: Some(keys), longest, signature: None };
+        let max_lifetime = std::time::Duration::from_secs(600);
+        let settings = TrustSettings { keys: Some(keys), max_lifetime, signature: None };
         (pair, Trust::read(&settings, did(EXECUTOR)).unwrap())
     })
 }
@@ -84,15 +84,15 @@ fn claims() -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
 }
 
-fn believe(proof: &Proof) -> Result<Proven, Disbelief> {
-    governor().1.believe(&call(), proof, NOW).map(|(arguments, proven)| {
+fn believe(proof: &Proof) -> Result<VerifiedProof, ProofError> {
+    governor().1.verify(&call(), proof, NOW).map(|(arguments, proven)| {
         assert_eq!(arguments, call().arguments);
         proven
     })
 }
 
 fn refused(proof: &Proof, by: BlockedBy, words: &str) {
-    let Disbelief { blocked_by, message } = believe(proof).unwrap_err();
+    let ProofError { blocked_by, message } = believe(proof).unwrap_err();
     assert_eq!(blocked_by, by, "{message}");
     assert!(message.starts_with("the `proof` ") && message.contains(words), "`{words}`: {message}");
 }
@@ -213,13 +213,13 @@ fn a_proof_speaks_for_its_keys_issuer_and_within_its_time() {
     };
     let at = |seconds: i64| json!(NOW.unix_timestamp() + seconds);
     refused(&with("iss", json!("did:a2g:governor:1.0:other")), BlockedBy::VerdictUntrusted, "may speak for");
-    refused(&with("iat", at(31)), BlockedBy::VerdictUntrusted, "not to be used before");
-    refused(&with("nbf", at(31)), BlockedBy::VerdictUntrusted, "not to be used before");
+    refused(&with("iat", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
+    refused(&with("nbf", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
     assert!(believe(&with("iat", at(30))).is_ok());
     assert!(believe(&with("nbf", at(30))).is_ok());
     refused(&with("exp", at(0)), BlockedBy::VerdictUntrusted, "before it was issued");
     assert!(believe(&with("exp", at(600))).is_ok());
-    refused(&with("exp", at(601)), BlockedBy::VerdictUntrusted, "601 seconds, and at most 600");
+    refused(&with("exp", at(601)), BlockedBy::VerdictUntrusted, "601 seconds, but at most 600");
 }
 
 #[test]
@@ -232,8 +232,8 @@ fn a_key_that_is_not_trusted_and_one_that_signs_for_another_are_refused() {
     let renamed = format!("{}.{payload}", URL_SAFE_NO_PAD.encode(header().to_string()));
     let signature = URL_SAFE_NO_PAD.encode(stranger.sign(renamed.as_bytes()));
     refused(&sent(format!("{renamed}.{signature}")), BlockedBy::VerdictUntrusted, "is not signed by the key");
-    let nobody = Trust::of_nobody(did(EXECUTOR));
-    let message = nobody.believe(&call(), &sent(compact), NOW).unwrap_err().message;
+    let nobody = Trust::empty(did(EXECUTOR));
+    let message = nobody.verify(&call(), &sent(compact), NOW).unwrap_err().message;
     assert!(message.contains("trusts no key"), "{message}");
 }
 
@@ -242,12 +242,12 @@ fn the_tool_gets_what_was_hashed() {
     let mut call = call();
     let compact = governor().0.prove(&did(EXECUTOR), &call, &verdict(), NOW).unwrap();
     call.arguments = serde_json::from_str(r#"{"n":1.0,"path":"\/workspace\/x"}"#).unwrap();
-    let (arguments, _) = governor().1.believe(&call, &sent(compact), NOW).unwrap();
+    let (arguments, _) = governor().1.verify(&call, &sent(compact), NOW).unwrap();
     assert_eq!(Value::Object(arguments).to_string(), r#"{"n":1,"path":"/workspace/x"}"#);
     call.arguments = json!({ "n": (1_u64 << 53) }).as_object().unwrap().clone();
     assert!(governor().0.prove(&did(EXECUTOR), &call, &verdict(), NOW).is_err());
     let compact = governor().0.prove(&did(EXECUTOR), &self::call(), &verdict(), NOW).unwrap();
-    let message = governor().1.believe(&call, &sent(compact), NOW).unwrap_err().message;
+    let message = governor().1.verify(&call, &sent(compact), NOW).unwrap_err().message;
     assert!(message.contains("9007199254740992"), "{message}");
 }
 
@@ -273,8 +273,8 @@ proptest! {
 fn one_text_for_each_proof() {
     let compact = signed(&header().to_string(), &claims().to_string()).compact;
     let (signed, signature) = compact.rsplit_once('.').unwrap();
-    // 64 bytes leave four bits in the last of 86 digits; any other digit there says the same bytes to a
-    // reader that does not look.
+    // 64 bytes leave four bits in the last of 86 characters. Other values of them decode to the same bytes in a
+    // lenient reader.
     let last = signature.chars().last().unwrap();
     let digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     for digit in digits.chars().filter(|digit| *digit != last) {

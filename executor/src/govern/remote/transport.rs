@@ -1,12 +1,14 @@
-//! The transports of the governor's client, with every received message in its normal form.
+//! The transports of the governor's client, which convert every received message into its normal form.
 //!
-//! jsonrpsee's client ends a WebSocket, and fails every call on it, at a message that it cannot parse or whose id it
-//! does not know. Here such a message is logged and dropped, and ends no call but the one that it names.
+//! jsonrpsee's client closes a WebSocket, and fails every call on it, at a message that it cannot parse or
+//! whose id is not open. The reference governor's denial is such a message. These transports log and drop it,
+//! and fail only the call that it belongs to.
 
 use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
+use crate::clock::timer_now;
 use crate::ident::excerpt;
 use crate::lines::Lines;
-use crate::wire::jsonrpc::incoming::{self, Incoming, Malformed};
+use crate::wire::jsonrpc::incoming::{self, Incoming, PeerMessageError};
 use crate::wire::jsonrpc::{self, Id};
 use crate::wire::strict_json::JsonBounds;
 use bytes::Bytes;
@@ -30,20 +32,19 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder};
 
-/// The largest message that is read from a WebSocket, in bytes. One beyond it ends the connection; one beyond
-/// [`MAX_ANSWER_BYTES`] only its own call.
+/// The maximum size of a message on a WebSocket, in bytes. A larger one closes the connection; one beyond
+/// [`MAX_ANSWER_BYTES`] fails only its own call.
 const MAX_MESSAGE_BYTES: u32 = 16 << 20;
-/// The most unanswered calls of one connection before another connection takes its place. The client keeps each of them
-/// until it is answered.
+/// The maximum number of unanswered calls on one connection before it is replaced. The client stores each of
+/// them until it is answered.
 const MAX_UNANSWERED: usize = 16_384;
 
-/// A client over HTTP.
 pub(super) type HttpClient = Client<RpcLogger<RpcService<NormalizedHttp<HttpBackend>>>>;
 
-/// A client over HTTP whose answers are in normal form.
+/// A client over HTTP whose answers are normalized.
 ///
 /// # Errors
-/// When the URL cannot be used.
+/// [`ClientError`] for an unusable URL.
 pub(super) fn http(url: &str) -> Result<HttpClient, ClientError> {
     HttpClientBuilder::default()
         .request_timeout(CALL_TIMEOUT)
@@ -55,16 +56,16 @@ pub(super) fn http(url: &str) -> Result<HttpClient, ClientError> {
 }
 
 /// A WebSocket to a governor.
-pub(super) struct Connection {
+pub(super) struct GovernorConnection {
     pub(super) client: WsClient,
     open: Arc<OpenCalls>,
 }
 
-impl Connection {
-    /// Connects. Notifications of the governor go to `pushes`.
+impl GovernorConnection {
+    /// Connects. The governor's notifications go to `pushes`.
     ///
     /// # Errors
-    /// When there is no connection.
+    /// [`ClientError`] when the connection fails.
     pub(super) async fn open(url: &str, pushes: mpsc::Sender<Push>) -> Result<Self, ClientError> {
         let url = Url::parse(url).map_err(|error| ClientError::Transport(error.into()))?;
         let transport = WsTransportClientBuilder::default()
@@ -74,7 +75,7 @@ impl Connection {
         let (sender, receiver) =
             transport.build(url).await.map_err(|error| ClientError::Transport(error.into()))?;
         let open = Arc::new(OpenCalls::default());
-        let sender = NotingSender { inner: sender, open: Arc::clone(&open) };
+        let sender = TrackingSender { inner: sender, open: Arc::clone(&open) };
         let receiver =
             NormalizedReceiver { inner: receiver, open: Arc::clone(&open), pushes, log: Lines::default() };
         let client = WsClientBuilder::default()
@@ -85,24 +86,24 @@ impl Connection {
         Ok(Self { client, open })
     }
 
-    /// `true` while another call can go over it.
+    /// `true` while the connection accepts another call.
     pub(super) fn is_usable(&self) -> bool {
         self.client.is_connected() && self.open.count() < MAX_UNANSWERED
     }
 }
 
-/// The ids of the calls that are sent and not answered.
+/// The ids of calls without an answer, which the client itself does not reveal.
 #[derive(Debug, Default)]
 struct OpenCalls(Mutex<HashSet<String>>);
 
 impl OpenCalls {
-    fn note(&self, message: &str) {
+    fn insert(&self, message: &str) {
         if let Some(id) = id_of(message) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
         }
     }
 
-    /// Takes out the call that an answer with this id is for.
+    /// Removes the call with the id of an answer; `false` if none is open.
     fn close(&self, id: &Id) -> bool {
         let Ok(id) = serde_json::from_str::<String>(id.as_json()) else { return false };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
@@ -113,7 +114,6 @@ impl OpenCalls {
     }
 }
 
-/// The id of a call of ours.
 fn id_of(message: &str) -> Option<String> {
     #[derive(Deserialize)]
     struct Call<'a> {
@@ -123,17 +123,17 @@ fn id_of(message: &str) -> Option<String> {
     serde_json::from_str::<Call<'_>>(message).ok().map(|call| call.id.into_owned())
 }
 
-/// A sender that notes which calls it sends.
-struct NotingSender<S> {
+/// A sender that records the ids of calls.
+struct TrackingSender<S> {
     inner: S,
     open: Arc<OpenCalls>,
 }
 
-impl<S: TransportSenderT + Send> TransportSenderT for NotingSender<S> {
+impl<S: TransportSenderT + Send> TransportSenderT for TrackingSender<S> {
     type Error = S::Error;
 
     async fn send(&mut self, message: String) -> Result<(), Self::Error> {
-        self.open.note(&message);
+        self.open.insert(&message);
         self.inner.send(message).await
     }
 
@@ -146,7 +146,7 @@ impl<S: TransportSenderT + Send> TransportSenderT for NotingSender<S> {
     }
 }
 
-/// A receiver that gives its client answers to open calls, in normal form, and nothing else.
+/// A receiver that passes only normalized answers to open calls on to its client.
 struct NormalizedReceiver<R> {
     inner: R,
     open: Arc<OpenCalls>,
@@ -172,35 +172,35 @@ impl<R: TransportReceiverT + Send> TransportReceiverT for NormalizedReceiver<R> 
 }
 
 impl<R> NormalizedReceiver<R> {
-    /// Reads a message; the answer when it is one to an open call.
+    /// Processes a message; returns it if it answers an open call.
     async fn answer(&mut self, message: &[u8]) -> Option<String> {
         match incoming::read(message, &bounds()) {
             Ok(Incoming::Answer(id, answer)) => {
                 if self.open.close(&id) {
                     return Some(answer.get().to_owned());
                 }
-                self.log_dropped(message, "it answers no call that is open");
+                self.log_dropped(message, "it does not answer an open call");
                 None
             }
             Ok(Incoming::Notification(method, params)) => {
                 match PUSHES.into_iter().find(|known| *known == method) {
-                    // A governor that pushes faster than it is obeyed waits.
+                    // The channel is bounded, so a governor cannot push faster than its messages are applied.
                     Some(method) => drop(self.pushes.send(Push { method, params }).await),
                     None => self.log_dropped(message, "a notification of an unknown method"),
                 }
                 None
             }
-            Err(Malformed { id, reason }) => {
+            Err(PeerMessageError { id, reason }) => {
                 self.log_dropped(message, &reason);
-                id.filter(|id| self.open.close(id)).map(|id| not_understood(&id, &reason))
+                id.filter(|id| self.open.close(id)).map(|id| error_answer(&id, &reason))
             }
         }
     }
 
     fn log_dropped(&self, message: &[u8], reason: &str) {
-        let Some(left_out) = self.log.one_more(tokio::time::Instant::now().into_std()) else { return };
+        let Some(left_out) = self.log.one_more(timer_now().into_std()) else { return };
         let excerpt = excerpt(&String::from_utf8_lossy(message));
-        tracing::warn!(reason, excerpt, left_out, "a message of the governor is dropped");
+        tracing::warn!(reason, excerpt, left_out, "dropped a message of the governor");
     }
 }
 
@@ -208,13 +208,13 @@ fn bounds() -> JsonBounds {
     JsonBounds { max_bytes: MAX_ANSWER_BYTES as usize, ..JsonBounds::default() }
 }
 
-/// An answer in the place of one that is malformed, so that its call ends at once.
-fn not_understood(id: &Id, reason: &str) -> String {
-    let message = format!("an answer that cannot be understood: {reason}");
+/// An error answer in place of a malformed one, so that its call ends at once.
+fn error_answer(id: &Id, reason: &str) -> String {
+    let message = format!("the answer is not valid: {reason}");
     jsonrpc::error(Some(id), super::INTERNAL_ERROR.into(), &message, None).get().to_owned()
 }
 
-/// Puts [`NormalizedHttp`] around a service.
+/// The tower layer of [`NormalizedHttp`].
 struct Normalize;
 
 impl<S> Layer<S> for Normalize {
@@ -225,7 +225,7 @@ impl<S> Layer<S> for Normalize {
     }
 }
 
-/// An HTTP service whose answers are in normal form.
+/// An HTTP service with normalized answers.
 #[derive(Debug, Clone)]
 pub(super) struct NormalizedHttp<S>(S);
 
@@ -245,23 +245,23 @@ where
     }
 
     fn call(&mut self, request: HttpRequest) -> Self::Future {
-        let answered = self.0.call(request);
+        let response = self.0.call(request);
         Box::pin(async move {
-            let (mut head, body) = answered.await?.into_parts();
+            let (mut head, body) = response.await?.into_parts();
             let body = Limited::new(body, MAX_ANSWER_BYTES as usize).collect().await;
-            let body = body.map_err(unusable)?.to_bytes();
+            let body = body.map_err(transport_error)?.to_bytes();
             let answer = match incoming::read(&body, &bounds()) {
                 Ok(Incoming::Answer(_, answer)) => answer,
-                Ok(Incoming::Notification(..)) => return Err(unusable("it is not an answer")),
-                Err(Malformed { id: _, reason }) => return Err(unusable(reason)),
+                Ok(Incoming::Notification(..)) => return Err(transport_error("it is not an answer")),
+                Err(PeerMessageError { id: _, reason }) => return Err(transport_error(reason)),
             };
-            // Its length may be another one now.
+            // Normalization may have changed the length.
             head.headers.remove(http::header::CONTENT_LENGTH);
             Ok(HttpResponse::from_parts(head, Full::new(Bytes::from(answer.get().to_owned()))))
         })
     }
 }
 
-fn unusable(reason: impl Into<BoxError>) -> TransportError {
+fn transport_error(reason: impl Into<BoxError>) -> TransportError {
     TransportError::Http(HttpError::Stream(reason.into()))
 }

@@ -15,7 +15,7 @@ const INTENT: &str = r#""agent_did": "did:aeon:a:1.0:b", "intent_id": "550e8400-
     "tool": "write_file", "arguments": {"path": "/tmp/\u00fc\ud83d\ude00\u007f",
     "z": [1, 1.5, 1e-07, {"b": null, "a": "\n\"\\\u0001/"}], "n": 1e+16}"#;
 
-/// The params of an intent, with these members of its context beside the signature.
+/// The params of an intent; `context` has these members beside the signature.
 fn params(context: &str, hash: &str) -> String {
     let signature = format!(r#"{{"timestamp":"{TIMESTAMP}","nonce":"{NONCE}","hash":"{hash}"}}"#);
     format!(r#"{{ {INTENT}, "context": {{ {context} "signature": {signature} }} }}"#)
@@ -30,7 +30,7 @@ fn check(signatures: &IntentSignatures, params: &str, now: OffsetDateTime) -> Re
     signatures.check(signature.as_ref(), now)
 }
 
-/// Key form, escaping, what the context had when it was signed, the hash.
+/// Key form, escaping, the context that was signed, the hash.
 const GOOD: [(KeyForm, bool, &str, &str); 8] = {
     use KeyForm::{Ascii, Bytes};
     let context = r#""session_id": "s", "reasoning": "ö","#;
@@ -80,7 +80,7 @@ fn a_signature_is_of_one_intent() {
         let bad = check(&of(form, escape), &other, SIGNED_AT).unwrap_err();
         assert_eq!(bad.blocked_by, BlockedBy::IntentUntrusted, "{from}");
     }
-    // Another order of members, other white space and other escapes are the same intent.
+    // Another order of members, other white space and other escapes yield the same intent.
     let same = good.replacen("\"z\"", "\"\\u007a\"", 1).replace(", ", " ,\n");
     assert!(check(&of(form, escape), &same, SIGNED_AT).is_ok());
     let none = format!("{{ {INTENT} }}");
@@ -105,7 +105,7 @@ fn a_signature_is_good_for_five_minutes_and_once() {
     }
     let signatures = of(form, escape);
     check(&signatures, &params, SIGNED_AT - WINDOW).unwrap();
-    // It is known as used for as long as it could be used.
+    // A nonce is remembered for as long as its signature is valid.
     for at in [SIGNED_AT - WINDOW, SIGNED_AT, SIGNED_AT + WINDOW] {
         assert_eq!(
             check(&signatures, &params, at).unwrap_err().blocked_by,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::capability::{Ceilings, HostClaims};
+use crate::capability::{Authority, Ceilings, HostClaims};
 use crate::limit::{Access, Budgets, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,11 +19,11 @@ fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
 fn version_1_needs_both_hierarchies() {
     let both = tree(&[("memory/box/tasks", ""), ("cpu,cpuacct/tasks", "")]);
     let own = "4:memory:/box\n1:cpu,cpuacct:/\n0::/\n";
-    let found = Delegated::among(own, both.path()).unwrap();
+    let found = CgroupDirs::find_in(own, both.path()).unwrap();
     let (memory, cpu) = (both.path().join("memory/box"), both.path().join("cpu,cpuacct"));
-    assert_eq!(found, Delegated::One { memory, cpu });
-    let reason = Delegated::among("4:memory:/box\n", both.path()).unwrap_err();
-    assert!(reason.contains("Delegate=memory cpu"), "{reason}");
+    assert_eq!(found, CgroupDirs::V1 { memory, cpu });
+    let reason = CgroupDirs::find_in("4:memory:/box\n", both.path()).unwrap_err();
+    assert_eq!(reason, NotDelegatedError::Absent);
 }
 
 #[test]
@@ -32,14 +32,14 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
     let us = std::process::id().to_string();
     let among = |files: &[(&str, &str)]| {
         let root = tree(files);
-        Delegated::among(own, root.path()).map(|found| found == Delegated::Two(root.path().join("unit")))
+        CgroupDirs::find_in(own, root.path()).map(|found| found == CgroupDirs::V2(root.path().join("unit")))
     };
     let controllers = ("unit/cgroup.controllers", "cpu io memory");
     let alone = ("unit/cgroup.subtree_control", "");
     assert_eq!(among(&[controllers, ("unit/cgroup.procs", &us), alone]), Ok(true));
     let others = format!("{us}\n1\n");
     let crowded = among(&[controllers, ("unit/cgroup.procs", &others), alone]);
-    assert!(crowded.unwrap_err().contains("other processes"));
+    assert!(matches!(crowded.unwrap_err(), NotDelegatedError::Shared(_)));
     let shared = ("unit/cgroup.subtree_control", "cpu memory");
     assert_eq!(among(&[controllers, ("unit/cgroup.procs", &others), shared]), Ok(true));
     assert!(among(&[("unit/cgroup.controllers", "io memory"), ("unit/cgroup.procs", &us), alone]).is_err());
@@ -49,15 +49,15 @@ fn version_2_needs_both_controllers_and_nobody_else_inside() {
     );
 }
 
-/// The groups of this process, or the news that this machine delegates none. An executor that is gone had the same
-/// number, and has left a group.
+/// The groups of this process; `None`, with a message, if this machine delegates none. An executor with the same
+/// process id has ended before and left a group.
 fn groups() -> Option<Arc<Cgroups>> {
-    match Delegated::find() {
+    match CgroupDirs::find() {
         Ok(delegated) => {
-            let before = delegated.below(&format!("{OURS}{}", std::process::id()));
-            let left = before.below("left");
-            before.make().unwrap();
-            left.make().unwrap();
+            let before = delegated.child(&format!("{EXECUTOR_PREFIX}{}", std::process::id()));
+            let left = before.child("left");
+            before.create().unwrap();
+            left.create().unwrap();
             let groups = Cgroups::set_up().unwrap().unwrap();
             assert!(left.folders().all(|folder| !folder.exists()));
             Some(groups)
@@ -91,10 +91,10 @@ fn grant(memory: u64, cpu: u64) -> Grant {
             hard_links: false,
         },
     };
-    Grant::new([], &ceilings).unwrap()
+    Grant::meet(&Authority::for_tests(), [], &ceilings).unwrap()
 }
 
-/// A program that waits for a line before it begins, and does not outlive a test that fails.
+/// A program that waits for a line before it begins, and is killed when a test fails.
 struct Program(Child);
 
 impl Program {
@@ -111,7 +111,7 @@ impl Program {
         i32::try_from(self.0.id()).unwrap()
     }
 
-    /// CPU time that it has used.
+    /// CPU time of the program so far.
     fn used(&self) -> Duration {
         super::super::process::cpu_of(self.pid()).unwrap()
     }
@@ -128,21 +128,21 @@ impl Drop for Program {
     }
 }
 
-/// Looks ten times a second.
+/// Checks ten times a second, for ten seconds.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let mut looks = (0..100).map(|_| {
         std::thread::sleep(Duration::from_millis(100));
         is_so()
     });
-    assert!(looks.any(|is_so| is_so), "waited in vain: {what}");
+    assert!(looks.any(|is_so| is_so), "did not happen in time: {what}");
 }
 
-/// One test, because the groups are those of the process.
+/// One test, because control groups belong to the whole process.
 #[test]
 fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let Some(groups) = groups() else { return };
     let here = groups.base.clone();
-    // Memory, kernel and files in memory included.
+    // Memory, including the kernel's and that of files in memory.
     let mut greedy = Program::new("exec tail /dev/zero");
     let group = groups.group().unwrap();
     group.enter(greedy.pid()).unwrap();
@@ -161,7 +161,7 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let used = busy.used() - first;
     let share = used.as_secs_f64() / watched.as_secs_f64();
     assert!((0.01..0.25).contains(&share), "{share}: 7 % and what a period more may have");
-    // The next run has a whole period, whatever the one before has used of it.
+    // The next run has a whole period, regardless of the use by the one before.
     let mut before = busy.used();
     let mut moves = || std::mem::replace(&mut before, busy.used()) != before;
     eventually("a period begins", &mut moves);
@@ -170,21 +170,21 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     std::thread::sleep(Duration::from_millis(300));
     let more = busy.used() - before;
     assert!(more > Duration::from_millis(10), "{more:?}: it waits for the period of the run before");
-    // No memory beside it, where this kernel has swap.
+    // No swap in addition to it, if this kernel has swap.
     let of_swap = ["memory.swappiness", "memory.swap.max"];
     let files = group.folders.folders().flat_map(|folder| of_swap.map(|file| folder.join(file)));
     for file in files.filter(|file| file.exists()) {
         assert_eq!(fs::read_to_string(&file).unwrap().trim(), "0", "{}", file.display());
     }
-    // A group is used again when nobody is in it.
+    // An empty group is reused.
     let (folders, in_use) = (group.folders.clone(), second.folders.clone());
     drop((group, second));
     let third = groups.group().unwrap();
-    assert_ne!(third.folders, in_use, "somebody is in it");
+    assert_ne!(third.folders, in_use, "a process is in it");
     let fourth = groups.group().unwrap();
     assert!([third.folders.clone(), fourth.folders.clone()].contains(&folders));
     drop((third, fourth));
-    // Those whose children are not quite gone are removed when they are, though nothing else runs.
+    // Groups whose children are still being torn down are removed afterwards, although nothing else runs.
     let mut slow = (0..MAX_SPARE_GROUPS + 3).map(|_| Program::new("sleep 60")).collect::<Vec<_>>();
     let all = slow.iter().map(|program| {
         let group = groups.group().unwrap();
@@ -196,11 +196,11 @@ fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let most = || kept().map(|all| all.filter(|entry| entry.path().is_dir()).count()).max().unwrap();
     assert!(most() > MAX_SPARE_GROUPS + 3, "{}", most());
     slow.clear();
-    // One is `busy`'s still.
+    // One still belongs to `busy`.
     eventually("the others are removed", || most() <= MAX_SPARE_GROUPS + 1);
-    // Somebody who was killed amid it has left a group in one hierarchy only.
+    // An executor that was killed has left a group in one hierarchy only.
     fs::create_dir(here.folders().next().unwrap().join("half")).unwrap();
-    // At the end nobody is left in any.
+    // At the end every group is empty and removed.
     groups.end();
     assert_eq!(busy.signal(), Some(9));
     assert!(here.folders().all(|folder| !folder.exists()));

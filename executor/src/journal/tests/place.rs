@@ -196,7 +196,7 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
             // Once a second it is looked at without anybody asking.
             let broken = tokio::time::timeout(std::time::Duration::from_secs(20), journal.broken()).await;
             let broken = broken.unwrap_or_else(|_| panic!("{how}, {writes}: nothing was noticed"));
-            assert!(broken.contains(says), "{how}, {writes}: {broken}");
+            assert!(broken.to_string().contains(says), "{how}, {writes}: {broken}");
             assert!(matches!(journal.condition(), Condition::Broken(_)));
         }
     }

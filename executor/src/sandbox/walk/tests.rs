@@ -1,15 +1,15 @@
-//! Generated path operations against a real folder of which not everything is granted. Whatever they
-//! are, nothing that is not granted is read, changed, moved, linked or made.
+//! Generated path operations against a real, partly granted folder. None of them may read, change, move, link or
+//! create anything that is not granted.
 
 use super::*;
 use crate::capability::{
-    Area, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Roots, Tree,
+    Area, Authority, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Tree,
 };
 use crate::clock::SystemClock;
 use crate::egress::Network;
 use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::sandbox::state::State;
+use crate::sandbox::state::StoreState;
 use crate::sandbox::{Abort, Input, Sandbox};
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,16 +22,16 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
     HostDescriptor, HostDirectoryEntryStream, NewTimestamp,
 };
 
-/// How many sequences are tried, of how many operations each.
+/// The number of operation sequences, and the most operations of one.
 const SEQUENCES: u32 = 100_000;
 const MAX_STEPS: u32 = 8;
-/// How many of them one folder goes through, before it is made anew.
+/// The number of sequences on one folder before it is rebuilt.
 const SEQUENCES_OF_ONE_WORLD: u32 = 25;
 
 const GRANTED: &str = "/w/{**/*.md,x/open/**,exact,one?}";
 const BLOCKED: [&str; 2] = ["/w/priv/**", "hidden.md"];
 
-/// What stands in every file that is not granted.
+/// The content of every file that is not granted starts with this.
 const SECRET: &str = "not granted: ";
 
 const FOLDERS: [&str; 8] = ["w", "w/d", "w/x", "w/x/open", "w/x/open/sub", "w/priv", "w/one1", "outside"];
@@ -94,7 +94,7 @@ const NAMES: [&str; 30] = [
     "",
 ];
 
-/// Numbers that are the same in every run.
+/// A generator with a fixed seed: the same numbers in every run.
 struct Dice(u64);
 
 impl Dice {
@@ -109,7 +109,7 @@ impl Dice {
         items[usize::try_from(self.roll(u32::try_from(items.len()).unwrap())).unwrap()]
     }
 
-    /// A path to something that was there in the beginning, with names around it, or of any names.
+    /// A path around an entry that existed in the beginning, or of random names.
     fn path(&mut self) -> String {
         let mut names: Vec<_> = (0..=self.roll(3)).map(|_| self.pick(&NAMES)).collect();
         if self.roll(2) == 0 {
@@ -129,14 +129,13 @@ impl Dice {
     }
 }
 
-/// A folder that is granted as `/w`, in part, beside one that is not.
+/// A folder that is partly granted as `/w`, beside one that is not granted.
 struct World {
     folder: tempfile::TempDir,
     root: Arc<Root>,
 }
 
-/// What is known of something on the disk: its inode, its names, when it was last changed in any way,
-/// and what stands in it.
+/// The facts about an entry on the disk: inode, number of names, time of the last change, content.
 type Facts = (u64, u64, (i64, i64), Option<String>);
 
 impl World {
@@ -144,7 +143,7 @@ impl World {
         self.folder.path().join(path)
     }
 
-    /// Makes everything as it was.
+    /// Rebuilds the initial tree.
     fn build(&self) {
         for entry in fs::read_dir(self.folder.path()).unwrap() {
             fs::remove_dir_all(entry.unwrap().path()).unwrap();
@@ -159,7 +158,7 @@ impl World {
         }
     }
 
-    /// What the patterns say of a host path: the oracle, which walks nothing.
+    /// The oracle: applies the patterns to a host path without walking it.
     fn granted(&self, path: &str) -> bool {
         self.root.grants(&format!("/{path}"))
     }
@@ -168,9 +167,9 @@ impl World {
         self.root.leads(&format!("/{path}"))
     }
 
-    /// Where the kernel says that an open file or folder lies, below the folder of all.
-    fn of(&self, watched: &mut Watched<'_>, fd: &Resource<Descriptor>) -> String {
-        let handle = match watched.0.wasi.ctx().table.get(fd).unwrap() {
+    /// The path of an open file or folder according to the kernel, relative to the test's folder.
+    fn of(&self, audited: &mut AuditedFs<'_>, fd: &Resource<Descriptor>) -> String {
+        let handle = match audited.0.wasi.ctx().table.get(fd).unwrap() {
             Descriptor::Dir(dir) => dir.dir.as_raw_fd(),
             Descriptor::File(file) => file.file.as_raw_fd(),
         };
@@ -178,7 +177,7 @@ impl World {
         path.strip_prefix(self.folder.path()).unwrap().to_str().unwrap().to_owned()
     }
 
-    /// All that is not granted, by its path.
+    /// Every entry that is not granted, by its path.
     fn outside(&self) -> BTreeMap<String, Facts> {
         let mut seen = BTreeMap::new();
         self.look(self.folder.path(), &mut seen);
@@ -205,7 +204,7 @@ impl World {
                     let target = fs::read_link(&path).unwrap().to_str().unwrap().to_owned();
                     (metadata.ino(), 1, changed, Some(target))
                 }
-                // The entries of a folder change its number of names and its times.
+                // Entries of a folder legitimately change its number of names and its times.
                 _folder => (metadata.ino(), 0, (0, 0), None),
             };
             seen.insert(name, facts);
@@ -213,9 +212,9 @@ impl World {
     }
 }
 
-fn grant() -> (Grant, Ceilings) {
+fn ceilings() -> Ceilings {
     let root = Tree::parse_path("/w").unwrap();
-    let ceilings = Ceilings {
+    Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
         cpu: CpuPercent::new(100).unwrap(),
         timeout: Timeout::from_seconds(60).unwrap(),
@@ -235,19 +234,22 @@ fn grant() -> (Grant, Ceilings) {
             fuel: None,
             hard_links: true,
         },
-    };
+    }
+}
+
+fn grant(ceilings: &Ceilings) -> Grant {
     let claims = Claims {
         areas: Some(Area::parse(GRANTED).unwrap()),
         blocked: BLOCKED.iter().flat_map(|blocked| Glob::blocking(blocked).unwrap()).collect(),
         ..Claims::default()
     };
-    (Grant::new([(Layer::Verdict, claims)], &ceilings).unwrap(), ceilings)
+    Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], ceilings).unwrap()
 }
 
 /// One operation of a guest, from one of its open folders.
 async fn operate(
     world: &World,
-    watched: &mut Watched<'_>,
+    audited: &mut AuditedFs<'_>,
     open: &mut Vec<Resource<Descriptor>>,
     dice: &mut Dice,
     did: &mut Vec<String>,
@@ -257,7 +259,7 @@ async fn operate(
         (index, Resource::new_borrow(open[index].rep()))
     };
     let ((from, fd), path) = (any(dice, open), dice.path());
-    let said = |name: &str, result: FsResult<()>| {
+    let log_line = |name: &str, result: FsResult<()>| {
         format!(
             "{name} {from} {path:?} {:?}",
             result.map_err(|error| error.downcast().map_or("a trap".into(), |code| format!("{code:?}")))
@@ -269,65 +271,65 @@ async fn operate(
             let flags = flags[usize::try_from(dice.roll(4)).unwrap()];
             let write = if dice.roll(2) == 0 { DescriptorFlags::empty() } else { DescriptorFlags::WRITE };
             let opened =
-                watched.open_at(fd, dice.flags(), path.clone(), flags, DescriptorFlags::READ | write).await;
+                audited.open_at(fd, dice.flags(), path.clone(), flags, DescriptorFlags::READ | write).await;
             match opened {
                 Ok(opened) => {
                     let again = || Resource::new_borrow(opened.rep());
-                    let kind = watched.get_type(again()).await.unwrap();
-                    let path = world.of(watched, &opened);
+                    let kind = audited.get_type(again()).await.unwrap();
+                    let path = world.of(audited, &opened);
                     let on_the_way = kind == DescriptorType::Directory && world.leads(&path);
                     assert!(world.granted(&path) || on_the_way, "opened {path} after {did:#?}");
-                    if let Ok((read, _)) = watched.read(again(), 1000, 0).await {
+                    if let Ok((read, _)) = audited.read(again(), 1000, 0).await {
                         let read = String::from_utf8(read).unwrap();
                         assert!(!read.contains(SECRET), "read {read:?} at {from} {path:?} after {did:#?}");
                     }
-                    let _may_be_a_folder = watched.write(again(), b"written".to_vec(), 0).await;
-                    let set = watched.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
+                    let _may_be_a_folder = audited.write(again(), b"written".to_vec(), 0).await;
+                    let set = audited.set_times(again(), NewTimestamp::Now, NewTimestamp::Now).await;
                     assert!(set.is_err() || world.granted(&path), "times of {path} after {did:#?}");
                     open.push(opened);
-                    said(&format!("open {kind:?}"), Ok(()))
+                    log_line(&format!("open {kind:?}"), Ok(()))
                 }
-                Err(error) => said("open", Err(error)),
+                Err(error) => log_line("open", Err(error)),
             }
         }
-        4 => said("stat", watched.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
-        5 => match watched.read_directory(Resource::new_borrow(fd.rep())).await {
+        4 => log_line("stat", audited.stat_at(fd, dice.flags(), path.clone()).await.map(drop)),
+        5 => match audited.read_directory(Resource::new_borrow(fd.rep())).await {
             Ok(listing) => {
-                let folder = world.of(watched, &fd);
+                let folder = world.of(audited, &fd);
                 while let Some(entry) =
-                    watched.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
+                    audited.read_directory_entry(Resource::new_borrow(listing.rep())).await.unwrap()
                 {
                     let path = format!("{folder}/{}", entry.name);
                     assert!(world.granted(&path) || world.leads(&path), "listed {path} after {did:#?}");
                 }
-                HostDirectoryEntryStream::drop(watched, listing).unwrap();
-                said("list", Ok(()))
+                HostDirectoryEntryStream::drop(audited, listing).unwrap();
+                log_line("list", Ok(()))
             }
-            Err(error) => said("list", Err(error)),
+            Err(error) => log_line("list", Err(error)),
         },
-        6 => said("mkdir", watched.create_directory_at(fd, path.clone()).await),
-        7 => said("unlink", watched.unlink_file_at(fd, path.clone()).await),
-        8 => said("rmdir", watched.remove_directory_at(fd, path.clone()).await),
+        6 => log_line("mkdir", audited.create_directory_at(fd, path.clone()).await),
+        7 => log_line("unlink", audited.unlink_file_at(fd, path.clone()).await),
+        8 => log_line("rmdir", audited.remove_directory_at(fd, path.clone()).await),
         9 | 10 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
-            let renamed = watched.rename_at(fd, path.clone(), new_fd, new.clone()).await;
-            said(&format!("rename to {to} {new:?}"), renamed)
+            let renamed = audited.rename_at(fd, path.clone(), new_fd, new.clone()).await;
+            log_line(&format!("rename to {to} {new:?}"), renamed)
         }
         11 => {
             let ((to, new_fd), new) = (any(dice, open), dice.path());
-            let linked = watched.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
-            said(&format!("link to {to} {new:?}"), linked)
+            let linked = audited.link_at(fd, PathFlags::empty(), path.clone(), new_fd, new.clone()).await;
+            log_line(&format!("link to {to} {new:?}"), linked)
         }
         12 => {
             let target = dice.path();
-            said(
+            log_line(
                 &format!("symlink to {target:?}"),
-                watched.symlink_at(fd, target.clone(), path.clone()).await,
+                audited.symlink_at(fd, target.clone(), path.clone()).await,
             )
         }
         _times => {
             let now = NewTimestamp::Now;
-            said("times", watched.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
+            log_line("times", audited.set_times_at(fd, dice.flags(), path.clone(), now, now).await)
         }
     };
     did.push(line);
@@ -335,10 +337,10 @@ async fn operate(
 
 #[tokio::test]
 async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
-    let (grant, ceilings) = grant();
-    // In memory where there is such a folder: most of the time goes into making the files anew.
+    let ceilings = ceilings();
+    // In memory if possible: most of the time goes into rebuilding the files.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let world = World { folder, root: Arc::clone(&grant.roots()[0]) };
+    let world = World { folder, root: Arc::clone(&grant(&ceilings).roots()[0]) };
     world.build();
     let guest = Tree::parse_path("/w").unwrap();
     let mounts = Mounts::new(vec![Mount { guest, host: world.at("w") }]).unwrap();
@@ -348,28 +350,27 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     while sequences < SEQUENCES {
         world.build();
         let before = world.outside();
-        let roots = Roots::open(&grant, &mounts, &ceilings.areas).unwrap();
-        let permit = Permit::new(grant.clone(), roots);
+        let permit = Permit::open(grant(&ceilings), &mounts, &ceilings.areas).unwrap();
         let execution = sandbox.begin(&permit, Network::Off, Arc::<Abort>::default());
-        let mut store = sandbox.store(permit, &Input::Arguments(String::new()), &execution).unwrap();
+        let mut store = sandbox.make_store(permit, &Input::Arguments(String::new()), &execution).unwrap();
         store.data_mut().links = true;
         let mut did = Vec::new();
         for _ in 0..SEQUENCES_OF_ONE_WORLD {
             sequences += 1;
-            let state: &mut State = store.data_mut();
+            let state: &mut StoreState = store.data_mut();
             let mut open: Vec<_> =
                 state.filesystem().get_directories().unwrap().into_iter().map(|(fd, _)| fd).collect();
-            // The second stands for everything outside, and is for the tests of that.
+            // The second folder stands for everything outside, which other tests cover.
             let outside = open.pop().unwrap();
-            let mut watched = Watched(state);
-            HostDescriptor::drop(&mut watched, outside).unwrap();
+            let mut audited = AuditedFs(state);
+            HostDescriptor::drop(&mut audited, outside).unwrap();
             for _ in 0..=dice.roll(MAX_STEPS) {
-                operate(&world, &mut watched, &mut open, &mut dice, &mut did).await;
+                operate(&world, &mut audited, &mut open, &mut dice, &mut did).await;
             }
             for fd in open {
-                HostDescriptor::drop(&mut watched, fd).unwrap();
+                HostDescriptor::drop(&mut audited, fd).unwrap();
             }
-            assert!(state.places.is_empty(), "a place is forgotten with its handle");
+            assert!(state.walked_paths.is_empty(), "a place is forgotten with its handle");
         }
         assert_eq!(world.outside(), before, "after {did:#?}");
         let counted = did.iter().filter(|line| line.ends_with("Ok(())")).count();

@@ -1,4 +1,4 @@
-//! From a call to the end of its task, whoever goes away meanwhile.
+//! Follows a call to the end of its task. A client that disconnects does not end it.
 
 use super::A2a;
 use super::tasks::{Live, Record};
@@ -10,20 +10,23 @@ use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Keeper, Watcher, Whereabouts};
 use crate::verdict::Verdict;
 use crate::wire::a2a::fault;
-use crate::wire::a2a::governance::{BY_GOVERNOR, Feedback, PendingPermission, PermissionDecision, options};
-use crate::wire::a2a::message::{Part, State, Update};
+use crate::wire::a2a::governance::{
+    Feedback, GOVERNOR_SOURCE, PendingPermission, PermissionDecision, permission_options,
+};
+use crate::wire::a2a::message::{Part, TaskState, TaskUpdate};
 use serde_json::{Map, json};
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The source of a decision that came by `g2a/directive`.
+/// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
-fn anybodys(_: &AgentDid) -> bool {
+fn any_agent(_: &AgentDid) -> bool {
     true
 }
 
-/// Puts a task on the disk with the start and the receipt of its run.
+/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Five writes
+/// of its own made a blocking `message/send` several times as slow as A2G's call.
 struct TaskKeeper {
     live: Arc<Live>,
     executor: Arc<Executor>,
@@ -39,91 +42,96 @@ impl Keeper for TaskKeeper {
     }
 
     fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
-        self.live.prepare(|record| end(record, self.live.id, receipt, verdict, self.executor.clock().now()))
+        self.live
+            .prepare(|record| end_record(record, self.live.id, receipt, verdict, self.executor.clock().now()))
     }
 }
 
-/// A task whose run is over that `verdict` allowed, when the governor was asked.
-fn end(
+/// Ends the task of a finished run. `verdict` is the one that allowed it, `None` when the governor was not asked in
+/// this call.
+fn end_record(
     record: &mut Record,
     id: IntentId,
     receipt: &Receipt,
     verdict: Option<&Verdict>,
     now: OffsetDateTime,
-) -> Vec<Update> {
+) -> Vec<TaskUpdate> {
     if let Some(verdict) = verdict {
         let summary = format!("{} by the governor", verdict.decision.as_str());
-        let decision = PermissionDecision::new(&id.to_string(), BY_GOVERNOR, true, now, &summary);
+        let decision = PermissionDecision::new(&id.to_string(), GOVERNOR_SOURCE, true, now, &summary);
         record.governance.permission_decisions.push(decision);
-        record.governance.governor_feedback.push(Feedback::of(verdict, now));
+        record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
     }
-    // It ran without anybody having answered here.
+    // The prompt was answered through another door: only a directive can have approved the intent.
     if record.is_prompting() {
         let call = id.to_string();
         let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
         record.governance.permission_decisions.push(decision);
     }
-    record.ran(receipt, now)
+    record.end_with_receipt(receipt, now)
 }
 
 impl A2a {
-    /// Runs a call as its task, in a task of this process.
-    pub(super) fn begin(self: &Arc<Self>, live: Arc<Live>, call: Call) {
+    /// Runs a call in a tokio task of its own.
+    pub(super) fn start(self: &Arc<Self>, live: Arc<Live>, call: Call) {
         let door = Arc::clone(self);
-        tokio::spawn(async move { door.follow(&live, call).await });
+        tokio::spawn(async move { door.run_to_end(&live, call).await });
     }
 
-    pub(super) async fn follow(&self, live: &Arc<Live>, call: Call) {
-        let (tells, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
+    pub(super) async fn run_to_end(&self, live: &Arc<Live>, call: Call) {
+        let (observer, clock) = (Arc::clone(live), Arc::clone(self.executor.clock()));
         let keeper = Arc::new(TaskKeeper { live: Arc::clone(live), executor: Arc::clone(&self.executor) });
-        let watcher = Watcher::new(move |happening| tells.happened(happening, clock.now())).kept_by(keeper);
-        // A call that is claimed goes on without whoever asked, so that nothing is lost here.
+        let watcher =
+            Watcher::new(move |happening| observer.on_event(happening, clock.now())).kept_by(keeper);
+        // A claimed call belongs to the executor, so dropping this future does not cancel the run.
         let answer = tokio::select! {
             answer = self.executor.intent(call, watcher) => answer,
-            _by = live.stopped() => return self.wait(live).await,
+            _by = live.wait_for_stop() => return self.await_end(live).await,
         };
         match answer {
             Ok(Answer { verdict, receipt: Some(receipt) }) => {
-                self.ran(live, &receipt, Some(&verdict)).await;
+                self.finish(live, &receipt, Some(&verdict)).await;
             }
             Ok(Answer { verdict, receipt: None }) => {
-                self.escalated(live, &verdict).await;
-                self.wait(live).await;
+                self.prompt(live, &verdict).await;
+                self.await_end(live).await;
             }
-            // It ran, and its task ends with its receipt.
+            // The run has ended; the task ends once the journal has room for the receipt.
             Err(Fault::ReceiptPending { .. }) => {
                 live.wait_for_room(self.executor.clock().now());
-                self.wait(live).await;
+                self.await_end(live).await;
             }
-            Err(fault) => self.refused(live, &fault).await,
+            Err(fault) => self.fail(live, &fault).await,
         }
     }
 
-    /// Waits for the end of an intent that this process has not begun, or no longer has at hand.
-    async fn wait(&self, live: &Arc<Live>) {
+    /// Waits for the end of an intent that another process started, or whose run this future no longer holds.
+    async fn await_end(&self, live: &Arc<Live>) {
         let outcome = tokio::select! {
             outcome = self.executor.outcome(live.id) => outcome,
-            by = live.stopped() => {
-                if let Err(fault) = self.executor.cancel(live.id, &anybodys, &by).await {
-                    tracing::warn!(task = %live.id, ?fault, "a canceled task");
+            by = live.wait_for_stop() => {
+                if let Err(fault) = self.executor.cancel(live.id, &any_agent, &by).await {
+                    tracing::warn!(task = %live.id, ?fault, "the run of a canceled task could not be cancelled");
                 }
                 self.executor.outcome(live.id).await
             }
         };
         let stopped = live.is_stopped();
         match outcome {
-            Ok(Some(receipt)) => self.ran(live, &receipt, None).await,
-            Ok(None) if stopped => self.ended(live, State::Canceled, "canceled before it ran").await,
-            Ok(None) => {
-                let why = "it did not run: nobody approved it in time, or it was denied";
-                self.ended(live, State::Rejected, why).await;
+            Ok(Some(receipt)) => self.finish(live, &receipt, None).await,
+            Ok(None) if stopped => {
+                self.end_without_run(live, TaskState::Canceled, "canceled before it ran").await
             }
-            Err(fault) => self.refused(live, &fault).await,
+            Ok(None) => {
+                let why = "it did not run: it was denied, or not approved in time";
+                self.end_without_run(live, TaskState::Rejected, why).await;
+            }
+            Err(fault) => self.fail(live, &fault).await,
         }
     }
 
-    /// The task waits for a person.
-    async fn escalated(&self, live: &Live, verdict: &Verdict) {
+    /// Moves the task to `input-required` with a permission prompt.
+    async fn prompt(&self, live: &Live, verdict: &Verdict) {
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
             if record.state().is_terminal() {
@@ -135,7 +143,7 @@ impl A2a {
             let pending = PendingPermission {
                 tool_call_id: live.id.to_string(),
                 tool_id: tool,
-                options: options(),
+                options: permission_options(),
                 summary: vec![summary.clone()],
                 created_at: now,
             };
@@ -145,50 +153,52 @@ impl A2a {
                 "permission_options": pending.options,
             });
             let parts = vec![Part::text(summary), Part::data(asked.as_object().cloned().unwrap_or_default())];
-            record.governance.governor_feedback.push(Feedback::of(verdict, now));
+            record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
             record.governance.pending_permissions.push(pending);
-            vec![record.enter(State::InputRequired, parts, now)]
+            vec![record.enter(TaskState::InputRequired, parts, now)]
         })
         .await;
     }
 
-    /// The run is over that `verdict` allowed, when the governor was asked just now. Its receipt is on the disk, mostly
-    /// with this; without, a restart gives the task the same end from it.
-    async fn ran(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
+    /// Ends the task of a finished run, with the `verdict` that allowed it if the governor was asked in this call. The
+    /// receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the same
+    /// end from the receipt.
+    async fn finish(&self, live: &Live, receipt: &Receipt, verdict: Option<&Verdict>) {
         if live.publish(true) {
             return;
         }
-        let was_said = !live.record().governance.governor_feedback.is_empty();
+        let has_feedback = !live.record().governance.governor_feedback.is_empty();
         let found = match verdict {
-            None if !was_said => self.executor.verdict(live.id),
+            None if !has_feedback => self.executor.verdict(live.id),
             Some(_) | None => Ok(None),
         };
         let found = found.unwrap_or_else(|fault| {
-            tracing::warn!(task = %live.id, ?fault, "what the governor said of a task");
+            tracing::warn!(task = %live.id, ?fault, "the verdict of a task cannot be read");
             None
         });
         let (verdict, now) = (verdict.or(found.as_ref()), self.executor.clock().now());
-        live.change(self.executor.journal(), |record| end(record, live.id, receipt, verdict, now)).await;
+        live.change(self.executor.journal(), |record| end_record(record, live.id, receipt, verdict, now))
+            .await;
     }
 
-    async fn refused(&self, live: &Live, fault: &Fault) {
+    async fn fail(&self, live: &Live, fault: &Fault) {
         if let Fault::Internal(detail) = fault {
-            tracing::error!(task = %live.id, detail, "a task ended by an internal error");
+            tracing::error!(task = %live.id, detail, "a task ended with an internal error");
         }
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
             if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
                 let decision =
-                    PermissionDecision::new(&live.id.to_string(), BY_GOVERNOR, false, now, message);
+                    PermissionDecision::new(&live.id.to_string(), GOVERNOR_SOURCE, false, now, message);
                 record.governance.permission_decisions.push(decision);
             }
-            let (state, message, details) = fault::end_of(fault);
+            let (state, message, details) = fault::end_for_fault(fault);
             record.end(state, message, details, now)
         })
         .await;
     }
 
-    async fn ended(&self, live: &Live, state: State, why: &str) {
+    async fn end_without_run(&self, live: &Live, state: TaskState, why: &str) {
         let now = self.executor.clock().now();
         live.settle(self.executor.journal(), |record| {
             let details = Map::from_iter([("ran".to_owned(), false.into())]);
@@ -197,48 +207,54 @@ impl A2a {
         .await;
     }
 
-    /// Goes on with what an earlier process left open: what runs is followed, what is over is said.
+    /// Resumes the tasks that an earlier process left open: running ones are followed, finished ones get their end.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
-        // One after the other: each may be long.
+        // One task at a time, because each record may be large.
         for task in self.board.open() {
             let Some(live) = self.board.find(task)? else { continue };
             let record = live.record();
-            let asks_for_a_message = record.state() == State::InputRequired && !record.is_prompting();
+            let asks_for_a_message = record.state() == TaskState::InputRequired && !record.is_prompting();
             if asks_for_a_message {
                 continue;
             }
             match self.executor.status(live.id).await? {
                 Some((_, Whereabouts::Finished(Some(receipt)))) => {
-                    self.ran(&live, &receipt, None).await;
+                    self.finish(&live, &receipt, None).await;
                 }
                 Some((_, Whereabouts::Finished(None))) => {
-                    self.ended(&live, State::Failed, "it ran, and its report is no longer kept here").await;
+                    self.end_without_run(
+                        &live,
+                        TaskState::Failed,
+                        "it ran, and its report is no longer stored here",
+                    )
+                    .await;
                 }
                 Some((_, Whereabouts::Escalated)) => {
                     if !record.is_prompting() {
-                        self.still_escalated(&live).await;
+                        self.restore_prompt(&live).await;
                     }
                     let (door, live) = (Arc::clone(self), live);
-                    tokio::spawn(async move { door.wait(&live).await });
+                    tokio::spawn(async move { door.await_end(&live).await });
                 }
                 Some((_, Whereabouts::Queued | Whereabouts::Running)) => {
                     let (door, live) = (Arc::clone(self), live);
-                    tokio::spawn(async move { door.wait(&live).await });
+                    tokio::spawn(async move { door.await_end(&live).await });
                 }
                 None if record.is_prompting() => {
-                    self.ended(&live, State::Rejected, "nobody approved it in time").await;
+                    self.end_without_run(&live, TaskState::Rejected, "it was not approved in time").await;
                 }
                 None => {
                     let why = "the executor ended before the tool ran: send the call again";
-                    self.ended(&live, State::Failed, why).await;
+                    self.end_without_run(&live, TaskState::Failed, why).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// As [`Self::escalated`], for what the governor decided in an earlier process that could not say so.
-    async fn still_escalated(&self, live: &Live) {
+    /// As [`Self::prompt`], for an escalation that an earlier process did not get to record. The prompt then has no
+    /// reason.
+    async fn restore_prompt(&self, live: &Live) {
         let verdict = Verdict {
             decision: crate::verdict::Decision::Escalate,
             intent: live.id,
@@ -248,6 +264,6 @@ impl A2a {
             expires_at: None,
             reason: None,
         };
-        self.escalated(live, &verdict).await;
+        self.prompt(live, &verdict).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The A2A door: `POST /a2a/rpc`, the agent card, and what is known of a task's governance.
+//! The A2A door: `POST /a2a/rpc`, the agent card, and the governance history of a task.
 //!
 //! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with `null`: the known
 //! clients send such requests and wait for an answer.
@@ -11,9 +11,10 @@ mod tasks;
 pub use limits::RateLimits;
 
 use super::connections::Connection;
-use super::doorway::{Arrived, DoorSettings, Doorway, Gate, OpenTo, in_own_name};
 use super::http::is_json;
+use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, DoorSettings, ProtocolRouter, check_call_agent};
 use crate::call::{Call, Door, Priority};
+use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
@@ -22,11 +23,11 @@ use crate::journal::ListedTask;
 use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
-use crate::wire::a2a::card::{self, Place};
-use crate::wire::a2a::decode::{self, Malformed, Request, Sent, Streaming};
+use crate::wire::a2a::card::{self, CardSettings};
+use crate::wire::a2a::decode::{self, A2aDecodeError, Request, SendParams, StreamingMethod};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
-use crate::wire::a2a::message::{Message, Part, State as TaskState};
+use crate::wire::a2a::message::{Message, Part, TaskState};
 use crate::wire::a2a::push::{self, PushConfig, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use crate::wire::jsonrpc::Id;
@@ -41,68 +42,67 @@ use limits::{Limiter, Pass};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
-use stream::{Beginning, Stream};
+use stream::{StreamStart, TaskStream};
 use tasks::{Board, Hooks, Live, Record};
 
-/// The most messages of one task.
 const MAX_MESSAGES: usize = 100;
-/// The most bytes of the messages of a task that waits for one which calls a tool.
+/// Bytes of the messages of a task that waits for a message with a tool call.
 const MAX_HISTORY_BYTES: usize = 256 << 10;
-/// The most webhooks of one task.
 const MAX_WEBHOOKS: usize = 8;
-/// How long the end of a canceled run is waited for.
-const UNTIL_CANCELED: Duration = Duration::from_secs(10);
-/// Who may ask for the tasks of others.
+/// Wait for the end of a canceled run before `tasks/cancel` is answered.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Roles that may read the tasks of other callers.
 const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
 
 const SEND_A_CALL: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
 
-/// What the operator decided about this door.
+/// The operator's settings of the A2A door.
 #[derive(Debug, Clone)]
 pub struct A2aSettings {
-    /// What is decided about every door.
+    /// Access and default agent.
     pub door: DoorSettings,
-    /// In whose shapes it answers.
+    /// The shapes of its answers.
     pub dialect: Dialect,
-    /// How often a caller may ask.
+    /// Rate limits for each caller.
     pub limits: RateLimits,
 }
 
-/// What this door has to know of the port that it is served on.
+/// The properties of the HTTP port that the A2A door is served on.
 #[derive(Debug, Clone, Copy)]
-pub struct Port {
-    /// What a message may be.
+pub struct A2aPort {
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// Whether it speaks TLS.
+    /// `true` if the port speaks TLS: the agent card then has `https` URLs.
     pub tls: bool,
-    /// Whether callers are listed.
+    /// `true` if the operator has a list of callers.
     pub lists_callers: bool,
-    /// Whether any of them may show a JSON Web Token.
+    /// `true` if any listed caller may present a JSON Web Token.
     pub takes_jwts: bool,
-    /// How long a stream may go unread.
-    pub patience: Duration,
+    /// Time that a stream may go unread before it is closed.
+    pub write_timeout: Duration,
 }
 
 struct A2a {
     executor: Arc<Executor>,
     settings: A2aSettings,
-    port: Port,
+    port: A2aPort,
     webhooks: Option<Arc<dyn Webhooks>>,
     board: Board,
 }
 
-/// This door: its paths for callers, and the one for everybody. Tasks that an earlier process left open go on.
+/// The routers of this door: its paths for authenticated callers, and the public agent card. Tasks that an earlier
+/// process left open are resumed.
 ///
 /// # Errors
-/// When the journal cannot be read.
-pub async fn doorways(
+/// If the journal cannot be read.
+pub async fn routers(
     executor: Arc<Executor>,
     settings: A2aSettings,
-    port: Port,
+    port: A2aPort,
     webhooks: Option<Arc<dyn Webhooks>>,
-) -> Result<[Doorway; 2], Fault> {
-    let open_to = settings.door.open_to;
+) -> Result<[ProtocolRouter; 2], Fault> {
+    let access = settings.door.access;
     let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
     let hooks = webhooks.clone().map(|post| Hooks { post, dialect: settings.dialect });
     let board = Board::new(Arc::clone(&executor), hooks)?;
@@ -113,14 +113,17 @@ pub async fn doorways(
         .route("/a2a/rpc", post(rpc))
         .route("/a2a/tasks/{task}/governor/history", get(governor_history))
         .route("/a2a/tasks/{task}/stream", get(task_stream))
-        .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limited))
+        .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limit_rate))
         .with_state(Arc::clone(&door));
     let public = public.with_state(door);
-    Ok([Doorway { routes, gate: Gate::Port(open_to) }, Doorway { routes: public, gate: Gate::Open }])
+    Ok([
+        ProtocolRouter { routes, auth: AuthPolicy::Required(access) },
+        ProtocolRouter { routes: public, auth: AuthPolicy::Public },
+    ])
 }
 
-/// Counts a request of a caller, and says in headers where it stands.
-async fn limited(
+/// Middleware that counts a request and adds the `X-RateLimit` headers.
+async fn limit_rate(
     State((limiter, dialect)): State<(Arc<Limiter>, Dialect)>,
     Extension(caller): Extension<Arc<Caller>>,
     mut request: HttpRequest,
@@ -133,18 +136,18 @@ async fn limited(
             next.run(request).await
         }
         None => {
-            let message = "you ask too often: see the `X-RateLimit` headers".to_owned();
+            let message = "too many requests: see the `X-RateLimit` headers".to_owned();
             let fault = Fault::Busy { message, retry_after_ms: standing.retry_after_ms() };
-            let text = fault::of(&fault.into(), dialect).response(&Id::null(), dialect);
+            let text = fault::to_error(&fault.into(), dialect).response(&Id::null(), dialect);
             json(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
-    standing.say(response.headers_mut());
+    limiter.write_headers(standing, response.headers_mut());
     response
 }
 
 async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
-    let card = card::public(&door.place(&uri, &headers), &door.executor.tools());
+    let card = card::public_card(&door.endpoint(&uri, &headers), &door.executor.tools());
     json(StatusCode::OK, card.to_string())
 }
 
@@ -153,7 +156,7 @@ async fn governor_history(
     Extension(caller): Extension<Arc<Caller>>,
     Path(task): Path<String>,
 ) -> Response {
-    match door.visible(&caller, &task) {
+    match door.readable_task(&caller, &task) {
         Ok(live) => {
             let history = serde_json::to_string(&live.record().governance).unwrap_or_default();
             json(StatusCode::OK, history)
@@ -162,7 +165,7 @@ async fn governor_history(
     }
 }
 
-/// Where clients of the document's dialect read what `message/stream` began.
+/// The event stream that `message/stream` names in the ACP dialect.
 async fn task_stream(
     State(door): State<Arc<A2a>>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -170,19 +173,19 @@ async fn task_stream(
     Extension(pass): Extension<Arc<Pass>>,
     Path(task): Path<String>,
 ) -> Response {
-    match door.visible(&caller, &task) {
-        Ok(live) => door.streamed(&live, Id::null(), pass, &connection),
+    match door.readable_task(&caller, &task) {
+        Ok(live) => door.stream_task(&live, Id::null(), pass, &connection),
         Err(problem) => door.http_problem(&problem),
     }
 }
 
-/// Who asks, and what a stream of the answer holds on to.
-struct Asker {
+/// The caller of a request, and the guards that a streamed answer keeps.
+struct RequestContext {
     caller: Arc<Caller>,
     connection: Arc<Connection>,
     pass: Arc<Pass>,
-    place: Place,
-    /// The share of its caller's memory that the request takes.
+    place: CardSettings,
+    /// The request's share of its caller's memory budget.
     charge: Charge,
 }
 
@@ -191,7 +194,7 @@ async fn rpc(
     Extension(caller): Extension<Arc<Caller>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(pass): Extension<Arc<Pass>>,
-    Extension(body): Extension<Arrived>,
+    Extension(body): Extension<BufferedBody>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
@@ -202,50 +205,63 @@ async fn rpc(
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
-        Err(fault) => Err(Malformed { id: Id::null(), fault, streaming: None }),
+        Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
     };
     let (id, request) = match decoded {
         Ok(decoded) => decoded,
-        Err(Malformed { id, fault, streaming }) => return failed(&id, &fault.into(), streaming, dialect),
+        Err(A2aDecodeError { id, fault, streaming }) => {
+            return error_response(&id, &fault.into(), streaming, dialect);
+        }
     };
     let streaming = request.streaming();
-    let (place, charge) = (door.place(&uri, &headers), body.charge());
-    let asker = Asker { caller, connection, pass, place, charge };
-    // What was begun goes on when the client goes away, so that no task is left without its follower.
+    let (place, charge) = (door.endpoint(&uri, &headers), body.charge());
+    let request_context = RequestContext { caller, connection, pass, place, charge };
+    // In a task of its own: a client that disconnects must not leave a task without its follower.
     let answer_id = id.clone();
-    let answered = tokio::spawn(async move { door.answer(asker, &answer_id, request).await });
+    let answered = tokio::spawn(async move { door.answer(request_context, &answer_id, request).await });
     let problem = match answered.await {
         Ok(Ok(response)) => return response,
         Ok(Err(problem)) => problem,
-        Err(panicked) => Fault::Internal(format!("an answer ended early: {panicked}")).into(),
+        Err(panicked) => Fault::Internal(format!("the task of an answer panicked: {panicked}")).into(),
     };
     if let Problem::Core(Fault::Internal(detail)) = &problem {
         tracing::error!(detail, "internal error at the A2A door");
     }
-    failed(&id, &problem, streaming, dialect)
+    error_response(&id, &problem, streaming, dialect)
 }
 
-/// The answer to a request that has no result: where the method streams, an event.
-fn failed(id: &Id, problem: &Problem, streaming: Option<Streaming>, dialect: Dialect) -> Response {
-    let response = fault::of(problem, dialect).response(id, dialect);
+/// The error response; an event where the method streams, because such clients read nothing else.
+fn error_response(
+    id: &Id,
+    problem: &Problem,
+    streaming: Option<StreamingMethod>,
+    dialect: Dialect,
+) -> Response {
+    let response = fault::to_error(problem, dialect).response(id, dialect);
     match streaming {
-        Some(method) if method.has_events(dialect) => stream::refusal(&response),
+        Some(method) if method.is_event_stream(dialect) => stream::error_event(&response),
         Some(_) | None => ok(response),
     }
 }
 
 impl A2a {
-    async fn answer(self: Arc<Self>, asker: Asker, id: &Id, request: Request) -> Result<Response, Problem> {
+    async fn answer(
+        self: Arc<Self>,
+        request_context: RequestContext,
+        id: &Id,
+        request: Request,
+    ) -> Result<Response, Problem> {
         let dialect = self.settings.dialect;
-        let caller = &*asker.caller;
+        let caller = &*request_context.caller;
         Ok(match request {
             Request::Send(sent) | Request::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
-                let Begun { live, call } = self.sent(&asker, *sent, !blocking).await?;
+                let AcceptedMessage { live, call } =
+                    self.accept_message(&request_context, *sent, !blocking).await?;
                 let record = match call {
-                    Some(call) if blocking => self.until_settled(&live, call).await,
+                    Some(call) if blocking => self.run_until_settled(&live, call).await,
                     Some(call) => {
-                        self.begin(Arc::clone(&live), call);
+                        self.start(Arc::clone(&live), call);
                         live.record()
                     }
                     None => live.record(),
@@ -253,34 +269,36 @@ impl A2a {
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
-                let Begun { live, call } = self.sent(&asker, *sent, true).await?;
+                let AcceptedMessage { live, call } =
+                    self.accept_message(&request_context, *sent, true).await?;
                 let (record, updates) = live.subscribe();
                 if let Some(call) = call {
-                    self.begin(Arc::clone(&live), call);
+                    self.start(Arc::clone(&live), call);
                 }
                 match dialect {
                     Dialect::A2a => {
-                        let stream = self.stream(id.clone(), asker.pass, &asker.connection);
-                        stream.response(Beginning { record, updates, waits_for_a_person: false })
+                        let stream =
+                            self.new_stream(id.clone(), request_context.pass, &request_context.connection);
+                        stream.response(StreamStart { record, updates, waits_for_a_person: false })
                     }
-                    Dialect::Acp => ok(encode::stream_named(id, &record.task.id)),
+                    Dialect::Acp => ok(encode::stream_response(id, &record.task.id)),
                 }
             }
             Request::Get { task, history } => {
-                let record = self.visible(caller, &task)?.record();
+                let record = self.readable_task(caller, &task)?.record();
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
             Request::List { context, limit, offset } => {
-                self.list(caller, id, context.as_deref(), limit, offset)?
+                self.list_tasks(caller, id, context.as_deref(), limit, offset)?
             }
             Request::Cancel { task } => {
-                let live = self.changeable(caller, &task, &[Governor, Operator])?;
+                let live = self.find_task(caller, &task, &[Governor, Operator])?;
                 let record = self.cancel(caller, &live).await?;
-                ok(encode::canceled(id, &record.task, dialect))
+                ok(encode::cancel_response(id, &record.task, dialect))
             }
             Request::Resubscribe { task } => {
-                let live = self.visible(caller, &task)?;
-                self.streamed(&live, id.clone(), asker.pass, &asker.connection)
+                let live = self.readable_task(caller, &task)?;
+                self.stream_task(&live, id.clone(), request_context.pass, &request_context.connection)
             }
             Request::Permit { task, approved } => {
                 let record = self.permit(caller, &task, approved).await?;
@@ -288,17 +306,17 @@ impl A2a {
             }
             Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
             Request::GetPush { task, config } => {
-                let record = self.pushing(caller, &task)?.record();
+                let record = self.webhook_task(caller, &task)?.record();
                 let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
                 let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
                 ok(push::get_response(id, &task, found))
             }
             Request::ListPush { task } => {
-                let record = self.pushing(caller, &task)?.record();
+                let record = self.webhook_task(caller, &task)?.record();
                 ok(push::list_response(id, &task, &record.pushes))
             }
             Request::DeletePush { task, config } => {
-                let live = self.pushing(caller, &task)?;
+                let live = self.webhook_task(caller, &task)?;
                 let keeping = live.try_change(self.executor.journal(), |record| {
                     let before = record.pushes.len();
                     record.pushes.retain(|found| found.id != config);
@@ -307,53 +325,54 @@ impl A2a {
                 keeping.await.map_err(|error| tasks::broken(&error))?;
                 ok(push::delete_response(id))
             }
-            // The document's clients are given one whoever they are.
-            Request::ExtendedCard if dialect == Dialect::A2a && !asker.place.asks => {
+            // In the ACP dialect every client gets the extended card.
+            Request::ExtendedCard if dialect == Dialect::A2a && !request_context.place.requires_auth => {
                 return Err(Problem::NoExtendedCard);
             }
             Request::ExtendedCard => {
-                let card = card::extended(&asker.place, &self.executor.tools(), dialect);
+                let card = card::extended_card(&request_context.place, &self.executor.tools(), dialect);
                 ok(encode::response(id, &card))
             }
         })
     }
 
-    /// Where this door is, as its caller knows it: the name was checked before anybody came here.
-    fn place(&self, uri: &Uri, headers: &HeaderMap) -> Place {
+    /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
+    fn endpoint(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };
-        let asks = self.port.lists_callers && self.settings.door.open_to == OpenTo::Callers;
+        let asks = self.port.lists_callers && self.settings.door.access == DoorAccess::Callers;
         let pushes = self.webhooks.is_some();
-        Place { url: format!("{scheme}://{authority}/a2a/rpc"), asks, jwts: self.port.takes_jwts, pushes }
+        let url = format!("{scheme}://{authority}/a2a/rpc");
+        CardSettings { url, requires_auth: asks, accepts_jwts: self.port.takes_jwts, supports_push: pushes }
     }
 
-    /// A task that a caller may know of. Another's is not there.
-    fn visible(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
-        self.changeable(caller, task, &SEES_ALL)
+    /// A task that the caller may read. The task of another caller is reported as not found.
+    fn readable_task(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+        self.find_task(caller, task, &SEES_ALL)
     }
 
-    /// A task of the caller's own, or any for a caller with one of these roles.
-    fn changeable(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
-        // Its id is a UUID, so that a text that is none names nothing.
+    /// A task of the caller, or any task for a caller with one of these roles.
+    fn find_task(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
+        // Task ids are UUIDs: any other text names no task.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
         let live = self.board.find(id)?.ok_or(Problem::TaskNotFound)?;
-        let theirs = caller.speaks_for(&live.record().owner) || caller.is_any_of(roles);
+        let theirs = caller.may_act_as(&live.record().owner) || caller.is_any_of(roles);
         if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
     }
 
-    /// A task of the caller's own, of which somebody may be told.
-    fn pushing(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+    /// A task of the caller, if webhooks are enabled.
+    fn webhook_task(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
         match self.webhooks {
-            Some(_) => self.changeable(caller, task, &[]),
+            Some(_) => self.find_task(caller, task, &[]),
             None => Err(Problem::PushUnsupported),
         }
     }
 
-    /// A webhook that can be told, with a name and the time.
-    fn named(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
+    /// Checks the URL of a webhook, and adds an id and the time of creation.
+    fn complete_webhook(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
-        webhooks.check(&config.url).map_err(|why| Problem::invalid(at, &why))?;
+        webhooks.check(&config.url).map_err(|error| Problem::invalid(at, &error.to_string()))?;
         let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
         Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
     }
@@ -365,58 +384,65 @@ impl A2a {
         task: &str,
         config: PushConfig,
     ) -> Result<Response, Problem> {
-        let live = self.pushing(caller, task)?;
-        let config = self.named(config, "/pushNotificationConfig/url")?;
+        let live = self.webhook_task(caller, task)?;
+        let config = self.complete_webhook(config, "/pushNotificationConfig/url")?;
         let set = config.clone();
         let keeping = live.try_change(self.executor.journal(), |record| {
-            set_in(record, set)?;
+            add_webhook(record, set)?;
             Ok::<_, Problem>(Vec::new())
         })?;
         keeping.await.map_err(|error| tasks::broken(&error))?;
         Ok(ok(push::set_response(id, task, &config, self.settings.dialect)))
     }
 
-    /// In whose name a caller makes tasks.
-    fn agent(&self, caller: &Caller) -> Result<AgentDid, Problem> {
+    /// The agent that owns the tasks of a caller.
+    fn agent_of(&self, caller: &Caller) -> Result<AgentDid, Problem> {
         let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
-        if caller.speaks_for(&agent) {
+        if caller.may_act_as(&agent) {
             return Ok(agent);
         }
         let message = format!("`{}` does not send intents in the name of `{agent}`", caller.name());
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Runs a call as its task until that has settled, which is on the disk then; if it is not over, it is followed
-    /// on.
-    async fn until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
-        let (door, follows) = (Arc::clone(self), Arc::clone(live));
-        let mut follow = Box::pin(async move { door.follow(&follows, call).await });
+    /// Runs a call until its task has settled, which is then on the disk. A task that has settled without having ended
+    /// is followed further in the background.
+    async fn run_until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
+        let (door, task) = (Arc::clone(self), Arc::clone(live));
+        let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
         tokio::select! {
             () = &mut follow => live.record(),
-            settled = live.settled() => {
+            settled = live.wait_until_settled() => {
                 tokio::spawn(follow);
                 settled
             }
         }
     }
 
-    /// Takes a message: a new task, or one that goes on. Its caller is told of it at once, or when it settles.
-    async fn sent(&self, asker: &Asker, sent: Sent, at_once: bool) -> Result<Begun, Problem> {
-        let caller = &asker.caller;
-        let Sent { message, call, blocking: _, history: _, accepts, push } = sent;
-        let push = push.map(|config| self.named(*config, "/configuration/pushNotificationConfig/url"));
+    /// Accepts a message for a new task or an existing one. `at_once`: the caller gets an answer before the task
+    /// settles.
+    async fn accept_message(
+        &self,
+        request_context: &RequestContext,
+        sent: SendParams,
+        at_once: bool,
+    ) -> Result<AcceptedMessage, Problem> {
+        let caller = &request_context.caller;
+        let SendParams { message, call, blocking: _, history: _, accepts, push } = sent;
+        let push =
+            push.map(|config| self.complete_webhook(*config, "/configuration/pushNotificationConfig/url"));
         let push = push.transpose()?;
-        if !encode::takes(&accepts) {
-            let message = "results are `application/json` or `text/plain`: take one of them".to_owned();
+        if !encode::is_output_accepted(&accepts) {
+            let message = "results are `application/json` or `text/plain`: accept one of them".to_owned();
             return Err(Problem::ContentType(message));
         }
-        let agent = self.agent(caller)?;
-        let going_on = match &message.task_id {
-            Some(task) => Some(self.changeable(caller, task, &[])?),
+        let agent = self.agent_of(caller)?;
+        let existing = match &message.task_id {
+            Some(task) => Some(self.find_task(caller, task, &[])?),
             None => None,
         };
-        let id = going_on.as_ref().map_or_else(IntentId::random, |live| live.id);
-        let owner = going_on.as_ref().map_or(agent, |live| live.record().owner.clone());
+        let id = existing.as_ref().map_or_else(IntentId::random, |live| live.id);
+        let owner = existing.as_ref().map_or(agent, |live| live.record().owner.clone());
         let call = match call {
             None => None,
             Some(asked) => {
@@ -424,27 +450,27 @@ impl A2a {
                     door: Door::A2a,
                     agent: owner.clone(),
                     intent: id,
-                    is_new: going_on.is_none(),
+                    is_new: existing.is_none(),
                     tool: asked.tool.clone(),
                     arguments: asked.arguments.clone(),
                     context: None,
                     priority: Priority::Normal,
                     at_most: asked.at_most,
-                    charge: asker.charge.clone(),
+                    charge: request_context.charge.clone(),
                 };
-                in_own_name(&self.executor, caller, &call)?;
-                self.executor.check_tool(&call).map_err(|fault| asked.placed(fault))?;
+                check_call_agent(&self.executor, caller, &call)?;
+                self.executor.check_tool(&call).map_err(|fault| asked.relocate_fault(fault))?;
                 Some(call)
             }
         };
-        let live = match going_on {
-            Some(live) => self.go_on(live, message, call.as_ref(), push).await?,
-            None => self.make(id, owner, message, call.as_ref(), push, at_once).await?,
+        let live = match existing {
+            Some(live) => self.continue_task(live, message, call.as_ref(), push).await?,
+            None => self.create_task(id, owner, message, call.as_ref(), push, at_once).await?,
         };
-        Ok(Begun { live, call })
+        Ok(AcceptedMessage { live, call })
     }
 
-    async fn make(
+    async fn create_task(
         &self,
         id: IntentId,
         owner: AgentDid,
@@ -466,14 +492,14 @@ impl A2a {
             }
         }
         let live = self.board.add(id, record)?;
-        // What is told when its call settles goes to the disk with whatever the call comes to.
+        // A task that is reported when it settles is written with its run, which saves a transaction.
         if at_once || call.is_none() {
             live.keep(self.executor.journal()).await.map_err(|error| tasks::broken(&error))?;
         }
         Ok(live)
     }
 
-    async fn go_on(
+    async fn continue_task(
         &self,
         live: Arc<Live>,
         message: Message,
@@ -482,9 +508,9 @@ impl A2a {
     ) -> Result<Arc<Live>, Problem> {
         let now = self.executor.clock().now();
         let keeping = live.try_change(self.executor.journal(), |record| {
-            takes(record, &message)?;
+            check_accepts(record, &message)?;
             if let Some(push) = push {
-                set_in(record, push)?;
+                add_webhook(record, push)?;
             }
             let (id, context) = (record.task.id.clone(), record.task.context_id.clone());
             let update = match call {
@@ -498,14 +524,14 @@ impl A2a {
             record.task.history.push(message);
             Ok::<_, Problem>(vec![update])
         })?;
-        // What is not on the disk yet is tried on, and the task goes on.
+        // The journal retries the write; the task continues meanwhile.
         if let Err(error) = keeping.await {
-            tracing::error!(task = %live.id, %error, "a task could not be kept");
+            tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
         Ok(live)
     }
 
-    fn list(
+    fn list_tasks(
         &self,
         caller: &Caller,
         id: &Id,
@@ -513,9 +539,9 @@ impl A2a {
         limit: u64,
         offset: u64,
     ) -> Result<Response, Problem> {
-        let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent(caller)?) };
-        let mut unkept = self.unkept(owner.as_ref(), context);
-        // As many more are read as may come before the first of the page.
+        let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent_of(caller)?) };
+        let mut unkept = self.unsaved_tasks(owner.as_ref(), context);
+        // Tasks that only memory has may sort before the page, so the journal is read from that much earlier.
         let before = offset.min(u64::try_from(unkept.len()).unwrap_or(u64::MAX));
         let listed = self.executor.journal().tasks(owner.as_ref(), context, limit + before, offset - before);
         let (mut tasks, kept) = listed.map_err(|error| tasks::broken(&error))?;
@@ -525,14 +551,14 @@ impl A2a {
         tasks.sort_by_key(|task| Reverse(task.created));
         let page = tasks.iter().skip(usize::try_from(before).unwrap_or(usize::MAX));
         let page = page.take(usize::try_from(limit).unwrap_or(usize::MAX));
-        let listed = page.map(|task| self.listed(task)).collect::<Vec<_>>();
+        let listed = page.map(|task| self.list_item(task)).collect::<Vec<_>>();
         let more = offset.saturating_add(u64::try_from(listed.len()).unwrap_or(u64::MAX)) < total;
-        Ok(ok(encode::list(id, &listed, total, more)))
+        Ok(ok(encode::list_response(id, &listed, total, more)))
     }
 
-    /// The tasks that the journal does not have yet, of an owner and a conversation.
-    fn unkept(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
-        let unkept = self.board.unkept().into_iter().map(|live| (live.id, live.record()));
+    /// The tasks of an owner and a context that are not in the journal yet.
+    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
+        let unkept = self.board.unsaved().into_iter().map(|live| (live.id, live.record()));
         let meant = unkept.filter(|(_, record)| {
             owner.is_none_or(|owner| *owner == record.owner)
                 && context.is_none_or(|context| context == record.task.context_id)
@@ -546,15 +572,15 @@ impl A2a {
         meant.map(listed).collect()
     }
 
-    /// A task of a list, as it is now.
-    fn listed(&self, kept: &ListedTask) -> serde_json::Value {
+    /// A list item with the current status of its task.
+    fn list_item(&self, kept: &ListedTask) -> serde_json::Value {
         let ListedTask { task, context, created, status } = kept;
         let status = match self.board.at_hand(*task) {
             Some(live) => live.record().status(),
             None => status.clone(),
         };
         let status = serde_json::from_str(&status).unwrap_or_default();
-        encode::listed(&task.to_string(), context, &status, *created, self.settings.dialect)
+        encode::list_item(&task.to_string(), context, &status, *created, self.settings.dialect)
     }
 
     async fn cancel(&self, caller: &Caller, live: &Live) -> Result<Arc<Record>, Problem> {
@@ -568,14 +594,14 @@ impl A2a {
         match waits_for_a_message {
             Ok(keeping) => {
                 if let Err(error) = keeping.await {
-                    tracing::error!(task = %live.id, %error, "a task could not be kept");
+                    tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
             Err(_it_runs) => {
                 let prompted = live.record().is_prompting();
                 live.stop(caller.name());
-                let over = tokio::time::timeout(UNTIL_CANCELED, live.over()).await;
+                let over = tokio::time::timeout(CANCEL_TIMEOUT, live.wait_until_ended()).await;
                 if prompted && over.is_ok_and(|record| record.state() == TaskState::Canceled) {
                     self.note_canceled(caller, live).await;
                 }
@@ -583,7 +609,7 @@ impl A2a {
         }
         let record = live.record();
         match record.state() {
-            // It may have ended by itself just before.
+            // The run may have ended just before the cancellation.
             state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
                 Err(Problem::NotCancelable(state))
             }
@@ -593,7 +619,7 @@ impl A2a {
         }
     }
 
-    /// To cancel what waits for a person is to deny it.
+    /// Records that cancelling a task with a pending permission prompt denies it.
     async fn note_canceled(&self, caller: &Caller, live: &Live) {
         let now = self.executor.clock().now();
         live.change(self.executor.journal(), |record| {
@@ -608,7 +634,7 @@ impl A2a {
 
     /// Answers the permission prompt of a task.
     async fn permit(&self, caller: &Caller, task: &str, approved: bool) -> Result<Arc<Record>, Problem> {
-        let live = self.visible(caller, task)?;
+        let live = self.readable_task(caller, task)?;
         if !caller.is_any_of(&[Approver, Governor]) {
             let message = format!(
                 "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
@@ -656,21 +682,21 @@ impl A2a {
         Ok(live.record())
     }
 
-    fn stream(&self, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Stream {
-        let (dialect, patience) = (self.settings.dialect, self.port.patience);
-        Stream { id, dialect, patience, _pass: pass, _work: connection.works() }
+    fn new_stream(&self, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> TaskStream {
+        let (dialect, write_timeout) = (self.settings.dialect, self.port.write_timeout);
+        TaskStream { id, dialect, write_timeout, _pass: pass, _work: connection.begin_request() }
     }
 
-    /// A task as a stream from here on: one that waits for a person, until that person has decided.
-    fn streamed(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
+    /// Streams a task from now on. The stream stays open while the task waits for a permission.
+    fn stream_task(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
         let (record, updates) = live.subscribe();
-        let beginning = Beginning { record, updates, waits_for_a_person: true };
-        self.stream(id, pass, connection).response(beginning)
+        let start = StreamStart { record, updates, waits_for_a_person: true };
+        self.new_stream(id, pass, connection).response(start)
     }
 
-    /// A problem outside of JSON-RPC.
+    /// The response to a failed request that is not JSON-RPC.
     fn http_problem(&self, problem: &Problem) -> Response {
-        let failure = fault::of(problem, self.settings.dialect);
+        let failure = fault::to_error(problem, self.settings.dialect);
         let status = match problem {
             Problem::TaskNotFound => StatusCode::NOT_FOUND,
             Problem::Core(_)
@@ -686,54 +712,59 @@ impl A2a {
     }
 }
 
-/// A task that took a message, with the call to run.
-struct Begun {
+/// A task that accepted a message, with the call to run.
+struct AcceptedMessage {
     live: Arc<Live>,
     call: Option<Call>,
 }
 
-/// Takes the webhook in, in the place of one of the same name.
-fn set_in(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
+/// Adds a webhook; one with the same id is replaced.
+fn add_webhook(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
     record.pushes.retain(|before| before.id != config.id);
     if record.pushes.len() >= MAX_WEBHOOKS {
-        return Err(Problem::invalid("/pushNotificationConfig", "the task has as many of them as it may"));
+        return Err(Problem::invalid(
+            "/pushNotificationConfig",
+            "the task has as many webhooks as it may have: delete one first",
+        ));
     }
     record.pushes.push(config);
     Ok(())
 }
 
-/// Whether a task takes a message now.
-fn takes(record: &Record, message: &Message) -> Result<(), Problem> {
-    let refused = |why: String| Err(Problem::TakesNoMessage(why));
+/// Checks that a task accepts this message in its current state.
+fn check_accepts(record: &Record, message: &Message) -> Result<(), Problem> {
+    let reject = |why: String| Err(Problem::TakesNoMessage(why));
     if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
         return Err(Problem::ContextMismatch);
     }
     match record.state() {
         TaskState::InputRequired => {}
         state @ (TaskState::Completed | TaskState::Canceled | TaskState::Failed | TaskState::Rejected) => {
-            return refused(format!("the task is {}: send a new message without a `taskId`", state.as_str()));
+            return reject(format!("the task is {}: send a new message without a `taskId`", state.as_str()));
         }
         state @ (TaskState::Submitted | TaskState::Working) => {
-            return refused(format!(
-                "the task is {}, and takes no message until it asks for one",
+            return reject(format!(
+                "the task is {}, and accepts no message until it asks for one",
                 state.as_str()
             ));
         }
     }
     if record.is_prompting() {
-        return refused("a permission prompt is pending: answer it with `permissionOptionId`".to_owned());
+        return reject("a permission prompt is pending: answer it with `permissionOptionId`".to_owned());
     }
     if record.task.history.iter().any(|before| before.message_id == message.message_id) {
-        return refused("a message with this `messageId` was sent before".to_owned());
+        return reject("a message with this `messageId` was sent before".to_owned());
     }
     let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
     if all.len() > MAX_MESSAGES || !fits(&all) {
-        return refused("the task has too long a history: send a new message without a `taskId`".to_owned());
+        return reject(
+            "the history of the task is too long: send a new message without a `taskId`".to_owned(),
+        );
     }
     Ok(())
 }
 
-/// Whether a task that waits may have these messages. It is kept while it waits, and costs its owner nothing.
+/// A waiting task stays in memory without counting against its owner's share, so its messages are bounded.
 fn fits(messages: &[&Message]) -> bool {
     serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
 }

@@ -1,4 +1,4 @@
-//! The tasks of this door: each one a record that the journal keeps, and that is changed in one place.
+//! The tasks of this door: each is a record in the journal, and all changes to it are serialized here.
 //!
 //! ```text
 //! submitted ─▶ working ─▶ completed, failed, canceled
@@ -7,12 +7,13 @@
 //!     ▼            │
 //! input-required ──┴────▶ canceled, rejected
 //! ```
-//! A task is in memory as long as somebody has to do with it: its follower, a stream, a request. What is changed
-//! is told to the streams and to the journal before anybody else can change it, so that all three have the same
-//! order. A task whose call somebody waits for goes to the disk when that call has to wait, or with the start of its
-//! run; until then only this process knows of it. Its end goes there with the receipt, before anybody is told; what
-//! changes meanwhile is written again.
+//! A task is in memory while its follower, a stream or a request holds it. Each change is sent to the streams and to
+//! the journal under the record's lock, so that all three see the same order. The task of a blocking call is written
+//! when the call has to wait, or in the transaction that starts its run; until then it exists in this process only. Its
+//! end is written with the receipt before any client learns of it: otherwise a crash could take back an end that a
+//! stream has reported. Changes in between are written again.
 
+use crate::error_chain::ErrorChain;
 use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::{Journal, JournalError, KeptTask, Pace};
@@ -20,9 +21,9 @@ use crate::outcome::Receipt;
 use crate::run::{Executor, Happening};
 use crate::wire::a2a::governance::Governance;
 use crate::wire::a2a::message::{
-    Artifact, ArtifactUpdate, Message, Part, State, Status, StatusUpdate, Task, Update,
+    ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
-use crate::wire::a2a::push::{self, Notice, PushConfig, Webhooks};
+use crate::wire::a2a::push::{self, PushConfig, PushNotification, Webhooks};
 use crate::wire::a2a::{Dialect, encode, fault};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -32,12 +33,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
-/// How many updates wait for a stream that does not take them. Who is further behind is dropped.
+/// Updates that wait for a slow stream. A stream that falls further behind is closed.
 const MAX_UPDATES_BEHIND: usize = 256;
-/// How many tasks of one owner may be open at once.
+/// Open tasks of one owner.
 const MAX_OPEN: usize = 250;
 
-/// All that is known of a task.
+/// A task with its governance history and webhooks. This is the document that the journal stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) owner: AgentDid,
@@ -46,59 +47,61 @@ pub(super) struct Record {
     /// The tool of its call, once it has one.
     pub(super) tool: Option<ToolName>,
     pub(super) governance: Governance,
-    /// Who is told of it.
+    /// Its webhooks.
     #[serde(default)]
     pub(super) pushes: Vec<PushConfig>,
     pub(super) task: Task,
 }
 
 impl Record {
-    /// A task that was just made for a message.
+    /// A new task for a message.
     pub(super) fn new(id: IntentId, owner: AgentDid, message: Message, now: OffsetDateTime) -> Self {
         let id = id.to_string();
         let context_id = message.context_id.clone().unwrap_or_else(|| IntentId::random().to_string());
         let message = Message { task_id: Some(id.clone()), context_id: Some(context_id.clone()), ..message };
-        let status =
-            Status { state: State::Submitted, message: None, timestamp: now.truncate_to_millisecond() };
+        let status = TaskStatus {
+            state: TaskState::Submitted,
+            message: None,
+            timestamp: now.truncate_to_millisecond(),
+        };
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
         let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
         Self { owner, created, tool: None, governance, pushes: Vec::new(), task }
     }
 
-    /// Where it is.
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> TaskState {
         self.task.status.state
     }
 
-    /// Whether a call of it waits for a person.
+    /// Returns `true` while a permission prompt is pending.
     pub(super) fn is_prompting(&self) -> bool {
         !self.governance.pending_permissions.is_empty()
     }
 
-    /// Goes to a state and says so. What was asked before is part of the history from then on.
-    pub(super) fn enter(&mut self, state: State, parts: Vec<Part>, now: OffsetDateTime) -> Update {
+    /// Enters a state and returns the update. A question that was pending becomes part of the history.
+    pub(super) fn enter(&mut self, state: TaskState, parts: Vec<Part>, now: OffsetDateTime) -> TaskUpdate {
         let Task { id, context_id, .. } = &self.task;
-        let message = (!parts.is_empty()).then(|| encode::said(id, context_id, parts));
-        let status = Status { state, message, timestamp: now.truncate_to_millisecond() };
+        let message = (!parts.is_empty()).then(|| encode::agent_message(id, context_id, parts));
+        let status = TaskStatus { state, message, timestamp: now.truncate_to_millisecond() };
         let before = std::mem::replace(&mut self.task.status, status);
-        if before.state == State::InputRequired {
+        if before.state == TaskState::InputRequired {
             self.task.history.extend(before.message);
         }
         if state.is_terminal() {
             self.governance.pending_permissions.clear();
         }
-        self.at()
+        self.status_update()
     }
 
-    /// Ends, and says so; nothing when it has ended before.
+    /// Ends the task. Returns no update if it has ended before.
     pub(super) fn end(
         &mut self,
-        state: State,
+        state: TaskState,
         message: String,
         details: Map<String, serde_json::Value>,
         now: OffsetDateTime,
-    ) -> Vec<Update> {
+    ) -> Vec<TaskUpdate> {
         if self.state().is_terminal() {
             return Vec::new();
         }
@@ -107,27 +110,26 @@ impl Record {
         vec![self.enter(state, parts, now)]
     }
 
-    /// Ends as its run did, and says so with all that the run made.
-    pub(super) fn ran(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<Update> {
+    /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
+    pub(super) fn end_with_receipt(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
         if self.state().is_terminal() {
             return Vec::new();
         }
         let told = self.task.artifacts.len();
         self.task.artifacts = encode::artifacts(receipt);
-        self.task.metadata = Some(encode::measured(receipt));
+        self.task.metadata = Some(encode::run_metadata(receipt));
         let new = self.task.artifacts.iter().skip(told).cloned().collect::<Vec<_>>();
-        let mut updates = new.into_iter().map(|artifact| self.made(artifact)).collect::<Vec<_>>();
-        let parts = match fault::state_of(receipt) {
+        let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
+        let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
-            (_, Some(why)) => vec![Part::text(why), Part::data(fault::details(receipt))],
+            (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
         };
-        updates.push(self.enter(fault::state_of(receipt).0, parts, now));
+        updates.push(self.enter(fault::end_for_receipt(receipt).0, parts, now));
         updates
     }
 
-    /// Where it is, as an update.
-    fn at(&self) -> Update {
-        Update::Status(Box::new(StatusUpdate {
+    fn status_update(&self) -> TaskUpdate {
+        TaskUpdate::Status(Box::new(StatusUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
             status: self.task.status.clone(),
@@ -135,8 +137,8 @@ impl Record {
         }))
     }
 
-    fn made(&self, artifact: Artifact) -> Update {
-        Update::Artifact(Box::new(ArtifactUpdate {
+    fn artifact_update(&self, artifact: TaskArtifact) -> TaskUpdate {
+        TaskUpdate::Artifact(Box::new(ArtifactUpdate {
             task_id: self.task.id.clone(),
             context_id: self.task.context_id.clone(),
             artifact,
@@ -145,12 +147,12 @@ impl Record {
         }))
     }
 
-    /// What a list says of it.
+    /// The status as JSON text, as lists have it.
     pub(super) fn status(&self) -> String {
         serde_json::to_string(&self.task.status).unwrap_or_default()
     }
 
-    fn kept(&self, task: IntentId) -> KeptTask {
+    fn to_row(&self, task: IntentId) -> KeptTask {
         let over = self.state().is_terminal().then_some(self.task.status.timestamp);
         KeptTask {
             task,
@@ -159,23 +161,23 @@ impl Record {
             created: self.created,
             over,
             status: self.status(),
-            // Its maps have texts as keys, so that this cannot fail.
+            // Serialization cannot fail: all map keys are strings.
             document: serde_json::to_string(self).unwrap_or_default(),
         }
     }
 }
 
-/// The tasks that are not over, by their owners.
+/// The tasks that have not ended, by owner. The count is kept in memory, so that a new task needs no query.
 #[derive(Default)]
 struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
 
 impl OpenTasks {
-    /// Adds a task, unless its owner has as many as may be open.
+    /// Adds a task, unless its owner has [`MAX_OPEN`] already.
     fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
             let message = format!(
-                "{MAX_OPEN} tasks of `{owner}` are open: cancel those that wait for a message, or answer them"
+                "{MAX_OPEN} tasks of `{owner}` are open, which is the most: cancel tasks that wait for a message, or answer them"
             );
             return Err(Fault::Busy { message, retry_after_ms: 60_000 });
         }
@@ -198,59 +200,56 @@ impl OpenTasks {
     }
 }
 
-/// A task that somebody has to do with.
+/// A task in memory.
 pub(super) struct Live {
     pub(super) id: IntentId,
     now: watch::Sender<Arc<Record>>,
-    updates: broadcast::Sender<Arc<Update>>,
-    /// The caller who wants it to be stopped.
+    updates: broadcast::Sender<Arc<TaskUpdate>>,
+    /// The caller that asked to stop it.
     stop: watch::Sender<Option<Arc<str>>>,
-    /// `true` once its run is over and the receipt waits for room in the journal.
+    /// `true` once its run has ended and the receipt waits for room in the journal.
     waits_for_room: watch::Sender<bool>,
-    /// Whether the journal has it, or was given it before anybody could know of it.
+    /// `true` once the journal has it, or was given it before any other caller could find it.
     is_kept: Arc<AtomicBool>,
-    /// What the journal is being told, and nobody else is yet.
+    /// A change that is being written, and is published when the write is done.
     prepared: Mutex<Option<Prepared>>,
-    /// What it is one of until it is over.
+    /// The set that it belongs to until it ends.
     open: Arc<OpenTasks>,
-    /// The webhooks, when there are any.
     webhooks: Option<Hooks>,
 }
 
-/// The webhooks of tasks.
 #[derive(Clone)]
 pub(super) struct Hooks {
     pub(super) post: Arc<dyn Webhooks>,
-    /// The dialect of what is posted to them.
+    /// The dialect of the posted bodies.
     pub(super) dialect: Dialect,
 }
 
-/// A change that is not made yet.
+/// A change that is not published yet.
 struct Prepared {
-    /// The record that it is a change of.
+    /// The record that the change starts from.
     before: Arc<Record>,
     after: Record,
-    updates: Vec<Update>,
+    updates: Vec<TaskUpdate>,
 }
 
-/// An answer of the journal that can be waited for.
+/// The pending answer to a write.
 pub(super) type Keeping = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
 impl Live {
-    /// The record as it is now.
     pub(super) fn record(&self) -> Arc<Record> {
         Arc::clone(&self.now.borrow())
     }
 
-    /// The record as it is now, and every update after it.
-    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<Update>>) {
-        // Nothing can be changed while it is borrowed.
+    /// The current record, and every later update.
+    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<TaskUpdate>>) {
+        // The borrow locks the record, so no update falls between the snapshot and the subscription.
         let now = self.now.borrow();
         (Arc::clone(&now), self.updates.subscribe())
     }
 
-    /// Waits until nothing more happens by itself, or not before the journal has room.
-    pub(super) async fn settled(&self) -> Arc<Record> {
+    /// Waits until the task has settled, or cannot settle before the journal has room.
+    pub(super) async fn wait_until_settled(&self) -> Arc<Record> {
         let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
         tokio::select! {
             settled = now.wait_for(|record| record.state().is_settled()) => {
@@ -260,7 +259,7 @@ impl Live {
         }
     }
 
-    /// Marks the task of a run that is over and whose receipt waits for room in the journal. The receipt ends it.
+    /// Marks the task of a finished run whose receipt waits for room in the journal. The receipt ends it later.
     pub(super) fn wait_for_room(&self, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
             if record.state().is_settled() {
@@ -268,54 +267,54 @@ impl Live {
             }
             let record = Arc::make_mut(record);
             let before = record.state();
-            let update = record.enter(State::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
+            let update = record.enter(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
             self.tell(record, before, now, vec![update]);
             false
         });
         self.waits_for_room.send_replace(true);
     }
 
-    /// Asks for the task to be stopped, in the name of a caller.
+    /// Requests that the task stop, in the name of a caller.
     pub(super) fn stop(&self, by: &str) {
         self.stop.send_replace(Some(by.into()));
     }
 
-    /// Whether it is to be stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.borrow().is_some()
     }
 
-    /// Waits until the task is to be stopped, and gives the caller who wants that.
-    pub(super) async fn stopped(&self) -> Arc<str> {
+    /// Waits for a stop request, and returns the caller that made it.
+    pub(super) async fn wait_for_stop(&self) -> Arc<str> {
         let mut stop = self.stop.subscribe();
         let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
         by.unwrap_or_else(|| "nobody".into())
     }
 
-    /// Waits until it is over.
-    pub(super) async fn over(&self) -> Arc<Record> {
+    /// Waits until it has ended.
+    pub(super) async fn wait_until_ended(&self) -> Arc<Record> {
         let mut now = self.now.subscribe();
         let over = now.wait_for(|record| record.state().is_terminal()).await;
         over.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
     }
 
-    /// Puts a task that was just made on the disk, before its call begins; or it never was.
+    /// Writes a new task before its call begins. On an error the task is discarded.
     pub(super) async fn keep(&self, journal: &Journal) -> Result<(), JournalError> {
-        // Nobody finds it before: what is not listed cannot be changed.
+        // Set before the write: no other caller has the id of a new task yet.
         self.is_kept.store(true, Ordering::Release);
         let record = self.record();
-        let kept = journal.keep_task(record.kept(self.id), Pace::NowOrNever).await;
+        let kept = journal.keep_task(record.to_row(self.id), Pace::NowOrNever).await;
         if kept.is_err() {
             self.open.remove(&record.owner, self.id);
         }
         kept
     }
 
-    /// Changes the record, unless `change` refuses to. When the answer comes, the change is on the disk.
+    /// Changes the record, unless `change` returns an error. The change is on the disk when the returned future
+    /// resolves.
     pub(super) fn try_change<E>(
         &self,
         journal: &Journal,
-        change: impl FnOnce(&mut Record) -> Result<Vec<Update>, E>,
+        change: impl FnOnce(&mut Record) -> Result<Vec<TaskUpdate>, E>,
     ) -> Result<Keeping, E> {
         let mut changed = None;
         self.now.send_if_modified(|now| {
@@ -323,8 +322,8 @@ impl Live {
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
                 let (keeping, is_kept) =
-                    (journal.keep_task(record.kept(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
-                self.becomes(now, record);
+                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
+                self.set_record(now, record);
                 let keeping: Keeping = Box::pin(async move {
                     keeping.await?;
                     is_kept.store(true, Ordering::Release);
@@ -339,29 +338,32 @@ impl Live {
         changed.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
     }
 
-    /// Changes the record. When this returns, the change is on the disk, or never will be.
-    pub(super) async fn change(&self, journal: &Journal, change: impl FnOnce(&mut Record) -> Vec<Update>) {
+    /// Changes the record. On return the change is on the disk, or its write has failed for good.
+    pub(super) async fn change(
+        &self,
+        journal: &Journal,
+        change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>,
+    ) {
         let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
         let Ok(keeping) = keeping;
         if let Err(error) = keeping.await {
-            tracing::error!(task = %self.id, %error, "a task could not be kept");
+            tracing::error!(task = %self.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
     }
 
-    /// Puts a changed record in place of the one that was. A task that is over is not open any more.
-    fn becomes(&self, now: &mut Arc<Record>, record: Record) {
+    /// Replaces the record. A task that has ended leaves the set of open tasks.
+    fn set_record(&self, now: &mut Arc<Record>, record: Record) {
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
         }
         *now = Arc::new(record);
     }
 
-    /// Whether the journal has it, so that it is found there.
     fn is_kept(&self) -> bool {
         self.is_kept.load(Ordering::Acquire)
     }
 
-    /// Tells the journal of it, unless that has it already. Nobody waits for it.
+    /// Writes the task in the background, unless the journal has it already.
     pub(super) fn keep_meanwhile(&self, journal: &Journal) {
         if !self.is_kept() {
             let Ok(keeping) = self.try_change(journal, |_| Ok::<_, std::convert::Infallible>(Vec::new()));
@@ -369,29 +371,29 @@ impl Live {
         }
     }
 
-    /// The task as the journal keeps it while its run goes on; `None` when it is kept already.
+    /// The row to write with the start of its run; `None` if the journal has the task already.
     pub(super) fn will(&self) -> Option<KeptTask> {
-        (!self.is_kept()).then(|| self.record().kept(self.id))
+        (!self.is_kept()).then(|| self.record().to_row(self.id))
     }
 
-    /// A change as the journal keeps it. It is made, and told, by [`Self::publish`].
-    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<Update>) -> KeptTask {
+    /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>) -> KeptTask {
         let before = self.record();
         let mut after = Record::clone(&before);
         let updates = change(&mut after);
-        let kept = after.kept(self.id);
-        *self.prepared() = Some(Prepared { before, after, updates });
+        let kept = after.to_row(self.id);
+        *self.lock_prepared() = Some(Prepared { before, after, updates });
         kept
     }
 
-    fn prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
+    fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the change that was prepared, and tells of it; `is_kept` when the journal has it. `false` when the task
-    /// has changed meanwhile, or nothing was prepared, because its run is not of this process.
+    /// Applies the prepared change and sends its updates; `is_kept` if the journal has it. Returns `false` if the task
+    /// has changed meanwhile, or if nothing was prepared because another process ran the intent.
     pub(super) fn publish(&self, is_kept: bool) -> bool {
-        let Some(Prepared { before, after, updates }) = self.prepared().take() else { return false };
+        let Some(Prepared { before, after, updates }) = self.lock_prepared().take() else { return false };
         self.now.send_if_modified(|now| {
             if !Arc::ptr_eq(now, &before) {
                 return false;
@@ -400,68 +402,68 @@ impl Live {
             if is_kept {
                 self.is_kept.store(true, Ordering::Release);
             }
-            self.becomes(now, after);
+            self.set_record(now, after);
             true
         })
     }
 
-    /// Changes the record when the change is on the disk, so that nobody is told what a crash takes back. While there
-    /// is no room it is told all the same, and tried on.
-    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<Update>) {
+    /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
+    /// fails, the change is published all the same and the write retried.
+    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<TaskUpdate>) {
         let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
         if let Err(error) = &kept {
-            tracing::error!(task = %self.id, %error, "a task could not be kept");
+            tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
         }
         if !self.publish(kept.is_ok()) {
             self.change(journal, change).await;
         }
     }
 
-    /// What a run shows of itself. The journal need not know it: what comes of the run, it does.
-    pub(super) fn happened(&self, happening: Happening, now: OffsetDateTime) {
+    /// Applies an event of the run. Events are not written: the receipt has all that the run produced.
+    pub(super) fn on_event(&self, happening: Happening, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
-            // A guest that is stuck may be heard when it is over.
+            // An event of a stuck guest may arrive after the run was ended.
             if record.state().is_terminal() {
                 return false;
             }
             let record = Arc::make_mut(record);
             let before = record.state();
             let update = match happening {
-                Happening::Started => record.enter(State::Working, Vec::new(), now),
+                Happening::Started => record.enter(TaskState::Working, Vec::new(), now),
                 Happening::Progress(progress) => {
-                    record.enter(State::Working, encode::progress(&progress), now)
+                    record.enter(TaskState::Working, encode::progress_parts(&progress), now)
                 }
-                Happening::Log(line) => record.enter(State::Working, encode::log(&line), now),
+                Happening::Log(line) => record.enter(TaskState::Working, encode::log_parts(&line), now),
                 Happening::Artifact(made) => {
                     let artifact = encode::artifact(&made, record.task.artifacts.len());
                     record.task.artifacts.push(artifact.clone());
-                    record.made(artifact)
+                    record.artifact_update(artifact)
                 }
             };
             self.tell(record, before, now, vec![update]);
-            // It has not settled by this, so that nobody who waits for that has to look.
+            // No event settles a task, so those who wait for that are not woken.
             false
         });
     }
 
-    fn tell(&self, record: &Record, before: State, now: OffsetDateTime, updates: Vec<Update>) {
+    fn tell(&self, record: &Record, before: TaskState, now: OffsetDateTime, updates: Vec<TaskUpdate>) {
         for update in updates {
             self.notify(record, before, now, &update);
             let _nobody_listens = self.updates.send(Arc::new(update));
         }
     }
 
-    /// Tells the webhooks of an update, as far as each wants to hear of it now.
-    fn notify(&self, record: &Record, before: State, now: OffsetDateTime, update: &Update) {
+    /// Posts an update to the webhooks that subscribe to it.
+    fn notify(&self, record: &Record, before: TaskState, now: OffsetDateTime, update: &TaskUpdate) {
         let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
         let notices = match hooks.dialect {
             Dialect::A2a => push::task_notices(update, before, &record.task),
             Dialect::Acp => push::event_notices(update, before, &record.task.id, now),
         };
         for (events, body) in notices {
-            let wants = |config: &&PushConfig| events.iter().any(|event| config.wants(*event, now));
+            let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
             for config in record.pushes.iter().filter(wants) {
-                hooks.post.notify(Notice {
+                hooks.post.notify(PushNotification {
                     of: (record.task.id.clone(), config.id.clone()),
                     owner: record.owner.clone(),
                     url: config.url.clone(),
@@ -473,7 +475,6 @@ impl Live {
     }
 }
 
-/// All tasks.
 pub(super) struct Board {
     executor: Arc<Executor>,
     webhooks: Option<Hooks>,
@@ -482,10 +483,10 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// All tasks of the journal.
+    /// Reads which tasks are open.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// If the journal cannot be read.
     pub(super) fn new(executor: Arc<Executor>, webhooks: Option<Hooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
         for (task, owner) in executor.journal().open_tasks().map_err(|error| broken(&error))? {
@@ -495,17 +496,17 @@ impl Board {
         Ok(Self { executor, webhooks, live: Mutex::default(), open })
     }
 
-    /// Makes a task.
+    /// Adds a new task.
     ///
     /// # Errors
-    /// When too many tasks of its owner are open.
+    /// If too many tasks of its owner are open.
     pub(super) fn add(&self, id: IntentId, record: Record) -> Result<Arc<Live>, Fault> {
         self.open.add(&record.owner, id)?;
         let live = self.live(&mut self.lock(), id, record, false);
         let record = live.record();
-        // No stream can be there yet.
+        // Only webhooks can be subscribed yet: no stream knows the id.
         if !record.pushes.is_empty() {
-            let first = Update::Task(Box::new(record.task.clone()));
+            let first = TaskUpdate::Task(Box::new(record.task.clone()));
             live.tell(&record, record.state(), record.created, vec![first]);
         }
         Ok(live)
@@ -538,16 +539,16 @@ impl Board {
         live
     }
 
-    /// The tasks that only this process knows of. One that is written just now may be here and there.
-    pub(super) fn unkept(&self) -> Vec<Arc<Live>> {
+    /// The tasks that are not in the journal yet. A task whose write is in progress may be found in both.
+    pub(super) fn unsaved(&self) -> Vec<Arc<Live>> {
         let lives = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
         lives.into_iter().filter(|live| !live.is_kept()).collect()
     }
 
-    /// A task, wherever it is.
+    /// Finds a task in memory or in the journal.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// If the journal cannot be read.
     pub(super) fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
         let mut all = self.lock();
         if let Some(live) = all.get(&id).and_then(Weak::upgrade) {
@@ -559,21 +560,22 @@ impl Board {
         Ok(Some(self.live(&mut all, id, read(&kept)?, true)))
     }
 
-    /// A task that somebody has to do with.
+    /// A task in memory.
     pub(super) fn at_hand(&self, id: IntentId) -> Option<Arc<Live>> {
         self.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// The tasks that are not over: before this process has made any, those that an earlier one left.
+    /// The tasks that have not ended. Before this process has added any, they are those of an earlier one.
     pub(super) fn open(&self) -> Vec<IntentId> {
         self.open.all()
     }
 }
 
-/// What the journal keeps of a task.
+/// Decodes the stored document of a task.
 pub(super) fn read(kept: &KeptTask) -> Result<Record, Fault> {
-    serde_json::from_str(&kept.document)
-        .map_err(|error| Fault::Internal(format!("the task {} of the journal: {error}", kept.task)))
+    serde_json::from_str(&kept.document).map_err(|error| {
+        Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
+    })
 }
 
 pub(super) fn broken(error: &JournalError) -> Fault {
@@ -581,6 +583,6 @@ pub(super) fn broken(error: &JournalError) -> Fault {
         JournalError::Backlog | JournalError::NoRoom => {
             Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
         }
-        JournalError::Broken(_) => Fault::Internal(error.to_string()),
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
     }
 }

@@ -10,11 +10,11 @@ mod outgoing;
 mod session;
 mod stdio;
 
-pub use http::doorway;
+pub use http::router;
 pub use stdio::serve_a2e_stdio;
 
-use super::doorway::DoorSettings;
-use super::http::KnownCallers;
+use super::http::CallerDirectory;
+use super::protocol::DoorSettings;
 use crate::govern::{Caller, Credential};
 use crate::ident::IntentId;
 use crate::run::Executor;
@@ -23,48 +23,47 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the operator decided about this door.
+/// The operator's settings of the A2E door.
 #[derive(Debug, Clone)]
 pub struct A2eSettings {
-    /// Whom it is open to, and in whose name.
+    /// Access and default agent.
     pub door: DoorSettings,
-    /// How many calls of one session run at once.
+    /// Calls of one session that run at once.
     pub max_parallel: usize,
-    /// How many sessions there may be.
+    /// Sessions at once, of all callers.
     pub max_sessions: usize,
-    /// Of which may be one caller's.
+    /// Sessions at once of one caller.
     pub max_sessions_per_caller: usize,
-    /// How long a session with calls may be without a stream before they are cancelled.
+    /// Time that a session with calls may be without a stream before they are cancelled.
     pub reconnect: Duration,
-    /// How long one without calls may be.
+    /// Time that a session without calls may be without a stream before it is ended.
     pub idle: Duration,
 }
 
-/// What all sessions share.
-struct Host {
+struct A2eShared {
     executor: Arc<Executor>,
     settings: A2eSettings,
     bounds: JsonBounds,
-    known: KnownCallers,
+    callers: CallerDirectory,
     started: Instant,
-    /// How many calls wait for each intent: one that a second session asks for again is not cancelled with
-    /// the first.
-    asked: Mutex<HashMap<IntentId, usize>>,
+    /// The number of calls that wait for each intent. An intent that two sessions wait for is not cancelled when one of
+    /// them ends.
+    pending: Mutex<HashMap<IntentId, usize>>,
 }
 
-impl Host {
+impl A2eShared {
     fn new(
         executor: Arc<Executor>,
         settings: A2eSettings,
         bounds: JsonBounds,
-        known: KnownCallers,
+        callers: CallerDirectory,
     ) -> Arc<Self> {
         let started = executor.clock().monotonic();
-        Arc::new(Self { executor, settings, bounds, known, started, asked: Mutex::default() })
+        Arc::new(Self { executor, settings, bounds, callers, started, pending: Mutex::default() })
     }
 
-    /// Seconds since 1970, as the protocol writes times.
-    fn ts(&self) -> f64 {
+    /// Seconds since 1970: the protocol's unit of time.
+    fn timestamp(&self) -> f64 {
         let now = self.executor.clock().now();
         time::Duration::nanoseconds_i128(now.unix_timestamp_nanos()).as_seconds_f64()
     }
@@ -73,40 +72,40 @@ impl Host {
         self.executor.clock().monotonic().saturating_duration_since(self.started).as_secs_f64()
     }
 
-    fn identify(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        self.known.identify(shown, self.executor.clock().now())
+    fn identify(&self, credential: &Credential) -> Option<Arc<Caller>> {
+        self.callers.identify(credential, self.executor.clock().now())
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<IntentId, usize>> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_pending(&self) -> MutexGuard<'_, HashMap<IntentId, usize>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A call that waits for an intent.
-struct Asking<'a> {
-    host: &'a Host,
+/// Counts a call that waits for an intent.
+struct PendingRequest<'a> {
+    shared: &'a A2eShared,
     intent: IntentId,
 }
 
-impl<'a> Asking<'a> {
-    fn new(host: &'a Host, intent: IntentId) -> Self {
-        *host.asked().entry(intent).or_default() += 1;
-        Self { host, intent }
+impl<'a> PendingRequest<'a> {
+    fn new(shared: &'a A2eShared, intent: IntentId) -> Self {
+        *shared.lock_pending().entry(intent).or_default() += 1;
+        Self { shared, intent }
     }
 
-    /// Whether nobody else waits for it.
-    fn is_alone(&self) -> bool {
-        self.host.asked().get(&self.intent) == Some(&1)
+    /// Returns `true` if no other call waits for the intent.
+    fn is_exclusive(&self) -> bool {
+        self.shared.lock_pending().get(&self.intent) == Some(&1)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        let mut asked = self.host.asked();
-        if let Some(count) = asked.get_mut(&self.intent) {
+        let mut pending = self.shared.lock_pending();
+        if let Some(count) = pending.get_mut(&self.intent) {
             *count -= 1;
             if *count == 0 {
-                asked.remove(&self.intent);
+                pending.remove(&self.intent);
             }
         }
     }

@@ -1,8 +1,9 @@
-//! What waits for the agent of one session to take it: lines, in order, under a bound.
+//! The bounded queue of lines to the agent of one session.
 //!
-//! Every line here counts against its caller's share of memory. An answer always finds room, and no new call is begun
-//! while there is none. An event is dropped when there is no room: a slow agent holds no run up.
+//! Every line counts against its caller's share of memory. An answer is always queued, but no new call begins while the
+//! queue is full. An event is dropped when the queue is full, so that a slow agent never blocks a run.
 
+use crate::clock::timer_now;
 use crate::memory::{self, Held};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +11,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How many bytes may wait before nothing new is begun: a long answer and its events.
+/// Bytes above which no new call begins: room for a long answer and its events.
 const MAX_QUEUED_BYTES: usize = 16 << 20;
-/// How many lines may wait.
+/// Lines above which no new call begins.
 const MAX_QUEUED_LINES: usize = 4096;
 
-/// The lines of one session.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingQueue {
     queue: Mutex<Queue>,
     changed: Notify,
 }
@@ -26,31 +26,31 @@ pub(super) struct Outgoing {
 struct Queue {
     lines: VecDeque<String>,
     bytes: usize,
-    /// The bytes, in the share of the session's caller.
+    /// The bytes, held in the share of the session's caller.
     held: Held,
-    /// Nothing more comes.
+    /// `true` once no more lines are added.
     closed: bool,
-    /// Who takes the lines now: each newcomer takes the place of the one before.
+    /// The current reader. A new reader replaces the one before.
     reader: u64,
     attached: bool,
-    /// Since when somebody is there, or nobody.
+    /// The time of the last attach or detach.
     since: Instant,
-    /// When the last line was taken, or the first came that is not.
+    /// The time when a line was last taken, or when the oldest waiting line was added, if that is later.
     moved: Instant,
 }
 
-/// Who is there to take the lines.
+/// The presence of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// Somebody, who has taken nothing for so long although something waits.
-    There(Duration),
-    /// Nobody for so long.
-    Away(Duration),
+    /// A reader is attached and has taken nothing for this long although lines wait.
+    Attached(Duration),
+    /// No reader has been attached for this long.
+    Detached(Duration),
 }
 
-impl Outgoing {
+impl OutgoingQueue {
     pub(super) fn new(owner: &str) -> Self {
-        let now = Instant::now();
+        let now = timer_now();
         let queue = Queue {
             lines: VecDeque::new(),
             bytes: 0,
@@ -68,13 +68,13 @@ impl Outgoing {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an answer.
+    /// Adds an answer, also when the queue is full.
     pub(super) fn push(&self, line: String) {
         self.lock().add(line);
         self.changed.notify_waiters();
     }
 
-    /// Adds lines that belong together, all or none: none when there is no room.
+    /// Adds all of these lines, or none if they do not fit. Returns `true` if they were added.
     pub(super) fn offer(&self, lines: Vec<String>) -> bool {
         let mut queue = self.lock();
         let more: usize = lines.iter().map(String::len).sum();
@@ -89,20 +89,20 @@ impl Outgoing {
         fits
     }
 
-    /// Whether something new may be begun.
+    /// Returns `true` if a new call may begin.
     pub(super) fn has_room(&self) -> bool {
         self.lock().has_room()
     }
 
-    /// Waits until something new may be begun, or nothing is begun any more.
-    pub(super) async fn room(&self) {
-        self.until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
+    /// Waits until a new call may begin, or the queue is closed.
+    pub(super) async fn wait_for_room(&self) {
+        self.wait_until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
     }
 
-    /// Somebody comes to take the lines; whoever took them before gets no more.
+    /// Attaches a reader in place of the previous one, and returns its number.
     pub(super) fn attach(&self) -> u64 {
         let mut queue = self.lock();
-        let now = Instant::now();
+        let now = timer_now();
         queue.reader += 1;
         (queue.attached, queue.since, queue.moved) = (true, now, now);
         let reader = queue.reader;
@@ -111,33 +111,33 @@ impl Outgoing {
         reader
     }
 
-    /// Somebody goes. It changes nothing when another has come meanwhile.
+    /// Detaches a reader, unless another has replaced it.
     pub(super) fn detach(&self, reader: u64) {
         let mut queue = self.lock();
         if queue.reader == reader {
-            (queue.attached, queue.since) = (false, Instant::now());
+            (queue.attached, queue.since) = (false, timer_now());
         }
     }
 
     pub(super) fn presence(&self) -> Presence {
         let queue = self.lock();
         match (queue.attached, queue.lines.is_empty()) {
-            (false, _) => Presence::Away(queue.since.elapsed()),
-            (true, true) => Presence::There(Duration::ZERO),
-            (true, false) => Presence::There(queue.moved.elapsed()),
+            (false, _) => Presence::Detached(queue.since.elapsed()),
+            (true, true) => Presence::Attached(Duration::ZERO),
+            (true, false) => Presence::Attached(queue.moved.elapsed()),
         }
     }
 
-    /// The next line, in time; `None` when there will be no more for this reader.
+    /// Waits for the next line; `None` if there will be no more for this reader.
     pub(super) async fn next(&self, reader: u64) -> Option<String> {
-        let line = self.until(|queue| {
+        let line = self.wait_until(|queue| {
             if queue.reader != reader {
                 return Some(None);
             }
             match queue.lines.pop_front() {
                 Some(line) => {
-                    queue.count(queue.bytes.saturating_sub(line.len()));
-                    queue.moved = Instant::now();
+                    queue.set_bytes(queue.bytes.saturating_sub(line.len()));
+                    queue.moved = timer_now();
                     Some(Some(line))
                 }
                 None => queue.closed.then_some(None),
@@ -148,34 +148,33 @@ impl Outgoing {
         line
     }
 
-    /// Nothing more comes; what waits can still be taken.
+    /// Closes the queue. Lines that wait can still be taken.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_waiters();
     }
 
-    /// Nothing more comes, and nothing waits any longer.
+    /// Closes the queue and drops its lines.
     pub(super) fn discard(&self) {
         let mut queue = self.lock();
         queue.lines.clear();
-        queue.count(0);
+        queue.set_bytes(0);
         queue.closed = true;
         drop(queue);
         self.changed.notify_waiters();
     }
 
-    /// Whether nothing more comes.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Whether nothing waits and nothing more comes.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns `true` if the queue is closed and empty.
+    pub(super) fn has_ended(&self) -> bool {
         let queue = self.lock();
         queue.closed && queue.lines.is_empty()
     }
 
-    async fn until<T>(&self, mut ask: impl FnMut(&mut Queue) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, mut ask: impl FnMut(&mut Queue) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -195,13 +194,13 @@ impl Queue {
             return;
         }
         if self.lines.is_empty() {
-            self.moved = Instant::now();
+            self.moved = timer_now();
         }
-        self.count(self.bytes + line.len());
+        self.set_bytes(self.bytes + line.len());
         self.lines.push_back(line);
     }
 
-    fn count(&mut self, bytes: usize) {
+    fn set_bytes(&mut self, bytes: usize) {
         self.bytes = bytes;
         self.held.set(bytes as u64);
     }
@@ -217,7 +216,7 @@ mod tests {
 
     #[tokio::test]
     async fn events_wait_for_room_and_answers_do_not() {
-        let out = Outgoing::new("anybody");
+        let out = OutgoingQueue::new("anybody");
         let reader = out.attach();
         let large = "x".repeat(MAX_QUEUED_BYTES / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
@@ -237,23 +236,23 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_comes_later_takes_the_rest() {
-        let out = Outgoing::new("anybody");
-        assert!(matches!(out.presence(), Presence::Away(_)));
+        let out = OutgoingQueue::new("anybody");
+        assert!(matches!(out.presence(), Presence::Detached(_)));
         let first = out.attach();
         out.push("one".to_owned());
         let second = out.attach();
         assert_eq!(out.next(first).await, None);
         out.detach(first);
-        assert!(matches!(out.presence(), Presence::There(_)), "the first is not missed");
+        assert!(matches!(out.presence(), Presence::Attached(_)), "the first is not missed");
         assert_eq!(out.next(second).await.as_deref(), Some("one"));
         out.push("two".to_owned());
         out.close();
         out.push("three".to_owned());
-        assert!(!out.is_over());
+        assert!(!out.has_ended());
         assert_eq!(out.next(second).await.as_deref(), Some("two"));
         assert_eq!(out.next(second).await, None);
-        assert!(out.is_over());
+        assert!(out.has_ended());
         out.detach(second);
-        assert!(matches!(out.presence(), Presence::Away(_)));
+        assert!(matches!(out.presence(), Presence::Detached(_)));
     }
 }

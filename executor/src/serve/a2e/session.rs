@@ -1,29 +1,30 @@
-//! One session: who speaks, what was negotiated, and the calls that wait and run.
+//! One session: its caller, the result of its handshake, and its waiting and running calls.
 //!
 //! ```text
 //! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ over
 //!   └──────────── its agent is gone ────────────▶ Gone: its calls are cancelled
 //! ```
-//! Messages are worked on in the order in which they arrive. A call is checked at once and begins in its turn,
-//! so that a `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]: what is
-//! dropped of it when the agent is gone has not begun, and what has begun is cancelled by its intent.
+//! Messages are handled in the order in which they arrive. A call is checked at once and begins in its turn, so that a
+//! `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]. When the agent is gone,
+//! calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
 //! [`Executor::intent`]: crate::run::Executor::intent
 
-use super::outgoing::{Outgoing, Presence};
-use super::{Asking, Host};
+use super::outgoing::{OutgoingQueue, Presence};
+use super::{A2eShared, PendingRequest};
 use crate::call::{Call, Door, Priority};
+use crate::clock::timer_now;
 use crate::fault::Fault;
 use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::run::{Answer, Happening, Watcher};
-use crate::serve::doorway::in_own_name;
+use crate::serve::protocol::check_call_agent;
 use crate::tool::{Descriptor, Digest};
-use crate::wire::a2e::decode::{self, Body, Handshake, Malformed, Message, ToolCall};
-use crate::wire::a2e::encode::{self, Accepted, Happened, Reason};
-use crate::wire::a2e::fault::{self, Code, Failure};
-use crate::wire::a2e::{TOOLS, means_tools};
+use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
+use crate::wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
+use crate::wire::a2e::fault::{self, A2eError, Code};
+use crate::wire::a2e::{TOOLS, is_tools_capability};
 use crate::wire::strict_json;
 use serde_json::Map;
 use std::collections::{BTreeMap, VecDeque};
@@ -32,58 +33,56 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How many calls of one session may wait for their turn.
+/// Calls of one session that may wait for their turn.
 const MAX_WAITING: usize = 64;
-/// How long calls that were cancelled may still take to be answered.
+/// Grace period for the answers of cancelled calls.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// How long somebody may take nothing of what waits before they count as gone.
+/// Time without reading a waiting line after which an agent counts as gone.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// What agents can be asked to take, and this executor gives them; no capability of its own.
+/// The parts of an answer that an agent may list among its capabilities. They grant nothing.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
-/// How a call that did not run is answered.
-fn failed(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> Failure {
+/// The error for a call that did not run.
+fn call_failure(fault: &Fault, tool: &ToolName, known: &[Descriptor]) -> A2eError {
     let unknown = matches!(fault, Fault::InvalidParams { pointer, .. } if pointer == "/tool");
-    if unknown { unknown_tool(tool.as_str(), known) } else { fault::of(fault) }
+    if unknown { unknown_tool(tool.as_str(), known) } else { fault::to_error(fault) }
 }
 
-fn unknown_tool(name: &str, known: &[Descriptor]) -> Failure {
-    fault::unknown_tool(name, known.iter().map(|tool| tool.name.as_str()))
+fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
+    fault::unknown_tool_error(name, known.iter().map(|tool| tool.name.as_str()))
 }
 
-/// Who speaks in a session.
-pub(super) enum Who {
-    /// Whoever it is, at a door that is open to everybody.
-    Open(Arc<Caller>),
-    /// Whoever shows this, asked again with every message.
-    Shown(Credential),
+/// The caller of a session.
+pub(super) enum SessionCaller {
+    /// Any caller, where the door is public.
+    Anonymous(Arc<Caller>),
+    /// The caller that presented this credential, authenticated again with every message.
+    Authenticated(Credential),
 }
 
-/// One session.
 pub(super) struct Session {
-    host: Arc<Host>,
+    shared: Arc<A2eShared>,
     id: Box<str>,
-    pub(super) out: Outgoing,
-    state: Mutex<State>,
-    /// Whether the agent is gone.
+    pub(super) out: OutgoingQueue,
+    state: Mutex<SessionState>,
+    /// `true` once the agent is gone.
     gone: watch::Sender<bool>,
-    /// How many calls wait or run.
+    /// The number of calls that wait or run.
     open: watch::Sender<usize>,
 }
 
-struct State {
-    who: Who,
-    agreed: Option<Agreed>,
+struct SessionState {
+    who: SessionCaller,
+    agreement: Option<Agreement>,
     phase: Phase,
     waiting: VecDeque<Queued>,
     running: BTreeMap<u64, (IntentId, AgentDid)>,
     next: u64,
-    /// When it last had anything to do.
+    /// The time of the last message, or of the end of the last call.
     active: Instant,
 }
 
-/// What a handshake came to.
-struct Agreed {
+struct Agreement {
     agent: AgentDid,
     tools: bool,
 }
@@ -95,35 +94,33 @@ enum Phase {
     Gone,
 }
 
-/// A call that was checked.
 struct Queued {
     req_id: String,
     call: Call,
     streaming: bool,
 }
 
-/// Why a handshake does not hold.
-enum NoHandshake {
-    Refused(Reason),
-    Wrong(Failure),
+enum HandshakeError {
+    Refused(RejectReason),
+    Invalid(A2eError),
 }
 
 impl Session {
-    /// A session whose memory counts against the share of `owner`.
-    pub(super) fn new(host: Arc<Host>, owner: &str, who: Who) -> Arc<Self> {
-        let state = State {
+    /// Creates a session whose queue counts against the share of `owner`.
+    pub(super) fn new(shared: Arc<A2eShared>, owner: &str, who: SessionCaller) -> Arc<Self> {
+        let state = SessionState {
             who,
-            agreed: None,
+            agreement: None,
             phase: Phase::Open,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
             next: 0,
-            active: Instant::now(),
+            active: timer_now(),
         };
         Arc::new(Self {
-            host,
-            id: encode::fresh_id().into(),
-            out: Outgoing::new(owner),
+            shared,
+            id: encode::random_id().into(),
+            out: OutgoingQueue::new(owner),
             state: Mutex::new(state),
             gone: watch::Sender::new(false),
             open: watch::Sender::new(0),
@@ -134,205 +131,224 @@ impl Session {
         &self.id
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether whoever made it is still known.
-    pub(super) fn is_known(&self) -> bool {
+    /// Returns `true` while its caller is authenticated.
+    pub(super) fn is_authenticated(&self) -> bool {
         self.caller(&self.lock().who).is_some()
     }
 
-    /// For how long it has had nothing to do; `None` while calls wait or run.
+    /// The time without calls; `None` while calls wait or run.
     pub(super) fn idle(&self) -> Option<Duration> {
         let state = self.lock();
         (state.open() == 0).then(|| state.active.elapsed())
     }
 
-    /// Whether its agent has been away, or has taken nothing, for longer than is waited.
-    pub(super) fn is_deserted(&self) -> bool {
-        let settings = &self.host.settings;
+    /// Returns `true` if its agent has been away, or has read nothing, for longer than the limits allow.
+    pub(super) fn is_abandoned(&self) -> bool {
+        let settings = &self.shared.settings;
         match self.out.presence() {
-            Presence::There(stalled) => stalled > ANSWER_TIMEOUT,
-            Presence::Away(away) => match self.idle() {
+            Presence::Attached(stalled) => stalled > ANSWER_TIMEOUT,
+            Presence::Detached(away) => match self.idle() {
                 None => away > settings.reconnect,
                 Some(idle) => away.min(idle) > settings.idle,
             },
         }
     }
 
-    /// Whether it has ended, and its last answers are taken or nobody comes for them.
-    pub(super) fn is_over(&self) -> bool {
+    /// Returns `true` if it has ended and its last answers were read, or no reader has come for them in time.
+    pub(super) fn has_ended(&self) -> bool {
         let abandoned = match self.out.presence() {
-            Presence::There(_) => false,
-            Presence::Away(away) => away > self.host.settings.reconnect,
+            Presence::Attached(_) => false,
+            Presence::Detached(away) => away > self.shared.settings.reconnect,
         };
-        self.out.is_over() || (self.out.is_closed() && abandoned)
+        self.out.has_ended() || (self.out.is_closed() && abandoned)
     }
 
-    fn caller(&self, who: &Who) -> Option<Arc<Caller>> {
+    fn caller(&self, who: &SessionCaller) -> Option<Arc<Caller>> {
         match who {
-            Who::Open(caller) => Some(Arc::clone(caller)),
-            Who::Shown(shown) => self.host.identify(shown),
+            SessionCaller::Anonymous(caller) => Some(Arc::clone(caller)),
+            SessionCaller::Authenticated(credential) => self.shared.identify(credential),
         }
     }
 
-    /// Takes one line; `None` is one that was too long to be kept. `room` is the share of memory that its values take.
+    /// Handles one line; `None` stands for a line that was too long to read. `room` is the share of memory for its
+    /// values.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
-        let bounds = &self.host.bounds;
+        let bounds = &self.shared.bounds;
         let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
-        state.active = Instant::now();
+        state.active = timer_now();
         if state.phase == Phase::Gone {
             return;
         }
         match text.map(decode::message) {
             Ok(Ok(message)) => self.handle(&mut state, message, room),
-            Ok(Err(Malformed::Ignored { kind })) => {
-                tracing::debug!(kind, "a message that has no answer");
+            Ok(Err(A2eDecodeError::Ignored { kind })) => {
+                tracing::debug!(kind, "a message without an answer is ignored");
             }
-            Ok(Err(Malformed::Refused { id: Some(id), handshake: true, failure: _ })) => {
-                self.no_handshake(&id, Reason::VersionMismatch);
+            Ok(Err(A2eDecodeError::Refused { id: Some(id), handshake: true, failure: _ })) => {
+                self.refuse_handshake(&id, RejectReason::VersionMismatch);
             }
-            Ok(Err(Malformed::Refused { id, handshake: _, failure })) => self.fail(id.as_deref(), &failure),
-            Err(fault) => self.fail(None, &fault::of(&fault)),
+            Ok(Err(A2eDecodeError::Refused { id, handshake: _, failure })) => {
+                self.fail(id.as_deref(), &failure)
+            }
+            Err(fault) => self.fail(None, &fault::to_error(&fault)),
         }
         drop(state);
         self.start_waiting();
     }
 
-    fn fail(&self, req_id: Option<&str>, failure: &Failure) {
-        self.out.push(encode::error(req_id, failure, self.host.ts()));
+    fn fail(&self, req_id: Option<&str>, failure: &A2eError) {
+        self.out.push(encode::error(req_id, failure, self.shared.timestamp()));
     }
 
-    fn no_handshake(&self, req_id: &str, reason: Reason) {
+    fn refuse_handshake(&self, req_id: &str, reason: RejectReason) {
         tracing::info!(reason = reason.as_str(), "a handshake is refused");
-        self.out.push(encode::refused(req_id, reason, self.host.settings.max_parallel, self.host.ts()));
+        self.out.push(encode::handshake_rejection(
+            req_id,
+            reason,
+            self.shared.settings.max_parallel,
+            self.shared.timestamp(),
+        ));
     }
 
-    fn handle(self: &Arc<Self>, state: &mut State, message: Message, room: Result<Charge, Fault>) {
-        let Message { id, body } = message;
-        let ts = self.host.ts();
+    fn handle(
+        self: &Arc<Self>,
+        state: &mut SessionState,
+        message: AgentMessage,
+        room: Result<Charge, Fault>,
+    ) {
+        let AgentMessage { id, body } = message;
+        let ts = self.shared.timestamp();
         match body {
-            Body::Ping => self.out.push(encode::pong(&id, self.host.uptime_seconds(), ts)),
-            Body::Shutdown(timeout) => {
+            MessageBody::Ping => self.out.push(encode::pong(&id, self.shared.uptime_seconds(), ts)),
+            MessageBody::Shutdown(timeout) => {
                 state.phase = Phase::Draining;
-                tokio::spawn(Arc::clone(self).drained(Some(timeout.duration())));
+                tokio::spawn(Arc::clone(self).drain(Some(timeout.duration())));
             }
-            Body::Handshake(handshake) => match self.shake_hands(state, &handshake) {
+            MessageBody::Handshake(handshake) => match self.negotiate(state, &handshake) {
                 Ok(()) => {
-                    let accepted = Accepted {
+                    let accepted = AcceptedHandshake {
                         session_id: &self.id,
                         asked: &handshake.agent_caps,
-                        max_parallel: self.host.settings.max_parallel,
-                        bounds: self.host.bounds,
-                        tools: self.host.executor.tools().len(),
+                        max_parallel: self.shared.settings.max_parallel,
+                        bounds: self.shared.bounds,
+                        tools: self.shared.executor.tools().len(),
                     };
-                    self.out.push(encode::accepted(&id, &accepted, ts));
+                    self.out.push(encode::handshake_acceptance(&id, &accepted, ts));
                 }
-                Err(NoHandshake::Refused(reason)) => self.no_handshake(&id, reason),
-                Err(NoHandshake::Wrong(failure)) => self.fail(Some(&id), &failure),
+                Err(HandshakeError::Refused(reason)) => self.refuse_handshake(&id, reason),
+                Err(HandshakeError::Invalid(failure)) => self.fail(Some(&id), &failure),
             },
-            Body::ToolList(filter) => match self.agreed(state) {
-                Ok(_) => self.out.push(encode::tools(&id, &self.host.executor.tools(), &filter, ts)),
+            MessageBody::ToolList(filter) => match self.authorize_tools(state) {
+                Ok(_) => self.out.push(encode::tool_list(&id, &self.shared.executor.tools(), &filter, ts)),
                 Err(failure) => self.fail(Some(&id), &failure),
             },
-            Body::ToolCall(call) => {
+            MessageBody::ToolCall(call) => {
                 if let Err(failure) = self.call(state, &id, call, room) {
                     self.fail(Some(&id), &failure);
                 }
             }
-            Body::Other { kind, capability: Some(capability) } => {
-                let message = format!("`{kind}` needs the capability `{capability}`, which is not here");
-                self.fail(Some(&id), &Failure::new(Code::CapabilityMissing, message).of(capability));
+            MessageBody::Other { kind, capability: Some(capability) } => {
+                let message = format!(
+                    "`{kind}` needs the capability `{capability}`, which this executor does not have"
+                );
+                self.fail(
+                    Some(&id),
+                    &A2eError::new(Code::CapabilityMissing, message).for_capability(capability),
+                );
             }
-            Body::Other { kind, capability: None } => {
-                let message = format!("`{}` is no type that is read here", crate::ident::excerpt(&kind));
-                self.fail(Some(&id), &Failure::new(Code::InvalidMessage, message));
+            MessageBody::Other { kind, capability: None } => {
+                let message = format!("`{}` is not a known message type", crate::ident::excerpt(&kind));
+                self.fail(Some(&id), &A2eError::new(Code::InvalidMessage, message));
             }
         }
     }
 
-    /// A handshake binds the session to one agent; a later one of the same agent negotiates anew.
-    fn shake_hands(&self, state: &mut State, handshake: &Handshake) -> Result<(), NoHandshake> {
+    /// Binds the session to one agent; a later handshake of the same agent negotiates again.
+    fn negotiate(&self, state: &mut SessionState, handshake: &Handshake) -> Result<(), HandshakeError> {
         let Handshake { agent_id, agent_caps, auth_token } = handshake;
-        let auth_failed = || NoHandshake::Refused(Reason::AuthFailed);
+        let auth_failed = || HandshakeError::Refused(RejectReason::AuthFailed);
         if state.phase != Phase::Open {
-            return Err(NoHandshake::Refused(Reason::ServerError));
+            return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
-        let mut shown = None;
+        let mut presented = None;
         let known = self.caller(&state.who);
         let caller = if auth_token.is_empty() {
             known
         } else {
             let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
-            let caller = self.host.identify(&credential);
-            // Whom the transport knows is not somebody else here.
-            let another = match (&state.who, &known, &caller) {
-                (Who::Shown(_), Some(known), Some(caller)) => known.name() != caller.name(),
-                (Who::Shown(_) | Who::Open(_), _, _) => false,
+            let caller = self.shared.identify(&credential);
+            // A token in the handshake must belong to the caller that the transport has authenticated.
+            let is_another = match (&state.who, &known, &caller) {
+                (SessionCaller::Authenticated(_), Some(known), Some(caller)) => known.name() != caller.name(),
+                (SessionCaller::Authenticated(_) | SessionCaller::Anonymous(_), _, _) => false,
             };
-            shown = Some(credential);
-            caller.filter(|_| !another)
+            presented = Some(credential);
+            caller.filter(|_| !is_another)
         };
         let caller = caller.ok_or_else(auth_failed)?;
         let claimed = Some(agent_id.as_str()).filter(|name| !name.is_empty());
-        let agent = self.host.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
-            let Failure { message, .. } = fault::of(&fault);
-            NoHandshake::Wrong(fault::of(&Fault::invalid("/agent_id", message)))
+        let agent = self.shared.settings.door.agent_of(Door::A2e, &caller, claimed).map_err(|fault| {
+            let A2eError { message, .. } = fault::to_error(&fault);
+            HandshakeError::Invalid(fault::to_error(&Fault::invalid("/agent_id", message)))
         })?;
-        let another = state.agreed.as_ref().is_some_and(|agreed| agreed.agent != agent);
-        if another || !caller.speaks_for(&agent) {
+        let is_another = state.agreement.as_ref().is_some_and(|agreement| agreement.agent != agent);
+        if is_another || !caller.may_act_as(&agent) {
             return Err(auth_failed());
         }
-        let tools = agent_caps.iter().any(|asked| means_tools(asked));
+        let tools = agent_caps.iter().any(|asked| is_tools_capability(asked));
         if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
-            return Err(NoHandshake::Refused(Reason::NoCaps));
+            return Err(HandshakeError::Refused(RejectReason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
-        if let Some(shown) = shown {
-            state.who = Who::Shown(shown);
+        if let Some(credential) = presented {
+            state.who = SessionCaller::Authenticated(credential);
         }
-        state.agreed = Some(Agreed { agent, tools });
+        state.agreement = Some(Agreement { agent, tools });
         Ok(())
     }
 
-    /// Who asks for something that needs the capability.
-    fn agreed(&self, state: &State) -> Result<(Arc<Caller>, AgentDid), Failure> {
-        let nobody = |message: &str| Failure::new(Code::Unauthorized, message).of(TOOLS);
-        let agreed = state
-            .agreed
+    /// The caller and the agent of a request that needs the `tools` capability.
+    fn authorize_tools(&self, state: &SessionState) -> Result<(Arc<Caller>, AgentDid), A2eError> {
+        let unauthorized = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
+        let agreement = state
+            .agreement
             .as_ref()
-            .ok_or_else(|| nobody("send `handshake/req` first: no handshake holds in this session"))?;
-        let caller = self.caller(&state.who).ok_or_else(|| nobody("the caller is not known any more"))?;
-        if !agreed.tools {
+            .ok_or_else(|| unauthorized("send `handshake/req` first: this session has no handshake"))?;
+        let caller =
+            self.caller(&state.who).ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
+        if !agreement.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
-            return Err(Failure::new(Code::CapabilityMissing, message).of(TOOLS));
+            return Err(A2eError::new(Code::CapabilityMissing, message).for_capability(TOOLS));
         }
-        Ok((caller, agreed.agent.clone()))
+        Ok((caller, agreement.agent.clone()))
     }
 
     fn call(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         req_id: &str,
         asked: ToolCall,
         room: Result<Charge, Fault>,
-    ) -> Result<(), Failure> {
-        let (caller, agent) = self.agreed(state)?;
+    ) -> Result<(), A2eError> {
+        let (caller, agent) = self.authorize_tools(state)?;
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
-            return Err(Failure::new(Code::Unauthorized, message).of(TOOLS));
+            return Err(A2eError::new(Code::Unauthorized, message).for_capability(TOOLS));
         }
-        let busy = |message: &str| Err(Failure::new(Code::RuntimeError, message).of(TOOLS));
+        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).for_capability(TOOLS));
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
-        let tool =
-            ToolName::parse(&tool_name).map_err(|_| unknown_tool(&tool_name, &self.host.executor.tools()))?;
+        let tool = ToolName::parse(&tool_name)
+            .map_err(|_| unknown_tool(&tool_name, &self.shared.executor.tools()))?;
         if state.waiting.len() >= MAX_WAITING {
-            return busy("too many calls of this session wait already: take their results first");
+            return busy("too many calls of this session wait already: read their results first");
         }
         let context = (!correlation_id.is_empty())
             .then(|| Map::from_iter([("correlation_id".to_owned(), correlation_id.into())]));
@@ -346,18 +362,19 @@ impl Session {
             context,
             priority: Priority::Normal,
             at_most: Some(timeout),
-            charge: room.map_err(|no_room| fault::of(&no_room))?,
+            charge: room.map_err(|no_room| fault::to_error(&no_room))?,
         };
-        in_own_name(&self.host.executor, &caller, &call).map_err(|fault| fault::of(&fault))?;
-        // What cannot run takes no room until its turn.
-        let executor = &self.host.executor;
-        executor.check_tool(&call).map_err(|fault| failed(&fault, &call.tool, &executor.tools()))?;
+        check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
+        // Checked before queueing, so that a call that cannot run takes no place in the queue.
+        let executor = &self.shared.executor;
+        executor.check_tool(&call).map_err(|fault| call_failure(&fault, &call.tool, &executor.tools()))?;
         state.waiting.push_back(Queued { req_id: req_id.to_owned(), call, streaming });
         self.open.send_replace(state.open());
         Ok(())
     }
 
-    /// The intent of an id that is no UUID: the same for the same message of this session, and no other's.
+    /// Derives the intent id from a message id that is not a UUID. The same message of this session gives the same id,
+    /// so that a repeat does not run twice; the session's id keeps other sessions apart.
     fn intent_of(&self, req_id: &str) -> IntentId {
         let Digest(digest) = Digest::of(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
@@ -365,39 +382,39 @@ impl Session {
         IntentId::from_bytes(bytes)
     }
 
-    /// Begins calls in the order in which they came, as many as may run and find their results taken.
+    /// Begins calls in their order of arrival, while the session may run more and its queue has room.
     pub(super) fn start_waiting(self: &Arc<Self>) {
         let mut started = Vec::new();
         let mut state = self.lock();
         while state.phase != Phase::Gone
-            && state.running.len() < self.host.settings.max_parallel
+            && state.running.len() < self.shared.settings.max_parallel
             && self.out.has_room()
             && let Some(queued) = state.waiting.pop_front()
         {
             state.next += 1;
             let turn = state.next;
             state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
-            started.push((Place { session: Arc::clone(self), turn }, queued));
+            started.push((RunSlot { session: Arc::clone(self), turn }, queued));
         }
-        // A task may be dropped as soon as it is made, and its place with it.
+        // The lock is released first: a spawned task may be dropped at once, and dropping its slot takes the lock.
         drop(state);
-        for (place, queued) in started {
-            tokio::spawn(async move { place.session.run(queued).await });
+        for (slot, queued) in started {
+            tokio::spawn(async move { slot.session.run(queued).await });
         }
     }
 
     async fn run(self: &Arc<Self>, queued: Queued) {
         let Queued { req_id, call, streaming } = queued;
         let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
-        let asking = Asking::new(&self.host, intent);
-        let told = Arc::new(Told::new(Arc::clone(self), req_id));
-        let watcher = if streaming { told.watcher() } else { Watcher::nobody() };
+        let pending = PendingRequest::new(&self.shared, intent);
+        let reporter = Arc::new(CallReporter::new(Arc::clone(self), req_id));
+        let watcher = if streaming { reporter.watcher() } else { Watcher::nobody() };
         let mut gone = self.gone.subscribe();
         let answered = tokio::select! {
-            answered = self.host.executor.intent(call, watcher) => answered,
+            answered = self.shared.executor.intent(call, watcher) => answered,
             () = async { drop(gone.wait_for(|gone| *gone).await) } => {
-                if asking.is_alone()
-                    && let Err(fault) = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
+                if pending.is_exclusive()
+                    && let Err(fault) = self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
                 {
                     tracing::warn!(%intent, ?fault, "a call whose agent is gone cannot be cancelled");
                 }
@@ -405,37 +422,37 @@ impl Session {
             }
         };
         match answered {
-            Ok(Answer { verdict: _, receipt: Some(receipt) }) => told.answer(|req_id, heard| {
+            Ok(Answer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
                 let output = &receipt.outcome.output;
-                let all = heard.logs == output.logs.len() && heard.artifacts == output.artifacts.len();
-                let from = (!all || heard.left_out).then_some(heard.next);
-                encode::result(req_id, &receipt, from, self.host.ts())
+                let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
+                let from = (!all || reported.left_out).then_some(reported.next);
+                encode::call_response(req_id, &receipt, from, self.shared.timestamp())
             }),
             Ok(Answer { verdict, receipt: None }) => {
-                let failure = fault::escalated(intent, verdict.risk.as_ref().map(|risk| risk.score));
-                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+                let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
+                reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
             Err(fault) => {
-                let failure = failed(&fault, &tool, &self.host.executor.tools());
+                let failure = call_failure(&fault, &tool, &self.shared.executor.tools());
                 if let Fault::Internal(detail) = &fault {
-                    tracing::error!(%intent, detail, "a call could not be run");
+                    tracing::error!(%intent, detail, "a call failed with an internal error");
                 }
-                told.answer(|req_id, _| encode::error(Some(req_id), &failure, self.host.ts()));
+                reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
         }
     }
 
-    /// The next line for whoever takes them.
+    /// Waits for the next line for a reader.
     pub(super) async fn next(self: &Arc<Self>, reader: u64) -> Option<String> {
         let line = self.out.next(reader).await;
-        // There may be room for another call now.
+        // The line that was taken may make room for another call.
         self.start_waiting();
         line
     }
 
-    /// Takes no more calls, answers those that it has, and says that there will be no more. What still runs
-    /// after `limit` is cancelled.
-    pub(super) async fn drained(self: Arc<Self>, limit: Option<Duration>) {
+    /// Accepts no more calls, answers those that it has, and closes the queue. Runs that have not ended after `limit`
+    /// are cancelled.
+    pub(super) async fn drain(self: Arc<Self>, limit: Option<Duration>) {
         {
             let mut state = self.lock();
             if state.phase == Phase::Open {
@@ -443,14 +460,14 @@ impl Session {
             }
         }
         let mut open = self.open.subscribe();
-        let mut quiet = async || drop(open.wait_for(|open| *open == 0).await);
+        let mut all_answered = async || drop(open.wait_for(|open| *open == 0).await);
         match limit {
-            None => quiet().await,
+            None => all_answered().await,
             Some(limit) => {
-                if tokio::time::timeout(limit, quiet()).await.is_err() {
+                if tokio::time::timeout(limit, all_answered()).await.is_err() {
                     self.cancel_all().await;
-                    if tokio::time::timeout(LAST_ANSWERS, quiet()).await.is_err() {
-                        return self.desert();
+                    if tokio::time::timeout(LAST_ANSWERS, all_answered()).await.is_err() {
+                        return self.abandon();
                     }
                 }
             }
@@ -458,7 +475,7 @@ impl Session {
         self.out.close();
     }
 
-    /// Cancels what runs, and answers what waits.
+    /// Cancels running calls, and answers waiting ones with an error.
     async fn cancel_all(self: &Arc<Self>) {
         let (waiting, running) = {
             let mut state = self.lock();
@@ -466,18 +483,22 @@ impl Session {
             self.open.send_replace(state.open());
             (waiting, state.running.values().cloned().collect::<Vec<_>>())
         };
-        let failure = Failure::new(Code::RuntimeError, "the session was shut down before the call began");
-        waiting.iter().for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().of(TOOLS)));
+        let failure = A2eError::new(Code::RuntimeError, "the session was shut down before the call began");
+        waiting
+            .iter()
+            .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
-            let cancelled = self.host.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
+            let cancelled =
+                self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }
         }
     }
 
-    /// Its agent is gone: what runs is cancelled, what waits never begins, and nothing is answered any more.
-    pub(super) fn desert(&self) {
+    /// Ends the session of an agent that is gone: running calls are cancelled, waiting ones dropped, and none is
+    /// answered.
+    pub(super) fn abandon(&self) {
         let mut state = self.lock();
         state.phase = Phase::Gone;
         state.waiting.clear();
@@ -488,41 +509,41 @@ impl Session {
     }
 }
 
-impl State {
-    /// How many calls wait or run.
+impl SessionState {
+    /// The number of calls that wait or run.
     fn open(&self) -> usize {
         self.waiting.len() + self.running.len()
     }
 }
 
-/// The place of a running call, which is another's when it is over, however it ends.
-struct Place {
+/// The slot of a running call. Dropping it, also on a panic, lets the next call begin.
+struct RunSlot {
     session: Arc<Session>,
     turn: u64,
 }
 
-impl Drop for Place {
+impl Drop for RunSlot {
     fn drop(&mut self) {
         let mut state = self.session.lock();
         state.running.remove(&self.turn);
-        state.active = Instant::now();
+        state.active = timer_now();
         self.session.open.send_replace(state.open());
         drop(state);
         self.session.start_waiting();
     }
 }
 
-/// What an agent was told of one call: events while it runs, then one answer, and nothing after that.
-struct Told {
+/// Sends the events of one call to its agent, then one answer, and nothing after that.
+struct CallReporter {
     session: Arc<Session>,
     req_id: String,
-    heard: Mutex<Heard>,
+    reported: Mutex<ReportedEvents>,
 }
 
-/// The events that were taken.
+/// The events that were queued.
 #[derive(Default)]
-struct Heard {
-    /// The `seq` of the next.
+struct ReportedEvents {
+    /// The `seq` of the next event.
     next: u64,
     logs: usize,
     artifacts: usize,
@@ -530,49 +551,49 @@ struct Heard {
     answered: bool,
 }
 
-impl Told {
+impl CallReporter {
     fn new(session: Arc<Session>, req_id: String) -> Self {
-        Self { session, req_id, heard: Mutex::default() }
+        Self { session, req_id, reported: Mutex::default() }
     }
 
     fn watcher(self: &Arc<Self>) -> Watcher {
-        let told = Arc::clone(self);
-        Watcher::new(move |happening| told.tell(&happening))
+        let reporter = Arc::clone(self);
+        Watcher::new(move |happening| reporter.report(&happening))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ReportedEvents> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by the run itself: it must not wait for the agent.
-    fn tell(&self, happening: &Happening) {
-        let mut heard = self.lock();
-        if heard.answered {
+    /// Queues an event. The run's own thread calls this, so it must not block.
+    fn report(&self, happening: &Happening) {
+        let mut reported = self.lock();
+        if reported.answered {
             return;
         }
         let happened = match happening {
-            Happening::Started => Happened::Status("started"),
-            Happening::Progress(progress) => Happened::Progress(progress),
-            Happening::Log(line) => Happened::Log(line),
-            Happening::Artifact(artifact) => Happened::Artifact(artifact),
+            Happening::Started => CallEvent::Status("started"),
+            Happening::Progress(progress) => CallEvent::Progress(progress),
+            Happening::Log(line) => CallEvent::Log(line),
+            Happening::Artifact(artifact) => CallEvent::Artifact(artifact),
         };
-        let lines = encode::events(&self.req_id, heard.next, happened, self.session.host.ts());
+        let lines = encode::events(&self.req_id, reported.next, happened, self.session.shared.timestamp());
         let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
         if !self.session.out.offer(lines) {
-            heard.left_out = true;
+            reported.left_out = true;
             return;
         }
-        heard.next = heard.next.saturating_add(count);
+        reported.next = reported.next.saturating_add(count);
         match happening {
             Happening::Started | Happening::Progress(_) => {}
-            Happening::Log(_) => heard.logs += 1,
-            Happening::Artifact(_) => heard.artifacts += 1,
+            Happening::Log(_) => reported.logs += 1,
+            Happening::Artifact(_) => reported.artifacts += 1,
         }
     }
 
-    fn answer(&self, write: impl FnOnce(&str, &Heard) -> String) {
-        let mut heard = self.lock();
-        heard.answered = true;
-        self.session.out.push(write(&self.req_id, &heard));
+    fn answer(&self, write: impl FnOnce(&str, &ReportedEvents) -> String) {
+        let mut reported = self.lock();
+        reported.answered = true;
+        self.session.out.push(write(&self.req_id, &reported));
     }
 }

@@ -1,37 +1,37 @@
-//! A2E on standard input and output: nothing but messages on the one, logs on standard error.
+//! A2E on standard input and output. Standard output has messages only; logs go to standard error.
 
-use super::session::{Session, Who};
-use super::{A2eSettings, Host};
+use super::session::{Session, SessionCaller};
+use super::{A2eSettings, A2eShared};
 use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::run::Executor;
-use crate::serve::doorway::charge;
-use crate::serve::http::KnownCallers;
-use crate::serve::lines::{Line, read_line, standard_input};
+use crate::serve::http::CallerDirectory;
+use crate::serve::lines::{InputLine, open_stdin, read_line};
+use crate::serve::protocol::charge;
 use crate::wire::strict_json::JsonBounds;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 
-/// The name for which the session's memory is counted.
+/// The owner that the session's memory is counted for.
 const OWNER: &str = "stdio";
 
-/// Serves one session until standard input ends, the agent shuts it down, or the executor takes no more
-/// calls; and then until every call is answered. Where callers are listed, the handshake has to show the token
-/// of one; otherwise whoever holds the other ends is the one caller.
+/// Serves one session until standard input ends, the agent shuts it down, or the executor accepts no more calls; and
+/// then until every call is answered. With a list of callers, the handshake has to present the token of one; without,
+/// the process at the other end is the only caller.
 ///
 /// # Errors
-/// When standard input cannot be read, or standard output is gone; then its calls are cancelled.
+/// If standard input cannot be read or standard output is closed; the calls are then cancelled.
 pub async fn serve_a2e_stdio(
     executor: Arc<Executor>,
     settings: A2eSettings,
     bounds: JsonBounds,
-    known: KnownCallers,
+    known: CallerDirectory,
 ) -> std::io::Result<()> {
-    let input = standard_input()?;
-    let host = Host::new(Arc::clone(&executor), settings, bounds, known);
-    let session = Session::new(host, OWNER, Who::Shown(Credential::default()));
+    let input = open_stdin()?;
+    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, known);
+    let session = Session::new(shared, OWNER, SessionCaller::Authenticated(Credential::default()));
     let reader = session.out.attach();
-    // What was read to its end is still answered: only the writer says that all is done.
+    // The end of input does not end the session: the writer does, once all calls are answered.
     let reading = async {
         read(&session, input, bounds, &executor).await?;
         std::future::pending().await
@@ -42,7 +42,7 @@ pub async fn serve_a2e_stdio(
     }
 }
 
-/// Writes lines until there will be no more.
+/// Writes lines until the queue is closed.
 async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
     let mut output = tokio::io::stdout();
     while let Some(mut line) = session.next(reader).await {
@@ -52,14 +52,14 @@ async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
             output.flush().await
         };
         if let Err(error) = written.await {
-            session.desert();
+            session.abandon();
             return Err(error);
         }
     }
     Ok(())
 }
 
-/// Reads messages for as long as there may be any, and then lets the session end.
+/// Reads messages until the end of input, and then drains the session.
 async fn read(
     session: &Arc<Session>,
     mut input: impl tokio::io::AsyncBufRead + Unpin,
@@ -67,19 +67,19 @@ async fn read(
     executor: &Executor,
 ) -> std::io::Result<()> {
     loop {
-        // Whoever takes no answers is asked for none.
-        session.out.room().await;
+        // Backpressure: an agent that reads no answers gets no further message read.
+        session.out.wait_for_room().await;
         let line = tokio::select! {
             line = read_line(&mut input, bounds.max_bytes) => line?,
             () = executor.closed() => break,
         };
         match line {
-            Line::End => break,
-            Line::TooLong => session.receive(None, Ok(Charge::default())),
-            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
-            Line::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
+            InputLine::End => break,
+            InputLine::TooLong => session.receive(None, Ok(Charge::default())),
+            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
+            InputLine::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
         }
     }
-    Arc::clone(session).drained(None).await;
+    Arc::clone(session).drain(None).await;
     Ok(())
 }

@@ -1,27 +1,32 @@
-//! What is known of each agent: how much it sends, which ids it used, and what it wants to be told.
+//! The state of each agent: its message rate, its used ids, and its subscriptions.
 //!
-//! Agents are those of the key file, so that there are never more than it has.
+//! Agents come from the key file, which bounds the map.
 
-use super::ids::{Purpose, Rate, Use, UsedIds};
-use super::mailbox::{Mailbox, Outgoing, Subscription};
-use super::socket::Line;
+use super::ids::{IdPurpose, IdUse, UsedIds};
+use super::mailbox::{Mailbox, OutgoingEvent, Subscription};
+use super::socket::EventTarget;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::{Artifact, LogLine, Progress};
+use crate::rate_limit::{RateLimit, RateState};
 use crate::run::{Happening, News, Subject};
 use crate::wire::nexus::encode;
 use crate::wire::nexus::message::EventName;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// All agents that have sent something.
+/// The messages of one agent: as many at once, and as many in each second from then on.
+pub(super) const MAX_MESSAGES_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
+
+/// The agents that have sent a message.
 #[derive(Debug, Default)]
 pub(super) struct Hub(Mutex<HashMap<Box<str>, Agent>>);
 
 #[derive(Debug, Default)]
 struct Agent {
-    rate: Rate,
+    rate: RateState,
     used: UsedIds,
     mailbox: Mailbox,
 }
@@ -36,82 +41,83 @@ impl Hub {
         change(agents.entry(name.into()).or_default())
     }
 
-    /// Counts a message of an agent. `false` when there are too many.
-    pub(super) fn one_more(&self, name: &str, now: Instant) -> bool {
-        self.agent(name, |agent| agent.rate.one_more(now))
+    /// Counts a message of an agent, unless there are too many: then the time after which one is taken.
+    pub(super) fn acquire(&self, name: &str, now: Instant) -> Result<(), Duration> {
+        let limit = RateLimit::per(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
+        self.agent(name, |agent| agent.rate.acquire(limit, now))
     }
 
-    /// Uses an id of an agent.
-    pub(super) fn spend(
+    /// Marks an id of an agent as used until `until_ms`, in milliseconds since 1970.
+    pub(super) fn use_id(
         &self,
         name: &str,
         id: IntentId,
-        purpose: Purpose,
+        purpose: IdPurpose,
         now_ms: u64,
         until_ms: u64,
-    ) -> Use {
-        self.agent(name, |agent| agent.used.spend(id, purpose, now_ms, until_ms))
+    ) -> IdUse {
+        self.agent(name, |agent| agent.used.use_id(id, purpose, now_ms, until_ms))
     }
 
-    /// Lets an agent's events go over a connection, when they go over no other.
-    pub(super) fn attach(&self, name: &str, line: &Line) {
-        self.agent(name, |agent| agent.mailbox.attach(line.id, &line.wake));
+    /// Sends an agent's events over a connection, unless they go over another.
+    pub(super) fn attach(&self, name: &str, target: &EventTarget) {
+        self.agent(name, |agent| agent.mailbox.attach(target.id, &target.wake));
     }
 
-    /// A connection is gone.
-    pub(super) fn detach(&self, line: &Line, now: Instant) {
+    /// Removes a connection that has ended.
+    pub(super) fn detach(&self, target: &EventTarget, now: Instant) {
         let mut agents = self.lock();
-        for name in line.agents() {
+        for name in target.agents() {
             if let Some(agent) = agents.get_mut(&name) {
-                agent.mailbox.detach(line.id, now);
+                agent.mailbox.detach(target.id, now);
             }
         }
     }
 
-    /// Adds a subscription. `false` when there are too many.
+    /// Adds a subscription. Returns `false` if the agent has as many as it may.
     pub(super) fn subscribe(
         &self,
         name: &str,
         subscription: Subscription,
-        line: &Line,
+        target: &EventTarget,
         now: Instant,
     ) -> bool {
         self.agent(name, |agent| {
             agent.mailbox.expire(now);
-            agent.mailbox.subscribe(subscription, &line.wake)
+            agent.mailbox.subscribe(subscription, &target.wake)
         })
     }
 
-    /// Ends a subscription. `false` when there is none.
+    /// Ends a subscription. Returns `false` if it does not exist.
     pub(super) fn unsubscribe(&self, name: &str, id: IntentId) -> bool {
         self.agent(name, |agent| agent.mailbox.unsubscribe(id))
     }
 
-    /// An event arrived at an agent.
-    pub(super) fn acknowledged(&self, name: &str, id: IntentId) {
-        if !self.agent(name, |agent| agent.mailbox.acknowledged(id)) {
-            tracing::debug!(agent = name, event = %id, "an acknowledgement of no event that is kept");
+    /// Handles an agent's acknowledgement of an event.
+    pub(super) fn acknowledge(&self, name: &str, id: IntentId) {
+        if !self.agent(name, |agent| agent.mailbox.acknowledge(id)) {
+            tracing::debug!(agent = name, event = %id, "an acknowledgement of an unknown event");
         }
     }
 
-    /// What a connection is to send now, with the names of its agents.
+    /// The events that a connection has to send now, with the names of their agents.
     pub(super) fn due(
         &self,
-        line: &Line,
+        target: &EventTarget,
         now: Instant,
         allowed: impl Fn(&AgentDid) -> bool,
-    ) -> Vec<(Box<str>, Arc<Outgoing>)> {
+    ) -> Vec<(Box<str>, Arc<OutgoingEvent>)> {
         let mut agents = self.lock();
         let mut due = Vec::new();
-        for name in line.agents() {
+        for name in target.agents() {
             let Some(agent) = agents.get_mut(&name) else { continue };
-            let events = agent.mailbox.due(line.id, now, &allowed);
+            let events = agent.mailbox.due(target.id, now, &allowed);
             due.extend(events.into_iter().map(|event| (name.clone(), event)));
         }
         due
     }
 
-    /// Tells all who want to know. It is called on a run's own thread, and waits for nobody.
+    /// Queues an event for all its subscribers. The run's own thread calls this, so it never blocks.
     pub(super) fn publish(&self, subject: &Subject, news: News<'_>, now: Instant) {
         let name = match &news {
             News::Happened(Happening::Started) => EventName::Started,
@@ -131,7 +137,7 @@ impl Hub {
     }
 }
 
-/// What is told of it. An artifact's content and a result come with the response.
+/// The data of an event. An artifact's content and a result are in the response only.
 fn data(subject: &Subject, news: News<'_>) -> Value {
     let Subject { agent, intent, tool } = subject;
     let mut data = json!({

@@ -1,123 +1,92 @@
-//! Which ids an agent has used, and how many messages it sent of late.
+//! The ids that an agent has used.
 
 use crate::ident::IntentId;
 use std::collections::{BTreeSet, HashMap};
-use std::time::{Duration, Instant};
 
-/// How many messages one agent may send in a second.
-const MAX_REQUESTS_PER_SECOND: u32 = 100;
-/// How many ids of one agent are remembered at once.
+/// Ids of one agent that are remembered at once.
 const MAX_IDS: usize = 100_000;
 
-/// What an id was used for.
+/// The use of an id, which decides if it may come again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// To run a tool. The journal knows whether it is the same again.
+pub(super) enum IdPurpose {
+    /// Runs a tool. The journal detects repeats.
     Execute,
-    /// To tell something, which may be told again.
+    /// Reports an event, which may be sent again.
     Event,
-    /// For something that is asked for once.
+    /// Asks for something that is done once.
     Once,
 }
 
-/// Whether an id may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// For the first time.
+pub(super) enum IdUse {
+    /// The id is new.
     First,
-    /// For what it was used for before, which may come again.
+    /// The id was used for the same purpose, which may come again.
     Again,
-    /// It was used before.
+    /// The id was used before, and may not come again.
     Spent,
-    /// As many are remembered as there may be.
+    /// The table of ids is full.
     Full,
 }
 
 /// The ids that one agent has used.
 #[derive(Debug, Default)]
 pub(super) struct UsedIds {
-    purposes: HashMap<IntentId, Purpose>,
+    purposes: HashMap<IntentId, IdPurpose>,
     until_ms: BTreeSet<(u64, IntentId)>,
 }
 
 impl UsedIds {
-    /// Uses an id, which is remembered `until_ms`, in milliseconds since 1970.
-    pub(super) fn spend(&mut self, id: IntentId, purpose: Purpose, now_ms: u64, until_ms: u64) -> Use {
+    /// Marks an id as used. It is remembered until `until_ms`, in milliseconds since 1970.
+    pub(super) fn use_id(&mut self, id: IntentId, purpose: IdPurpose, now_ms: u64, until_ms: u64) -> IdUse {
         while let Some((_, gone)) = self.until_ms.first().copied().filter(|(until, _)| *until < now_ms) {
             self.until_ms.pop_first();
             self.purposes.remove(&gone);
         }
         match self.purposes.get(&id) {
-            Some(Purpose::Once) => Use::Spent,
-            Some(before) if *before == purpose => Use::Again,
-            Some(_) => Use::Spent,
-            None if self.purposes.len() >= MAX_IDS => Use::Full,
+            Some(IdPurpose::Once) => IdUse::Spent,
+            Some(before) if *before == purpose => IdUse::Again,
+            Some(_) => IdUse::Spent,
+            None if self.purposes.len() >= MAX_IDS => IdUse::Full,
             None => {
                 self.purposes.insert(id, purpose);
                 self.until_ms.insert((until_ms, id));
-                Use::First
+                IdUse::First
             }
         }
-    }
-}
-
-/// How many messages came of late.
-#[derive(Debug, Default)]
-pub(super) struct Rate {
-    since: Option<Instant>,
-    count: u32,
-}
-
-impl Rate {
-    /// Whether one more is in order.
-    pub(super) fn one_more(&mut self, now: Instant) -> bool {
-        if self.since.is_none_or(|since| now.saturating_duration_since(since) >= Duration::from_secs(1)) {
-            (self.since, self.count) = (Some(now), 0);
-        }
-        self.count = self.count.saturating_add(1);
-        self.count <= MAX_REQUESTS_PER_SECOND
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock as _, SystemClock};
 
     #[test]
     fn an_id_is_used_once_but_for_what_may_come_again() {
         let mut used = UsedIds::default();
         let [command, query, event] = [0; 3].map(|_| IntentId::random());
-        let mut spend = |id, purpose, now| used.spend(id, purpose, now, 1000);
+        let mut spend = |id, purpose, now| used.use_id(id, purpose, now, 1000);
         for (id, purpose, again) in [
-            (command, Purpose::Execute, Use::Again),
-            (query, Purpose::Once, Use::Spent),
-            (event, Purpose::Event, Use::Again),
+            (command, IdPurpose::Execute, IdUse::Again),
+            (query, IdPurpose::Once, IdUse::Spent),
+            (event, IdPurpose::Event, IdUse::Again),
         ] {
-            assert_eq!(spend(id, purpose, 1), Use::First);
+            assert_eq!(spend(id, purpose, 1), IdUse::First);
             assert_eq!(spend(id, purpose, 1000), again);
         }
-        assert_eq!(spend(command, Purpose::Once, 1000), Use::Spent);
-        assert_eq!(spend(event, Purpose::Execute, 1000), Use::Spent);
-        assert_eq!(spend(query, Purpose::Execute, 1001), Use::First, "it is remembered no longer");
+        assert_eq!(spend(command, IdPurpose::Once, 1000), IdUse::Spent);
+        assert_eq!(spend(event, IdPurpose::Execute, 1000), IdUse::Spent);
+        assert_eq!(spend(query, IdPurpose::Execute, 1001), IdUse::First, "it is remembered no longer");
     }
 
     #[test]
     fn no_more_ids_are_remembered_than_there_may_be() {
         let mut used = UsedIds::default();
         for _ in 0..MAX_IDS {
-            assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::First);
+            assert_eq!(used.use_id(IntentId::random(), IdPurpose::Once, 1, 10), IdUse::First);
         }
-        assert_eq!(used.spend(IntentId::random(), Purpose::Once, 1, 10), Use::Full);
-        assert_eq!(used.spend(IntentId::random(), Purpose::Once, 11, 20), Use::First);
+        assert_eq!(used.use_id(IntentId::random(), IdPurpose::Once, 1, 10), IdUse::Full);
+        assert_eq!(used.use_id(IntentId::random(), IdPurpose::Once, 11, 20), IdUse::First);
         assert_eq!((used.purposes.len(), used.until_ms.len()), (1, 1));
-    }
-
-    #[test]
-    fn a_hundred_a_second() {
-        let (mut rate, now) = (Rate::default(), SystemClock.monotonic());
-        assert!((0..MAX_REQUESTS_PER_SECOND).all(|_| rate.one_more(now)));
-        assert!(!rate.one_more(now + Duration::from_millis(999)));
-        assert!(rate.one_more(now + Duration::from_secs(1)));
     }
 }

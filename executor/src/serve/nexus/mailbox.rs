@@ -1,18 +1,18 @@
-//! What one agent is subscribed to, and the events that wait for it.
+//! The subscriptions of one agent, and the events that wait for it.
 //!
 //! ```text
 //! publish ─▶ at-most-once: waits for the writer, or is left out
 //!        └─▶ else: kept ─ due ─▶ sent ─ ack ─▶ gone
 //!                          ▲───────┘ after RESEND, or over another connection
 //! ```
-//! At most once lives with its connection. The other two outlive it, for [`RETAIN`], and not the process.
-//! Everything is bounded: what does not fit is left out and counted, and the next event says how many were.
+//! An at-most-once subscription ends with its connection. The other two outlive it for [`RETAIN`], but not the process.
+//! All queues are bounded: events that do not fit are dropped and counted, and the next event has that number.
 
 use crate::ident::{AgentDid, IntentId};
 use crate::memory;
 use crate::run::Subject;
 use crate::wire::nexus::encode;
-use crate::wire::nexus::message::{EventName, Guarantee};
+use crate::wire::nexus::message::{DeliveryGuarantee, EventName};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::{BTreeSet, VecDeque};
@@ -20,68 +20,63 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How many subscriptions one agent may have.
+/// Subscriptions of one agent.
 const MAX_SUBSCRIPTIONS: usize = 16;
-/// How many events of at-least-once and exactly-once are kept for one agent.
+/// Events of at-least-once and exactly-once that are stored for one agent.
 const MAX_KEPT: usize = 1000;
-/// How many bytes they may have.
 const MAX_KEPT_BYTES: usize = 1 << 20;
-/// How many events of at-most-once wait for the writer.
+/// Events of at-most-once that wait for the writer.
 const MAX_PASSING: usize = 256;
-/// How many bytes they may have.
 const MAX_PASSING_BYTES: usize = 256 << 10;
-/// How many are sent and not acknowledged at once.
+/// Events that are sent and not acknowledged.
 const MAX_IN_FLIGHT: usize = 32;
-/// After how long without an acknowledgement an event is sent again.
+/// Time without an acknowledgement after which an event is sent again.
 const RESEND: Duration = Duration::from_secs(5);
-/// How often an event of at-least-once is sent.
+/// Times that an event of at-least-once is sent.
 const MAX_ATTEMPTS: u32 = 5;
-/// For how long what is kept outlives the last connection.
+/// Time that subscriptions and stored events outlive the last connection.
 const RETAIN: Duration = Duration::from_secs(600);
 
-/// To be told of runs.
+/// A subscription to the events of runs.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    /// Its id.
     pub id: IntentId,
-    /// Whose runs; `None` for everybody's.
+    /// The agent whose runs it is about; `None` for all agents.
     pub of: Option<AgentDid>,
-    /// Of this run alone.
+    /// Limits it to this run.
     pub intent: Option<IntentId>,
-    /// Of what.
     pub events: BTreeSet<EventName>,
-    /// How surely.
-    pub guarantee: Guarantee,
-    /// Whether its events are sealed.
+    pub guarantee: DeliveryGuarantee,
+    /// `true` if its events are encrypted.
     pub sealed: bool,
-    /// The agent's identity, as it came.
+    /// The agent's identity, verbatim.
     pub to: Arc<RawValue>,
-    /// The connection that it was made on.
+    /// The connection that it was created on.
     pub connection: u64,
-    /// How many events there were.
+    /// The number of events so far.
     pub sequence: u64,
-    /// How many were left out since the last that was not.
+    /// The number of events dropped since the last one that was not.
     pub dropped: u64,
 }
 
-/// An event on its way.
+/// An event that waits to be sent, or was sent.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingEvent {
     pub id: IntentId,
     pub name: EventName,
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
     pub sealed: bool,
     pub to: Arc<RawValue>,
     pub payload: Box<RawValue>,
-    /// Whose run it is about.
+    /// The agent whose run it is about.
     pub of: AgentDid,
     subscription: IntentId,
     connection: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
-    event: Arc<Outgoing>,
+struct StoredEvent {
+    event: Arc<OutgoingEvent>,
     attempts: u32,
     sent: Option<Instant>,
 }
@@ -90,17 +85,17 @@ struct Kept {
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     subscriptions: Vec<Subscription>,
-    passing: VecDeque<Arc<Outgoing>>,
+    passing: VecDeque<Arc<OutgoingEvent>>,
     passing_bytes: usize,
-    kept: VecDeque<Kept>,
+    kept: VecDeque<StoredEvent>,
     kept_bytes: usize,
-    /// The connection that events go to.
+    /// The connection that events go to, and its wake-up.
     outlet: Option<(u64, Arc<Notify>)>,
     detached: Option<Instant>,
 }
 
 impl Mailbox {
-    /// Lets events go to a connection, when they go to no other.
+    /// Sends events to a connection, unless they go to another.
     pub(super) fn attach(&mut self, connection: u64, wake: &Arc<Notify>) {
         if self.outlet.is_none() {
             self.move_to(connection, wake);
@@ -113,17 +108,17 @@ impl Mailbox {
         }
         self.outlet = Some((connection, Arc::clone(wake)));
         self.detached = None;
-        // What the other connection had on its way may never have arrived.
+        // Events in flight on the other connection may never have arrived, so they are sent again.
         for kept in &mut self.kept {
             kept.sent = None;
         }
         wake.notify_one();
     }
 
-    /// A connection is gone.
+    /// Removes a connection that has ended.
     pub(super) fn detach(&mut self, connection: u64, now: Instant) {
         self.subscriptions.retain(|subscription| {
-            subscription.connection != connection || subscription.guarantee != Guarantee::AtMostOnce
+            subscription.connection != connection || subscription.guarantee != DeliveryGuarantee::AtMostOnce
         });
         self.passing.retain(|event| event.connection != connection);
         self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
@@ -133,7 +128,7 @@ impl Mailbox {
         }
     }
 
-    /// Adds a subscription, whose connection gets the events from here on. `false` when there are too many.
+    /// Adds a subscription, whose connection gets all events from now on. Returns `false` if there are too many.
     pub(super) fn subscribe(&mut self, subscription: Subscription, wake: &Arc<Notify>) -> bool {
         if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             return false;
@@ -143,33 +138,33 @@ impl Mailbox {
         true
     }
 
-    /// Ends a subscription, and forgets its events. `false` when there is none.
+    /// Ends a subscription and drops its events. Returns `false` if it does not exist.
     pub(super) fn unsubscribe(&mut self, id: IntentId) -> bool {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|subscription| subscription.id != id);
         self.passing.retain(|event| event.subscription != id);
         self.kept.retain(|kept| kept.event.subscription != id);
-        self.count();
+        self.update_sizes();
         self.subscriptions.len() < before
     }
 
-    fn count(&mut self) {
+    fn update_sizes(&mut self) {
         self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
         self.kept_bytes = self.kept.iter().map(|kept| kept.event.payload.get().len()).sum();
     }
 
-    /// Whether anybody wants to know.
+    /// Returns `true` if a subscription matches.
     pub(super) fn wants(&self, subject: &Subject, name: EventName) -> bool {
-        self.subscriptions.iter().any(|subscription| subscription.is_of(subject, name))
+        self.subscriptions.iter().any(|subscription| subscription.matches(subject, name))
     }
 
-    /// Tells every subscription that wants to know.
+    /// Queues an event for every subscription that matches.
     pub(super) fn publish(&mut self, subject: &Subject, name: EventName, data: &Value) {
-        for subscription in self.subscriptions.iter_mut().filter(|s| s.is_of(subject, name)) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| s.matches(subject, name)) {
             let event = subscription.event(subject, name, data);
             let bytes = event.payload.get().len();
             let fits = match event.guarantee {
-                Guarantee::AtMostOnce => {
+                DeliveryGuarantee::AtMostOnce => {
                     let fits =
                         self.passing.len() < MAX_PASSING && self.passing_bytes + bytes <= MAX_PASSING_BYTES;
                     if fits && self.outlet.is_some() {
@@ -178,13 +173,13 @@ impl Mailbox {
                     }
                     fits
                 }
-                Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => {
+                DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => {
                     let fits = self.kept.len() < MAX_KEPT
                         && self.kept_bytes + bytes <= MAX_KEPT_BYTES
                         && memory::has_room(bytes as u64);
                     if fits {
                         self.kept_bytes += bytes;
-                        self.kept.push_back(Kept { event: Arc::new(event), attempts: 0, sent: None });
+                        self.kept.push_back(StoredEvent { event: Arc::new(event), attempts: 0, sent: None });
                     }
                     fits
                 }
@@ -196,25 +191,25 @@ impl Mailbox {
         }
     }
 
-    /// What a connection is to send now. Nothing is sent that is not `allowed`, of the agent whose run it is.
+    /// The events that a connection has to send now. Events of runs whose agent is not `allowed` are dropped.
     pub(super) fn due(
         &mut self,
         connection: u64,
         now: Instant,
         allowed: impl Fn(&AgentDid) -> bool,
-    ) -> Vec<Arc<Outgoing>> {
+    ) -> Vec<Arc<OutgoingEvent>> {
         if self.outlet.as_ref().is_none_or(|(current, _)| *current != connection) {
             return Vec::new();
         }
         let mut due = self.passing.drain(..).collect::<Vec<_>>();
         self.kept.retain(|kept| {
-            let given_up = kept.event.guarantee == Guarantee::AtLeastOnce
+            let is_expired = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
                 && kept.attempts >= MAX_ATTEMPTS
                 && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
-            if given_up {
+            if is_expired {
                 tracing::debug!(event = %kept.event.id, "an event was never acknowledged");
             }
-            !given_up && allowed(&kept.event.of)
+            !is_expired && allowed(&kept.event.of)
         });
         for kept in self.kept.iter_mut().take(MAX_IN_FLIGHT) {
             if kept.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= RESEND) {
@@ -223,28 +218,28 @@ impl Mailbox {
                 due.push(Arc::clone(&kept.event));
             }
         }
-        self.count();
+        self.update_sizes();
         due.retain(|event| allowed(&event.of));
         due
     }
 
-    /// An event arrived. `false` when none of this id is kept.
-    pub(super) fn acknowledged(&mut self, id: IntentId) -> bool {
+    /// Removes an acknowledged event. Returns `false` if no stored event has this id.
+    pub(super) fn acknowledge(&mut self, id: IntentId) -> bool {
         let before = self.kept.len();
         self.kept.retain(|kept| kept.event.id != id);
-        self.count();
+        self.update_sizes();
         if let (true, Some((_, wake))) = (self.kept.len() < before, &self.outlet) {
             wake.notify_one();
         }
         self.kept.len() < before
     }
 
-    /// Forgets what nobody has come back for.
+    /// Drops everything if the agent has not reconnected in time.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.detached.is_some_and(|since| now.saturating_duration_since(since) >= RETAIN) {
             let gone = self.kept.len();
             if gone > 0 {
-                tracing::info!(gone, "events are forgotten that an agent never came back for");
+                tracing::info!(gone, "events are dropped: their agent did not reconnect in time");
             }
             *self = Self::default();
         }
@@ -252,13 +247,13 @@ impl Mailbox {
 }
 
 impl Subscription {
-    fn is_of(&self, subject: &Subject, name: EventName) -> bool {
+    fn matches(&self, subject: &Subject, name: EventName) -> bool {
         self.events.contains(&name)
             && self.of.as_ref().is_none_or(|agent| *agent == subject.agent)
             && self.intent.is_none_or(|intent| intent == subject.intent)
     }
 
-    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> Outgoing {
+    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> OutgoingEvent {
         self.sequence = self.sequence.saturating_add(1);
         let mut data = data.clone();
         if let Some(data) = data.as_object_mut() {
@@ -268,7 +263,7 @@ impl Subscription {
                 data.insert("dropped".to_owned(), self.dropped.into());
             }
         }
-        Outgoing {
+        OutgoingEvent {
             id: IntentId::random(),
             name,
             guarantee: self.guarantee,
@@ -297,7 +292,7 @@ mod tests {
         }
     }
 
-    fn subscription(guarantee: Guarantee, connection: u64) -> Subscription {
+    fn subscription(guarantee: DeliveryGuarantee, connection: u64) -> Subscription {
         Subscription {
             id: IntentId::random(),
             of: Some(subject().agent),
@@ -312,7 +307,7 @@ mod tests {
         }
     }
 
-    fn data(event: &Outgoing) -> Value {
+    fn data(event: &OutgoingEvent) -> Value {
         serde_json::from_str::<Value>(event.payload.get()).unwrap()["data"].clone()
     }
 
@@ -323,7 +318,9 @@ mod tests {
     #[test]
     fn what_is_kept_is_sent_again_until_it_is_acknowledged_with_one_id() {
         let (wake, start) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, attempts) in [(Guarantee::AtLeastOnce, 5), (Guarantee::ExactlyOnce, 20)] {
+        for (guarantee, attempts) in
+            [(DeliveryGuarantee::AtLeastOnce, 5), (DeliveryGuarantee::ExactlyOnce, 20)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             mailbox.publish(&subject(), EventName::Started, &json!({}));
@@ -338,8 +335,8 @@ mod tests {
             }
             assert_eq!((sent, ids.len()), (attempts, 1), "{guarantee:?}");
             let id = ids.into_iter().next().unwrap();
-            assert_eq!(mailbox.acknowledged(id), guarantee == Guarantee::ExactlyOnce);
-            assert!(!mailbox.acknowledged(id));
+            assert_eq!(mailbox.acknowledge(id), guarantee == DeliveryGuarantee::ExactlyOnce);
+            assert!(!mailbox.acknowledge(id));
             assert_eq!(mailbox.kept_bytes, 0);
         }
     }
@@ -348,8 +345,8 @@ mod tests {
     fn what_is_kept_outlives_its_connection_and_is_sent_over_the_next() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
         let mut mailbox = Mailbox::default();
-        assert!(mailbox.subscribe(subscription(Guarantee::ExactlyOnce, 1), &wake));
-        assert!(mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::ExactlyOnce, 1), &wake));
+        assert!(mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake));
         mailbox.publish(&subject(), EventName::Started, &json!({}));
         let first = mailbox.due(1, now, everybodys);
         assert_eq!(first.len(), 2);
@@ -373,7 +370,9 @@ mod tests {
     #[test]
     fn nothing_grows_without_end_and_what_was_left_out_is_said() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, most) in [(Guarantee::ExactlyOnce, MAX_KEPT), (Guarantee::AtMostOnce, MAX_PASSING)] {
+        for (guarantee, most) in
+            [(DeliveryGuarantee::ExactlyOnce, MAX_KEPT), (DeliveryGuarantee::AtMostOnce, MAX_PASSING)]
+        {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
@@ -383,9 +382,9 @@ mod tests {
             let due = mailbox.due(1, now, everybodys);
             assert_eq!(
                 due.len(),
-                most.min(if guarantee == Guarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
+                most.min(if guarantee == DeliveryGuarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
-            mailbox.acknowledged(due[0].id);
+            mailbox.acknowledge(due[0].id);
             mailbox.publish(&subject(), EventName::Finished, &json!({}));
             let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
             assert_eq!(data(last)["dropped"], 7);
@@ -395,7 +394,7 @@ mod tests {
         }
         let mut mailbox = Mailbox::default();
         for nth in 0..=MAX_SUBSCRIPTIONS {
-            let taken = mailbox.subscribe(subscription(Guarantee::AtMostOnce, 1), &wake);
+            let taken = mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake);
             assert_eq!(taken, nth < MAX_SUBSCRIPTIONS);
         }
     }
@@ -409,7 +408,7 @@ mod tests {
         let only = Subscription {
             intent: Some(mine.intent),
             events: [EventName::Finished].into(),
-            ..subscription(Guarantee::AtLeastOnce, 1)
+            ..subscription(DeliveryGuarantee::AtLeastOnce, 1)
         };
         assert!(mailbox.subscribe(only, &wake));
         assert!(!mailbox.wants(&mine, EventName::Started));
@@ -417,7 +416,10 @@ mod tests {
         assert!(!mailbox.wants(&Subject { intent: mine.intent, ..other.clone() }, EventName::Finished));
         assert!(mailbox.wants(&mine, EventName::Finished));
         assert!(
-            mailbox.subscribe(Subscription { of: None, ..subscription(Guarantee::AtMostOnce, 1) }, &wake)
+            mailbox.subscribe(
+                Subscription { of: None, ..subscription(DeliveryGuarantee::AtMostOnce, 1) },
+                &wake
+            )
         );
         mailbox.publish(&other, EventName::Started, &json!({}));
         // An operator who is none any more.

@@ -3,8 +3,9 @@
 //! ```text
 //! text ─ signature ─ rate ─ time ─ payload opened ─ id not used before ─▶ ack, if asked for ─▶ done ─▶ response
 //! ```
-//! Whoever shows a bad token is answered in the words of this protocol. Whose a message is, its signature
-//! says; the caller of the token has to speak for that agent as well.
+//! A bad token is answered in this protocol's error format. The signature determines the agent of a message, and the
+//! caller of the token must be allowed to act for that agent as well. A signature covers five members of the header
+//! only, so that ids are remembered for the longest `ttl` and not for the one in the message.
 
 mod hub;
 mod ids;
@@ -13,19 +14,24 @@ mod socket;
 
 use super::ConnectionLimits;
 use super::connections::Connection;
-use super::doorway::{Arrived, Doorway, Gate, OpenTo, in_own_name, named};
-use super::http::{KnownCallers, NOT_KNOWN, challenge, is_json};
+use super::http::{CallerDirectory, UNAUTHENTICATED, challenge, is_json};
+use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
 use crate::call::{Call, Door, Priority};
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
+use crate::rate_limit::whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
-use crate::wire::nexus::decode::{self, Content, Execute, Malformed, Subscribe, Verified};
-use crate::wire::nexus::encode::{self, Body, Letter, Stamp};
-use crate::wire::nexus::fault::{self, Code, Failure};
+use crate::wire::nexus::decode::{
+    self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
+};
+use crate::wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
+use crate::wire::nexus::fault::{self, Code, NexusError};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
-use crate::wire::nexus::message::{Guarantee, Kind, MAX_TTL_MS, Question, Resource, SignatureScope, Status};
+use crate::wire::nexus::message::{
+    DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
+};
 use crate::wire::strict_json::JsonBounds;
 use axum::body::Bytes;
 use axum::extract::State;
@@ -34,9 +40,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use futures_util::stream;
-use hub::Hub;
-use ids::{Purpose, Use};
-use mailbox::{Outgoing, Subscription};
+use hub::{Hub, MAX_MESSAGES_PER_SECOND};
+use ids::{IdPurpose, IdUse};
+use mailbox::{OutgoingEvent, Subscription};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::convert::Infallible;
@@ -46,95 +52,95 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use tokio::sync::mpsc;
 
-/// How far a `timestamp` may be ahead of the executor's clock, in milliseconds.
+/// Milliseconds that a `timestamp` may be ahead of the executor's clock.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
-/// To whom a message goes that does not say from whom it is.
+/// The addressee of an answer to a message without a readable sender.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
 
-/// What the operator decided about this door.
+/// The operator's settings of the Nexus door.
 #[derive(Debug, Clone)]
 pub struct NexusSettings {
-    /// Whom it is open to.
-    pub open_to: OpenTo,
+    /// The callers that may use it.
+    pub access: DoorAccess,
     /// Its own id, in `to`; `None` is the executor's DID.
     pub id: Option<String>,
-    /// The file with what agents and the executor share.
+    /// The file with the secrets that agents and the executor share.
     pub key_file: PathBuf,
-    /// How much a signature covers.
+    /// The members that a signature covers.
     pub scope: SignatureScope,
-    /// How often a WebSocket is pinged. After three times as long without a word it is closed.
+    /// Interval of pings on a WebSocket. After three intervals without a message it is closed.
     pub heartbeat: Duration,
 }
 
-/// What the door shares with the others on its port.
-pub struct Port {
-    /// What a message may be.
+/// The properties of the HTTP port that the door is served on.
+pub struct NexusPort {
+    /// Size and depth limits of a message.
     pub bounds: JsonBounds,
-    /// Who is known.
-    pub callers: KnownCallers,
-    /// What connections may be.
+    /// The list of callers.
+    pub callers: CallerDirectory,
+    /// Limits for connections.
     pub connections: ConnectionLimits,
 }
 
 struct Nexus {
     executor: Arc<Executor>,
     settings: NexusSettings,
-    port: Port,
+    port: NexusPort,
     keys: Keyring,
     id: String,
-    /// The executor's identity, and that of whoever is not known.
+    /// The executor's identity, and that of an unknown sender.
     identity: Box<RawValue>,
     unknown: Box<RawValue>,
     hub: Arc<Hub>,
-    /// When this process began to remember ids, in milliseconds since 1970.
+    /// The time since which this process remembers ids, in milliseconds since 1970.
     started_ms: u64,
 }
 
 /// The agent of an id in the key file.
 ///
 /// # Errors
-/// [`Fault::InvalidRequest`] when the id cannot be a DID's.
+/// [`Fault::InvalidRequest`] if the id does not fit into a DID.
 pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
-    named(Door::Nexus, id)
+    agent_did(Door::Nexus, id)
 }
 
-/// This door. `id` is its own where the settings name none.
+/// The router of this door. `id` is its own id where the settings name none.
 #[must_use]
-pub fn doorway(
+pub fn router(
     executor: Arc<Executor>,
     settings: NexusSettings,
     id: &str,
     keys: Keyring,
-    port: Port,
-) -> Doorway {
+    port: NexusPort,
+) -> ProtocolRouter {
     let id = settings.id.clone().unwrap_or_else(|| id.to_owned());
-    let open_to = settings.open_to;
+    let access = settings.access;
     let hub = Arc::new(Hub::default());
-    let (told, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
-    executor.observe(move |subject, news| told.publish(subject, news, clock.monotonic()));
-    let identity = encode::identity(&id);
+    let (subscribers, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
+    executor.observe(move |subject, news| subscribers.publish(subject, news, clock.monotonic()));
+    let identity = encode::executor_identity(&id);
     let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
-    let started_ms = milliseconds(executor.clock().now());
+    let started_ms = unix_ms(executor.clock().now());
     let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
     let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
-    Doorway { routes, gate: Gate::Door(open_to) }
+    ProtocolRouter { routes, auth: AuthPolicy::Delegated(access) }
 }
 
-/// A message to the other side, and whether it is the last that answers its message.
-struct Told {
+/// An answer; `last` if no further answer to the same message follows.
+struct Reply {
     text: String,
     last: bool,
 }
 
-/// How a message came.
+/// The transport that a message arrived over.
 #[derive(Clone, Copy)]
-enum Way<'a> {
+enum MessageTransport<'a> {
     Post,
-    Socket(&'a socket::Line),
+    Socket(&'a socket::EventTarget),
 }
 
-/// Who sent a message, and how it is answered.
-struct Sender<'a> {
+/// The verified sender of a message, and the form of its answer.
+struct MessageSender<'a> {
     caller: &'a Caller,
     agent: AgentDid,
     /// `from.id`.
@@ -144,25 +150,25 @@ struct Sender<'a> {
     id: IntentId,
     priority: Priority,
     sealed: bool,
-    way: Way<'a>,
+    transport: MessageTransport<'a>,
     charge: Charge,
 }
 
-/// A message that has passed the strict reader, or why not, and what it counts for in its caller's share of memory.
+/// A message that has passed the strict reader, or the fault, and its charge against the caller's share of memory.
 struct Received<'a> {
     text: Result<&'a str, Fault>,
     charge: Charge,
 }
 
-/// What became of a command or a query.
-type Outcome = Result<(Status, Box<RawValue>, Option<Failure>), Failure>;
+/// The result of a command or a query.
+type RequestResult = Result<(ResponseStatus, Box<RawValue>, Option<NexusError>), NexusError>;
 
 async fn post(
     State(door): State<Arc<Nexus>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(shown): Extension<Credential>,
+    Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Option<Arc<Caller>>>,
-    Extension(body): Extension<Arrived>,
+    Extension(body): Extension<BufferedBody>,
     headers: HeaderMap,
 ) -> Response {
     if !is_json(&headers) {
@@ -170,27 +176,28 @@ async fn post(
             .into_response();
     }
     let Some(caller) = caller else {
-        let refusal = door.to_nobody(None, Failure::new(Code::AuthFailed, NOT_KNOWN.trim_end()));
+        let refusal =
+            door.unauthenticated_error(None, NexusError::new(Code::AuthFailed, UNAUTHENTICATED.trim_end()));
         let head =
-            [(header::WWW_AUTHENTICATE, challenge(&shown)), (header::CONTENT_TYPE, "application/json")];
+            [(header::WWW_AUTHENTICATE, challenge(&credential)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
     };
-    let (out, mut told) = mpsc::channel(2);
-    // Whoever does not take the answer is not worked for.
-    let work = connection.works();
+    let (out, mut replies) = mpsc::channel(2);
+    // Held by this response and not by the task: once the client stops reading, its connection is idle.
+    let work = connection.begin_request();
     tokio::spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
-        door.take(&caller, message, Way::Post, &out).await;
+        door.dispatch(&caller, message, MessageTransport::Post, &out).await;
     });
-    match told.recv().await {
+    match replies.recv().await {
         None => StatusCode::NO_CONTENT.into_response(),
-        Some(Told { text, last: true }) => {
+        Some(Reply { text, last: true }) => {
             ([(header::CONTENT_TYPE, "application/json")], text).into_response()
         }
-        Some(Told { text, last: false }) => {
+        Some(Reply { text, last: false }) => {
             let first = stream::iter([text]);
-            let rest = stream::unfold((told, work), async |(mut told, work)| {
-                Some((told.recv().await?.text, (told, work)))
+            let rest = stream::unfold((replies, work), async |(mut replies, work)| {
+                Some((replies.recv().await?.text, (replies, work)))
             });
             let lines = futures_util::StreamExt::chain(first, rest);
             let lines =
@@ -202,40 +209,40 @@ async fn post(
 }
 
 impl Nexus {
-    /// Who shows this, as of now.
-    fn caller(&self, shown: &Credential) -> Option<Arc<Caller>> {
-        match self.settings.open_to {
-            OpenTo::Callers => self.port.callers.identify(shown, self.executor.clock().now()),
-            OpenTo::Everybody => Some(Arc::new(Caller::any_agent())),
+    /// Authenticates a credential, as of now.
+    fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
+        match self.settings.access {
+            DoorAccess::Callers => self.port.callers.identify(credential, self.executor.clock().now()),
+            DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
         }
     }
 
     fn now_ms(&self) -> u64 {
-        milliseconds(self.executor.clock().now())
+        unix_ms(self.executor.clock().now())
     }
 
-    /// What makes the next message, with this id. Without randomness nothing is sent.
-    fn stamp(&self, id: IntentId) -> Option<Stamp> {
+    /// Id, time and random IV of the next message. `None` if the system has no random bytes: then nothing is sent.
+    fn stamp(&self, id: IntentId) -> Option<MessageStamp> {
         let mut iv = [0; 12];
         if let Err(error) = getrandom::fill(&mut iv) {
-            tracing::error!(%error, "the system gives no random bytes");
+            tracing::error!(%error, "the system has no random bytes");
             return None;
         }
-        Some(Stamp { id, timestamp_ms: self.now_ms(), iv })
+        Some(MessageStamp { id, timestamp_ms: self.now_ms(), iv })
     }
 
-    fn write(&self, letter: Letter<'_>, body: Body<'_>) -> String {
+    fn write(&self, letter: MessageWriter<'_>, body: OutgoingBody<'_>) -> String {
         self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
     }
 
-    /// An error to somebody who has not shown who they are.
-    fn to_nobody(&self, of: Option<(IntentId, &RawValue)>, failure: Failure) -> String {
+    /// An unsigned error for a sender that is not authenticated.
+    fn unauthenticated_error(&self, of: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
         let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
-        self.unsigned(id, to, failure)
+        self.unsigned_error(id, to, failure)
     }
 
-    fn unsigned(&self, id: Option<IntentId>, to: &RawValue, failure: Failure) -> String {
-        let letter = Letter {
+    fn unsigned_error(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
+        let letter = MessageWriter {
             from: &self.identity,
             to,
             keys: None,
@@ -243,12 +250,12 @@ impl Nexus {
             sealed: false,
             priority: Priority::Normal,
         };
-        self.write(letter, Body::Error(id, failure))
+        self.write(letter, OutgoingBody::Error(id, failure))
     }
 
-    /// An event, sealed and signed for its agent.
-    fn event(&self, agent: &str, event: &Outgoing) -> Option<String> {
-        let letter = Letter {
+    /// Encodes an event, encrypted if requested, and signed for its agent.
+    fn event(&self, agent: &str, event: &OutgoingEvent) -> Option<String> {
+        let letter = MessageWriter {
             from: &self.identity,
             to: &event.to,
             keys: Some(self.keys.get(agent)?),
@@ -256,39 +263,48 @@ impl Nexus {
             sealed: event.sealed,
             priority: Priority::Normal,
         };
-        let body = Body::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
+        let body =
+            OutgoingBody::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
         Some(letter.write(&self.stamp(event.id)?, body))
     }
 
-    /// Whether a caller may still be told of an agent's runs.
-    fn may_know(caller: &Caller, agent: &AgentDid) -> bool {
-        caller.speaks_for(agent) || caller.is_any_of(&[Role::Operator])
+    /// Returns `true` if a caller may see an agent's runs.
+    fn may_see(caller: &Caller, agent: &AgentDid) -> bool {
+        caller.may_act_as(agent) || caller.is_any_of(&[Role::Operator])
     }
 
-    /// Takes one message, and answers it.
-    async fn take(&self, caller: &Caller, message: Received<'_>, way: Way<'_>, out: &mpsc::Sender<Told>) {
+    /// Handles one message, and sends its answers to `out`.
+    async fn dispatch(
+        &self,
+        caller: &Caller,
+        message: Received<'_>,
+        transport: MessageTransport<'_>,
+        out: &mpsc::Sender<Reply>,
+    ) {
         let Received { text, charge } = message;
-        let last = async |text| drop(out.send(Told { text, last: true }).await);
+        let last = async |text| drop(out.send(Reply { text, last: true }).await);
         let began = self.executor.clock().monotonic();
         let envelope = match text {
             Ok(text) => decode::envelope(text),
-            Err(fault) => Err(Box::new(Malformed { id: None, failure: fault::of(&fault) })),
+            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::to_error(&fault) })),
         };
         let envelope = match envelope {
             Ok(envelope) => envelope,
             Err(malformed) => {
-                let Malformed { id, failure } = *malformed;
-                return last(self.unsigned(id, &self.unknown, failure)).await;
+                let NexusDecodeError { id, failure } = *malformed;
+                return last(self.unsigned_error(id, &self.unknown, failure)).await;
             }
         };
         let (id, name, identity) = (envelope.id(), envelope.from().to_owned(), envelope.from_raw());
         let keys = self.keys.get(&name);
-        let (verified, keys) = match (envelope.verified(keys, self.settings.scope), keys) {
+        let (verified, keys) = match (envelope.verify(keys, self.settings.scope), keys) {
             (Ok(verified), Some(keys)) => (verified, keys),
-            (Err(failure), _) => return last(self.to_nobody(Some((id, identity)), failure)).await,
+            (Err(failure), _) => {
+                return last(self.unauthenticated_error(Some((id, identity)), failure)).await;
+            }
             (Ok(_), None) => return,
         };
-        let mut letter = Letter {
+        let mut letter = MessageWriter {
             from: &self.identity,
             to: identity,
             keys: Some(keys),
@@ -296,34 +312,34 @@ impl Nexus {
             sealed: false,
             priority: verified.priority(),
         };
-        let accepted = self.accept(caller, &verified, &name, keys, way);
-        // Whoever sealed what cannot be opened could not open the answer.
+        let accepted = self.accept(caller, &verified, &name, keys, transport);
+        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so the reply is in clear.
         let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
         letter.sealed = verified.is_sealed() && opened;
         let (agent, content, again) = match accepted {
             Ok(accepted) => accepted,
             Err(Unaccepted { failure, opened: _ }) => {
-                // Two who answer each other's errors would never stop.
-                if verified.envelope().kind() != Kind::Error {
-                    last(self.write(letter, Body::Error(Some(id), failure))).await;
+                // Errors are never answered: two peers that did so would not stop.
+                if verified.envelope().kind() != MessageType::Error {
+                    last(self.write(letter, OutgoingBody::Error(Some(id), failure))).await;
                 }
                 return;
             }
         };
         let answers = match &content {
             Content::Event(head) => {
-                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "an event came");
-                if verified.requires_ack() || head.guarantee != Guarantee::AtMostOnce {
-                    last(self.write(letter, Body::Ack(id))).await;
+                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "event received");
+                if verified.requires_ack() || head.guarantee != DeliveryGuarantee::AtMostOnce {
+                    last(self.write(letter, OutgoingBody::Ack(id))).await;
                 }
                 false
             }
             Content::Ack(of) => {
-                self.hub.acknowledged(&name, *of);
+                self.hub.acknowledge(&name, *of);
                 false
             }
             Content::Response | Content::Error => {
-                tracing::debug!(agent = name, "an answer came to what nobody asked");
+                tracing::debug!(agent = name, "an answer without a request is ignored");
                 false
             }
             Content::Execute(_)
@@ -336,10 +352,10 @@ impl Nexus {
             return;
         }
         if verified.requires_ack() {
-            let ack = self.write(letter, Body::Ack(id));
-            let _nobody_reads = out.send(Told { text: ack, last: false }).await;
+            let ack = self.write(letter, OutgoingBody::Ack(id));
+            let _nobody_reads = out.send(Reply { text: ack, last: false }).await;
         }
-        let sender = Sender {
+        let sender = MessageSender {
             caller,
             agent,
             name: &name,
@@ -347,47 +363,53 @@ impl Nexus {
             id,
             priority: verified.priority(),
             sealed: letter.sealed,
-            way,
+            transport,
             charge,
         };
         let (status, data, error) = match self.perform(&sender, content).await {
             Ok((status, data, error)) => (status, Some(data), error),
-            Err(failure) => (Status::Failure, None, Some(failure)),
+            Err(failure) => (ResponseStatus::Failure, None, Some(failure)),
         };
         let took = self.executor.clock().monotonic().saturating_duration_since(began);
         let processing_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        last(self.write(letter, Body::Response { request: id, status, data, error, processing_ms })).await;
+        last(self.write(letter, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
+            .await;
     }
 
-    /// Checks all that makes a message one to act on: its agent, what it asks for, and whether it came before.
+    /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
+    /// and `true` if it is a permitted repeat.
     fn accept(
         &self,
         caller: &Caller,
         verified: &Verified<'_>,
         name: &str,
         keys: &AgentKeys,
-        way: Way<'_>,
+        transport: MessageTransport<'_>,
     ) -> Result<(AgentDid, Content, bool), Unaccepted> {
         let closed = |failure| Unaccepted { failure, opened: false };
         let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
-        if !self.hub.one_more(name, now) {
+        if let Err(wait) = self.hub.acquire(name, now) {
+            let most = MAX_MESSAGES_PER_SECOND;
+            let message = format!(
+                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+            );
+            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                Failure::new(Code::RateLimited, "more than 100 messages came within a second: send fewer")
-                    .with("retryAfterMs", 1000),
+                NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is for another: this executor is `{}`", self.id);
-            return Err(closed(Failure::new(Code::NotFound, message).with("pointer", "/to/id")));
+            return Err(closed(NexusError::new(Code::NotFound, message).with_detail("pointer", "/to/id")));
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
-        let agent = agent_of(name).map_err(|fault| closed(fault::of(&fault)))?;
-        if !caller.speaks_for(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
+        let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
+        if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
             let message =
                 format!("`{}` does not speak for `{agent}`: add it to the caller's `agents`", caller.name());
             let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
-            return Err(closed(fault::of(&fault)));
+            return Err(closed(fault::to_error(&fault)));
         }
         let content = verified.content(keys, &self.port.bounds);
         let content = content.map_err(|failure| {
@@ -395,60 +417,66 @@ impl Nexus {
             Unaccepted { failure, opened }
         })?;
         let purpose = match &content {
-            Content::Execute(_) => Some(Purpose::Execute),
-            Content::Event(_) => Some(Purpose::Event),
+            Content::Execute(_) => Some(IdPurpose::Execute),
+            Content::Event(_) => Some(IdPurpose::Event),
             Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
-                Some(Purpose::Once)
+                Some(IdPurpose::Once)
             }
-            // They change nothing when they come again.
+            // Repeats of these change nothing.
             Content::Response | Content::Ack(_) | Content::Error => None,
         };
-        // Not the message's own `ttl`, which the signature does not cover.
+        // The maximum, not the message's own `ttl`, which the signature does not cover.
         let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
-        if purpose == Some(Purpose::Once) && verified.timestamp_ms() < self.started_ms {
-            let message = "the message was made before this executor started, which does not know whether it was \
+        if purpose == Some(IdPurpose::Once) && verified.timestamp_ms() < self.started_ms {
+            let message = "the message was created before this executor started, which cannot tell if it was \
                            used: send it again";
-            return opened(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+            return opened(
+                NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"),
+            );
         }
-        let again = match purpose.map(|purpose| self.hub.spend(name, id, purpose, now_ms, until_ms)) {
-            None | Some(Use::First) => false,
-            Some(Use::Again) => true,
-            Some(Use::Spent) => {
+        let again = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
+            None | Some(IdUse::First) => false,
+            Some(IdUse::Again) => true,
+            Some(IdUse::Spent) => {
                 let message = "the `id` was used before: every message needs one of its own";
-                return opened(Failure::new(Code::ValidationError, message).with("pointer", "/id"));
+                return opened(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id"));
             }
-            Some(Use::Full) => {
+            Some(IdUse::Full) => {
                 let message = "too many messages came within an hour: send fewer";
-                return opened(Failure::new(Code::RateLimited, message).with("retryAfterMs", 60_000));
+                return opened(
+                    NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", 60_000),
+                );
             }
         };
-        if let Way::Socket(line) = way {
-            line.is_of(name);
-            self.hub.attach(name, line);
+        if let MessageTransport::Socket(target) = transport {
+            target.add_agent(name);
+            self.hub.attach(name, target);
         }
         Ok((agent, content, again))
     }
 
-    async fn perform(&self, sender: &Sender<'_>, content: Content) -> Outcome {
+    async fn perform(&self, sender: &MessageSender<'_>, content: Content) -> RequestResult {
         match content {
             Content::Execute(execute) => self.execute(sender, execute).await,
             Content::Cancel(intent) => self.cancel(sender, intent).await,
             Content::Subscribe(subscribe) => self.subscribe(sender, subscribe),
             Content::Unsubscribe(id) => {
                 let unsubscribed = self.hub.unsubscribe(sender.name, id);
-                done(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
+                success(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
             }
-            Content::Query(question, Resource::Executor) => self.about_itself(sender, question),
-            Content::Query(question, Resource::Intent(intent)) => self.about(sender, question, intent).await,
-            // They are not answered.
-            Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => done(Value::Null),
+            Content::Query(question, QueryResource::Executor) => self.describe_executor(sender, question),
+            Content::Query(question, QueryResource::Intent(intent)) => {
+                self.describe_intent(sender, question, intent).await
+            }
+            // These have no answer.
+            Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => success(Value::Null),
         }
     }
 
-    async fn execute(&self, sender: &Sender<'_>, execute: Execute) -> Outcome {
-        let Execute { tool, arguments, timeout, context } = execute;
+    async fn execute(&self, sender: &MessageSender<'_>, execute: ExecuteCommand) -> RequestResult {
+        let ExecuteCommand { tool, arguments, timeout, context } = execute;
         let call = Call {
             door: Door::Nexus,
             agent: sender.agent.clone(),
@@ -461,44 +489,49 @@ impl Nexus {
             priority: sender.priority,
             charge: sender.charge.clone(),
         };
-        in_own_name(&self.executor, sender.caller, &call).map_err(failed)?;
+        check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
         let intent = call.intent.to_string();
         let Answer { verdict, receipt } =
-            self.executor.intent(call, Watcher::nobody()).await.map_err(failed)?;
+            self.executor.intent(call, Watcher::nobody()).await.map_err(execution_failure)?;
         if let Some(receipt) = receipt {
-            return Ok(encode::report(&receipt));
+            return Ok(encode::run_report(&receipt));
         }
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         let waits = json!({
             "intentId": intent,
             "state": "escalated",
             "riskScore": risk_score,
-            "message": "a person has to decide: the intent runs when an approver allows it",
+            "message": "a person has to decide: the intent runs once an approver allows it",
         });
-        Ok((Status::Partial, encode::answer(&waits), None))
+        Ok((ResponseStatus::Partial, encode::answer(&waits), None))
     }
 
-    async fn cancel(&self, sender: &Sender<'_>, intent: IntentId) -> Outcome {
+    async fn cancel(&self, sender: &MessageSender<'_>, intent: IntentId) -> RequestResult {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
-        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent));
-        let cancelled = self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(failed)?;
-        done(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
+        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent));
+        let cancelled =
+            self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(execution_failure)?;
+        success(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
     }
 
-    fn subscribe(&self, sender: &Sender<'_>, subscribe: Subscribe) -> Outcome {
-        let Way::Socket(line) = sender.way else {
-            return Err(Failure::new(
+    fn subscribe(&self, sender: &MessageSender<'_>, subscribe: SubscribeCommand) -> RequestResult {
+        let MessageTransport::Socket(target) = sender.transport else {
+            return Err(NexusError::new(
                 Code::ValidationError,
                 "events go over a WebSocket: subscribe over one at `/nexus`",
             )
-            .with("pointer", "/action"));
+            .with_detail("pointer", "/action"));
         };
         let everybodys = sender.caller.is_any_of(&[Role::Operator]);
-        if !everybodys && !sender.caller.speaks_for(&sender.agent) {
+        if !everybodys && !sender.caller.may_act_as(&sender.agent) {
             let message = format!("`{}` does not speak for `{}`", sender.caller.name(), sender.agent);
-            return Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)));
+            return Err(execution_failure(self.executor.refuse(
+                None,
+                BlockedBy::CallerUnauthorized,
+                message,
+            )));
         }
-        let Subscribe { events, intent, guarantee } = subscribe;
+        let SubscribeCommand { events, intent, guarantee } = subscribe;
         let id = IntentId::random();
         let names = events.iter().map(|event| event.as_str()).collect::<Vec<_>>();
         let answer = json!({
@@ -515,18 +548,18 @@ impl Nexus {
             guarantee,
             sealed: sender.sealed,
             to: sender.identity.to_owned().into(),
-            connection: line.id,
+            connection: target.id,
             sequence: 0,
             dropped: 0,
         };
-        if self.hub.subscribe(sender.name, subscription, line, self.executor.clock().monotonic()) {
-            return done(answer);
+        if self.hub.subscribe(sender.name, subscription, target, self.executor.clock().monotonic()) {
+            return success(answer);
         }
-        Err(Failure::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+        Err(NexusError::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
-    /// What a query about the executor is answered with. Its load is for operators.
-    fn about_itself(&self, sender: &Sender<'_>, question: Question) -> Outcome {
+    /// Answers a query about the executor. Its load is for operators only.
+    fn describe_executor(&self, sender: &MessageSender<'_>, question: QueryAction) -> RequestResult {
         let load = || {
             let (running, queued) = self.executor.load();
             let journal = self.executor.journal();
@@ -539,41 +572,48 @@ impl Nexus {
             })
         };
         match question {
-            Question::Status => done(json!({ "resourceId": "executor", "state": "ready" })),
-            Question::State => done(json!({
+            QueryAction::Status => success(json!({ "resourceId": "executor", "state": "ready" })),
+            QueryAction::State => success(json!({
                 "resourceId": "executor",
                 "state": "ready",
                 "version": env!("CARGO_PKG_VERSION"),
                 "tools": encode::tools(&self.executor.tools()),
             })),
-            Question::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
-                done(json!({ "resourceId": "executor", "metrics": load() }))
+            QueryAction::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
+                success(json!({ "resourceId": "executor", "metrics": load() }))
             }
-            Question::Metrics => {
-                let message = "the executor's figures are for callers with the role `operator`".to_owned();
-                Err(failed(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
+            QueryAction::Metrics => {
+                let message = "the executor's metrics are for callers with the role `operator`".to_owned();
+                Err(execution_failure(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
             }
         }
     }
 
-    /// What a query about an intent is answered with. What another agent asked for is not known to an agent.
-    async fn about(&self, sender: &Sender<'_>, question: Question, intent: IntentId) -> Outcome {
+    /// Answers a query about an intent. To an agent, the intents of other agents do not exist.
+    async fn describe_intent(
+        &self,
+        sender: &MessageSender<'_>,
+        question: QueryAction,
+        intent: IntentId,
+    ) -> RequestResult {
         let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
-        let found = self.executor.status(intent).await.map_err(failed)?;
+        let found = self.executor.status(intent).await.map_err(execution_failure)?;
         let theirs =
-            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.speaks_for(agent)));
+            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent)));
         let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
             Some(Whereabouts::Escalated) => ("escalated", None),
             Some(Whereabouts::Queued) => ("queued", None),
             Some(Whereabouts::Running) => ("running", None),
             Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
             None => {
-                let message = format!("the intent `{intent}` is not known here");
-                return Err(Failure::new(Code::NotFound, message).with("pointer", "/payload/resourceId"));
+                let message = format!("unknown intent `{intent}`");
+                return Err(
+                    NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/resourceId")
+                );
             }
         };
         let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
-        let Some(receipt) = receipt else { return done(answer) };
+        let Some(receipt) = receipt else { return success(answer) };
         let mut put = |key: &str, value: Value| {
             if let Some(answer) = answer.as_object_mut() {
                 answer.insert(key.to_owned(), value);
@@ -581,35 +621,37 @@ impl Nexus {
         };
         put("status", receipt.outcome.end.status().as_str().into());
         match question {
-            Question::Status => done(answer),
-            Question::Metrics => {
+            QueryAction::Status => success(answer),
+            QueryAction::Metrics => {
                 put("metrics", encode::metrics(&receipt));
-                done(answer)
+                success(answer)
             }
-            Question::State => Ok((Status::Success, encode::finished(intent, &receipt), None)),
+            QueryAction::State => {
+                Ok((ResponseStatus::Success, encode::finished_state(intent, &receipt), None))
+            }
         }
     }
 }
 
 /// Milliseconds since 1970.
-fn milliseconds(at: OffsetDateTime) -> u64 {
+fn unix_ms(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
-/// Why a message is not acted on, and whether its payload could be opened.
+/// The reason why a message is refused; `opened` if its payload was decrypted.
 struct Unaccepted {
-    failure: Failure,
+    failure: NexusError,
     opened: bool,
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "it is one of the ways in which a message is answered")]
-fn done(data: Value) -> Outcome {
-    Ok((Status::Success, encode::answer(&data), None))
+#[allow(clippy::unnecessary_wraps, reason = "all branches of `perform` have this type")]
+fn success(data: Value) -> RequestResult {
+    Ok((ResponseStatus::Success, encode::answer(&data), None))
 }
 
-fn failed(fault: Fault) -> Failure {
+fn execution_failure(fault: Fault) -> NexusError {
     if let Fault::Internal(detail) = &fault {
         tracing::error!(detail, "a message could not be answered");
     }
-    fault::of_execution(&fault)
+    fault::execution_error(&fault)
 }

@@ -1,11 +1,14 @@
-//! The WebSocket of this door: messages are answered as they get done, and events go out as they come.
+//! The WebSocket of this door: messages are answered as they complete, and events are sent as they occur.
 
-use super::{Nexus, Received, Told, Way};
+use super::{MessageTransport, Nexus, Received, Reply};
+use crate::clock::timer_now;
 use crate::govern::Credential;
 use crate::memory::Charge;
 use crate::serve::connections::Connection;
-use crate::serve::doorway::charge;
-use crate::serve::http::{MAX_CONCURRENT, MIN_FRAME_BYTES, NOT_KNOWN, Pings, bounded, not_an_upgrade};
+use crate::serve::http::{
+    MAX_CONCURRENT, MIN_FRAME_BYTES, PingLimiter, UNAUTHENTICATED, reject_upgrade, with_limits,
+};
+use crate::serve::protocol::charge;
 use crate::wire::strict_json;
 use axum::Extension;
 use axum::body::Bytes;
@@ -20,39 +23,39 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::time::{interval_at, timeout};
 
-/// The code with which a WebSocket of nobody is closed.
-const NOT_KNOWN_CODE: u16 = 4001;
-/// How often it is asked whether an event has to be sent again.
+/// The close code for an unauthenticated caller.
+const UNAUTHENTICATED_CLOSE_CODE: u16 = 4001;
+/// Interval of the check for events to send again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How many heartbeats may go by without a word.
+/// Heartbeats without a message after which the connection is closed.
 const MAX_MISSED_BEATS: u32 = 3;
 
-/// One connection, as the events know it.
+/// A connection as the target of events.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct EventTarget {
     pub(super) id: u64,
-    /// That there is something to send.
+    /// Notified when there is something to send.
     pub(super) wake: Arc<Notify>,
     agents: Mutex<BTreeSet<Box<str>>>,
 }
 
-impl Line {
+impl EventTarget {
     fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), wake: Arc::default(), agents: Mutex::default() }
     }
 
-    /// A message of this agent came over it.
-    pub(super) fn is_of(&self, agent: &str) {
+    /// Adds an agent whose message arrived over it.
+    pub(super) fn add_agent(&self, agent: &str) {
         let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         if !agents.contains(agent) {
             agents.insert(agent.into());
         }
     }
 
-    /// Whose messages came over it.
+    /// The agents whose messages arrived over it.
     pub(super) fn agents(&self) -> BTreeSet<Box<str>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -61,157 +64,159 @@ impl Line {
 pub(super) async fn upgrade(
     State(door): State<Arc<Nexus>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(shown): Extension<Credential>,
+    Extension(credential): Extension<Credential>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
-        Err(rejection) => return not_an_upgrade(rejection),
+        Err(rejection) => return reject_upgrade(rejection),
     };
-    if let Some(caller) = door.caller(&shown) {
-        connection.known();
-        connection.arriving.count_for(caller.name());
+    if let Some(caller) = door.caller(&credential) {
+        connection.mark_authenticated();
+        connection.partial_message.set_caller(caller.name());
     }
-    bounded(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
-        let line = Arc::new(Line::new());
-        let gone = Gone { door: Arc::clone(&door), line: Arc::clone(&line) };
+    with_limits(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
+        let target = Arc::new(EventTarget::new());
+        let guard = DetachGuard { door: Arc::clone(&door), target: Arc::clone(&target) };
         tokio::select! {
-            () = converse(&door, &connection, &shown, &line, socket) => {}
-            () = connection.gives_way() => {}
+            () = serve_websocket(&door, &connection, &credential, &target, socket) => {}
+            () = connection.wait_for_eviction() => {}
         }
-        drop(gone);
+        drop(guard);
     })
 }
 
-/// Takes a connection from the events when it ends, however it does.
-struct Gone {
+/// Detaches a connection from the events when it ends, also on a panic.
+struct DetachGuard {
     door: Arc<Nexus>,
-    line: Arc<Line>,
+    target: Arc<EventTarget>,
 }
 
-impl Drop for Gone {
+impl Drop for DetachGuard {
     fn drop(&mut self) {
-        self.door.hub.detach(&self.line, self.door.executor.clock().monotonic());
+        self.door.hub.detach(&self.target, self.door.executor.clock().monotonic());
     }
 }
 
-async fn converse(
+async fn serve_websocket(
     door: &Arc<Nexus>,
     connection: &Arc<Connection>,
-    shown: &Credential,
-    line: &Arc<Line>,
+    credential: &Credential,
+    target: &Arc<EventTarget>,
     socket: WebSocket,
 ) {
     let (mut sink, stream) = socket.split();
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
-    let known = if door.caller(shown).is_some() {
+    let known = if door.caller(credential).is_some() {
         tokio::select! {
-            known = listen(door, connection, shown, line, stream, answers) => known,
-            known = speak(door, shown, line, &mut sink, outgoing) => known,
+            known = read_messages(door, connection, credential, target, stream, answers) => known,
+            known = write_messages(door, credential, target, &mut sink, outgoing) => known,
         }
     } else {
         false
     };
     if !known {
-        let frame = CloseFrame { code: NOT_KNOWN_CODE, reason: NOT_KNOWN.trim_end().into() };
+        let frame =
+            CloseFrame { code: UNAUTHENTICATED_CLOSE_CODE, reason: UNAUTHENTICATED.trim_end().into() };
         let close = sink.send(Message::Close(Some(frame)));
-        let _nobody_reads = timeout(door.port.connections.request, close).await;
+        let _nobody_reads = timeout(door.port.connections.request_timeout, close).await;
     }
 }
 
-/// Reads messages until the other side ends or says nothing for too long, or its caller is not known: only then
-/// `false`.
-async fn listen(
+/// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated: only
+/// then it returns `false`.
+async fn read_messages(
     door: &Arc<Nexus>,
     connection: &Arc<Connection>,
-    shown: &Credential,
-    line: &Arc<Line>,
+    credential: &Credential,
+    target: &Arc<EventTarget>,
     mut stream: SplitStream<WebSocket>,
-    answers: mpsc::Sender<Told>,
+    answers: mpsc::Sender<Reply>,
 ) -> bool {
-    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
     let stale = door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS);
-    let mut pings = Pings::default();
+    let mut pings = PingLimiter::default();
     loop {
         let Ok(message) = timeout(stale, stream.next()).await else {
-            tracing::debug!("a WebSocket said nothing for too long");
+            tracing::debug!("a WebSocket is closed: it was silent for too long");
             return true;
         };
         let bytes = match message {
             Some(Ok(Message::Text(text))) => Bytes::from(text),
             Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.one_more() => {
-                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+            Some(Ok(Message::Ping(sent))) if pings.acquire(&**door.executor.clock()) => {
+                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }
             Some(Ok(Message::Pong(sent))) => {
-                connection.arriving.leave_out(sent.len() + MIN_FRAME_BYTES);
+                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
                 continue;
             }
             Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
         };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
-        // Asked last of all: there may have been no place for as long as the other side liked.
-        let Some(caller) = door.caller(shown) else { return false };
-        connection.arriving.is_whole();
-        let (door, line, answers) = (Arc::clone(door), Arc::clone(line), answers.clone());
-        let work = connection.works();
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return true };
+        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
+        let Some(caller) = door.caller(credential) else { return false };
+        connection.partial_message.complete();
+        let (door, target, answers) = (Arc::clone(door), Arc::clone(target), answers.clone());
+        let work = connection.begin_request();
         tokio::spawn(async move {
             let (text, charge) = match charge(caller.name(), &bytes) {
                 Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
                 Err(no_room) => (Err(no_room), Charge::default()),
             };
-            door.take(&caller, Received { text, charge }, Way::Socket(&line), &answers).await;
-            drop((work, place));
+            door.dispatch(&caller, Received { text, charge }, MessageTransport::Socket(&target), &answers)
+                .await;
+            drop((work, permit));
         });
     }
 }
 
-/// Writes answers and events until the other side does not take them, or its caller is not known: only then
-/// `false`.
-async fn speak(
+/// Writes answers and events until the peer does not read them in time, or until the caller is no longer authenticated:
+/// only then it returns `false`.
+async fn write_messages(
     door: &Nexus,
-    shown: &Credential,
-    line: &Line,
+    credential: &Credential,
+    target: &EventTarget,
     sink: &mut SplitSink<WebSocket, Message>,
-    mut outgoing: mpsc::Receiver<Told>,
+    mut outgoing: mpsc::Receiver<Reply>,
 ) -> bool {
     let heartbeat = door.settings.heartbeat;
-    let mut beat = interval_at(Instant::now() + heartbeat, heartbeat);
-    let mut again = interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
+    let mut ping = interval_at(timer_now() + heartbeat, heartbeat);
+    let mut recheck = interval_at(timer_now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
     loop {
-        let look = tokio::select! {
+        let events_due = tokio::select! {
             answer = outgoing.recv() => {
-                let Some(Told { text, last: _ }) = answer else { return true };
-                if !taken(door, sink, Message::text(text)).await {
+                let Some(Reply { text, last: _ }) = answer else { return true };
+                if !send_in_time(door, sink, Message::text(text)).await {
                     return true;
                 }
                 false
             }
-            _ = beat.tick() => {
-                if !taken(door, sink, Message::Ping(Bytes::new())).await {
+            _ = ping.tick() => {
+                if !send_in_time(door, sink, Message::Ping(Bytes::new())).await {
                     return true;
                 }
                 false
             }
-            () = line.wake.notified() => true,
-            _ = again.tick() => true,
+            () = target.wake.notified() => true,
+            _ = recheck.tick() => true,
         };
-        if !look {
+        if !events_due {
             continue;
         }
-        let Some(caller) = door.caller(shown) else { return false };
+        let Some(caller) = door.caller(credential) else { return false };
         let now = door.executor.clock().monotonic();
-        for (agent, event) in door.hub.due(line, now, |of| Nexus::may_know(&caller, of)) {
+        for (agent, event) in door.hub.due(target, now, |of| Nexus::may_see(&caller, of)) {
             let Some(text) = door.event(&agent, &event) else { continue };
-            if !taken(door, sink, Message::text(text)).await {
+            if !send_in_time(door, sink, Message::text(text)).await {
                 return true;
             }
         }
     }
 }
 
-/// Whether the other side takes a message in time.
-async fn taken(door: &Nexus, sink: &mut SplitSink<WebSocket, Message>, message: Message) -> bool {
-    matches!(timeout(door.port.connections.request, sink.send(message)).await, Ok(Ok(())))
+/// Sends a message. Returns `false` if the peer does not read it in time.
+async fn send_in_time(door: &Nexus, sink: &mut SplitSink<WebSocket, Message>, message: Message) -> bool {
+    matches!(timeout(door.port.connections.request_timeout, sink.send(message)).await, Ok(Ok(())))
 }

@@ -1,34 +1,34 @@
-//! The agent card, with a skill for each tool, and the one for callers who are known.
+//! The agent card, with a skill for each tool, and the extended card for authenticated callers.
 
 use super::Dialect;
 use crate::tool::{DeclaredFilesystem, Descriptor};
 use serde_json::{Value, json};
 
-/// The version of A2A.
+/// The implemented version of A2A.
 pub const PROTOCOL: &str = "0.3.0";
 
-/// What the cards say of this place.
+/// The facts about this server that the cards publish.
 #[derive(Debug, Clone)]
-pub struct Place {
-    /// Where requests go.
+pub struct CardSettings {
+    /// The URL of `POST /a2a/rpc`.
     pub url: String,
-    /// Whether callers have to be known.
-    pub asks: bool,
-    /// Whether they may show JSON Web Tokens, where they have to be known.
-    pub jwts: bool,
-    /// Whether there are webhooks.
-    pub pushes: bool,
+    /// `true` when callers must authenticate.
+    pub requires_auth: bool,
+    /// `true` when callers may authenticate with JSON Web Tokens.
+    pub accepts_jwts: bool,
+    /// `true` when webhooks are enabled.
+    pub supports_push: bool,
 }
 
-/// The card for everybody.
+/// The card at `/.well-known/agent-card.json`, for all callers.
 #[must_use]
-pub fn public(place: &Place, tools: &[Descriptor]) -> Value {
-    card(place, tools.iter().map(skill).collect())
+pub fn public_card(settings: &CardSettings, tools: &[Descriptor]) -> Value {
+    card(settings, tools.iter().map(skill).collect())
 }
 
-/// The card for callers who are known: each skill has the JSON Schema of its arguments as well.
+/// The card for authenticated callers: each skill also has the JSON Schema of its arguments.
 #[must_use]
-pub fn extended(place: &Place, tools: &[Descriptor], dialect: Dialect) -> Value {
+pub fn extended_card(settings: &CardSettings, tools: &[Descriptor], dialect: Dialect) -> Value {
     let skills = tools.iter().map(|tool| {
         let mut skill = skill(tool);
         if let Some(skill) = skill.as_object_mut() {
@@ -39,7 +39,7 @@ pub fn extended(place: &Place, tools: &[Descriptor], dialect: Dialect) -> Value 
     });
     let skills = skills.collect();
     match dialect {
-        Dialect::A2a => card(place, skills),
+        Dialect::A2a => card(settings, skills),
         Dialect::Acp => json!({
             "id": "a2g-executor",
             "name": NAME,
@@ -63,26 +63,26 @@ const NAME: &str = "a2g-executor";
 const DESCRIPTION: &str = "Runs WebAssembly tools under exactly what a governor grants. Send one data part: \
      {\"tool\": name, \"arguments\": {…}}.";
 
-fn card(place: &Place, skills: Vec<Value>) -> Value {
+fn card(settings: &CardSettings, skills: Vec<Value>) -> Value {
     let mut card = json!({
         "protocolVersion": PROTOCOL,
         "name": NAME,
         "description": DESCRIPTION,
-        "url": place.url,
+        "url": settings.url,
         "preferredTransport": "JSONRPC",
-        "additionalInterfaces": [{ "url": place.url, "transport": "JSONRPC" }],
+        "additionalInterfaces": [{ "url": settings.url, "transport": "JSONRPC" }],
         "version": env!("CARGO_PKG_VERSION"),
         "capabilities": {
             "streaming": true,
-            "pushNotifications": place.pushes,
+            "pushNotifications": settings.supports_push,
             "stateTransitionHistory": false,
         },
         "defaultInputModes": ["application/json", "text/plain"],
         "defaultOutputModes": ["application/json", "text/plain"],
         "skills": skills,
-        "supportsAuthenticatedExtendedCard": place.asks,
+        "supportsAuthenticatedExtendedCard": settings.requires_auth,
     });
-    if let (true, Some(card)) = (place.asks, card.as_object_mut()) {
+    if let (true, Some(card)) = (settings.requires_auth, card.as_object_mut()) {
         let mut schemes = json!({
             "bearer": {
                 "type": "http",
@@ -98,7 +98,7 @@ fn card(place: &Place, skills: Vec<Value>) -> Value {
         });
         let mut security = json!([{ "bearer": [] }, { "apiKey": [] }]);
         if let (true, Some(schemes), Some(security)) =
-            (place.jwts, schemes.as_object_mut(), security.as_array_mut())
+            (settings.accepts_jwts, schemes.as_object_mut(), security.as_array_mut())
         {
             let scheme = json!({
                 "type": "http",

@@ -1,118 +1,117 @@
-//! Bodies of `POST /a2a/rpc` as requests. The body has passed the strict reader.
+//! Decoder for bodies of `POST /a2a/rpc`, which have passed the strict reader.
 //!
-//! The names of A2A 0.3.0 are read, and those of the A2A-ACP document beside them.
+//! Member names of A2A 0.3.0 and those of the A2A-ACP document are accepted.
 
 use super::Dialect;
 use super::governance::{APPROVED, DENIED};
-use super::message::{File, FileContent, Message, Metadata, Part, Role};
+use super::message::{FileContent, FilePart, Message, MessageRole, Metadata, Part, PartKind};
 use super::push::{self, PushConfig};
 use crate::fault::Fault;
 use crate::ident::{ToolName, did_you_mean, excerpt};
 use crate::quantity::Timeout;
 use crate::wire::field::{Field, Object};
-use crate::wire::jsonrpc::{self, Body, Id};
+use crate::wire::jsonrpc::{self, Id, RpcMessage};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The most characters of a name that a client gives to something.
+/// The maximum number of characters of an id or a name that a client chooses.
 const MAX_NAME_BYTES: usize = 256;
-/// The most parts of one message.
+/// The maximum number of parts of one message.
 const MAX_PARTS: usize = 256;
-/// The most messages of a history, or tasks of a list, that can be asked for.
+/// The maximum of `historyLength`, and of `offset` of a list.
 const MAX_HISTORY_LENGTH: u64 = 1_000_000;
-/// The most tasks of one answer to `tasks/list`, and how many when it does not say.
+/// The maximum and the default number of tasks in one answer to `tasks/list`.
 const MAX_PAGE_SIZE: u64 = 100;
-const LISTED: u64 = 20;
+const DEFAULT_PAGE_SIZE: u64 = 20;
 
-/// A request.
+/// A decoded request, one variant for each method.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
     /// `message/send`.
-    Send(Box<Sent>),
+    Send(Box<SendParams>),
     /// `message/stream`.
-    Stream(Box<Sent>),
+    Stream(Box<SendParams>),
     /// `tasks/get`.
     Get {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// The most messages of its history, the latest.
+        /// The maximum number of messages in the answer; the latest are kept.
         history: Option<usize>,
     },
     /// `tasks/list`.
     List {
-        /// Those of this conversation.
+        /// Restricts the list to one conversation.
         context: Option<String>,
-        /// How many.
+        /// The page size.
         limit: u64,
-        /// After how many.
+        /// The number of tasks to skip.
         offset: u64,
     },
     /// `tasks/cancel`.
     Cancel {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/resubscribe`.
     Resubscribe {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/provideInputAndContinue` with a message.
     Provide {
-        /// The message, which names its task.
-        sent: Box<Sent>,
+        /// The message, with the id of its task.
+        sent: Box<SendParams>,
     },
     /// `tasks/provideInputAndContinue` with a decision.
     Permit {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Whether the call may run.
+        /// `true` to allow the call.
         approved: bool,
     },
     /// `tasks/pushNotificationConfig/set`.
     SetPush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// What to tell, and where.
+        /// The webhook.
         config: Box<PushConfig>,
     },
     /// `tasks/pushNotificationConfig/get`.
     GetPush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Which; the first when it does not say.
+        /// The id of the webhook; the first one if absent.
         config: Option<String>,
     },
     /// `tasks/pushNotificationConfig/list`.
     ListPush {
-        /// The task.
+        /// The id of the task.
         task: String,
     },
     /// `tasks/pushNotificationConfig/delete`.
     DeletePush {
-        /// The task.
+        /// The id of the task.
         task: String,
-        /// Which.
+        /// The id of the webhook.
         config: String,
     },
     /// `agent/getAuthenticatedExtendedCard`.
     ExtendedCard,
 }
 
-/// A method whose answer is a stream of events.
+/// A method whose response can be a stream of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Streaming {
-    /// `message/stream`; in the document's dialect its answer names a stream instead.
+pub enum StreamingMethod {
+    /// `message/stream`; in the A2A-ACP dialect its response names a stream instead.
     Message,
     /// `tasks/resubscribe`.
     Resubscribe,
 }
 
-impl Streaming {
-    /// The method of this name, if it streams.
-    fn named(method: &str) -> Option<Self> {
+impl StreamingMethod {
+    fn from_method(method: &str) -> Option<Self> {
         match method {
             "message/stream" => Some(Self::Message),
             "tasks/resubscribe" => Some(Self::Resubscribe),
@@ -120,9 +119,9 @@ impl Streaming {
         }
     }
 
-    /// `true` when its answer is a stream in this dialect.
+    /// Returns `true` when the response is a stream in this dialect.
     #[must_use]
-    pub fn has_events(self, dialect: Dialect) -> bool {
+    pub fn is_event_stream(self, dialect: Dialect) -> bool {
         match (self, dialect) {
             (Self::Resubscribe, Dialect::A2a | Dialect::Acp) | (Self::Message, Dialect::A2a) => true,
             (Self::Message, Dialect::Acp) => false,
@@ -131,12 +130,12 @@ impl Streaming {
 }
 
 impl Request {
-    /// Which streaming method it is of, if any.
+    /// The streaming method of this request, if it is one.
     #[must_use]
-    pub fn streaming(&self) -> Option<Streaming> {
+    pub fn streaming(&self) -> Option<StreamingMethod> {
         match self {
-            Self::Stream(_) => Some(Streaming::Message),
-            Self::Resubscribe { .. } => Some(Streaming::Resubscribe),
+            Self::Stream(_) => Some(StreamingMethod::Message),
+            Self::Resubscribe { .. } => Some(StreamingMethod::Resubscribe),
             Self::Send(_)
             | Self::Get { .. }
             | Self::List { .. }
@@ -152,59 +151,59 @@ impl Request {
     }
 }
 
-/// A request that cannot be read.
+/// A request that cannot be decoded.
 #[derive(Debug)]
-pub struct Malformed {
-    /// The id to answer with, as far as it could be read.
+pub struct A2aDecodeError {
+    /// The id of the response; null if the request's was unreadable.
     pub id: Id,
     /// The reason.
     pub fault: Fault,
-    /// Which streaming method it is of, as far as that could be read.
-    pub streaming: Option<Streaming>,
+    /// The streaming method that was called, as far as that could be read.
+    pub streaming: Option<StreamingMethod>,
 }
 
-impl Malformed {
+impl A2aDecodeError {
     fn framing(id: Id, fault: Fault) -> Self {
         Self { id, fault, streaming: None }
     }
 }
 
-/// A message that was sent.
+/// The parameters of `message/send` and `message/stream`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sent {
-    /// The message.
+pub struct SendParams {
+    /// The message itself.
     pub message: Message,
-    /// The call in it.
-    pub call: Option<Asked>,
-    /// Whether the answer waits until nothing more happens by itself.
+    /// The tool call in the message, if it contains one.
+    pub call: Option<ToolCall>,
+    /// `true` to delay the response until the task is settled.
     pub blocking: bool,
-    /// The most messages of the history in the answer.
+    /// The maximum number of messages of the history in the response.
     pub history: Option<usize>,
-    /// The media types that the client takes; empty for any.
+    /// The media types that the client accepts; empty for any.
     pub accepts: Vec<String>,
-    /// The webhook that it came with.
+    /// A webhook to register for the task.
     pub push: Option<Box<PushConfig>>,
 }
 
-/// A call of a tool, as a message asks for it.
+/// A tool call inside a message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
-    /// The tool.
+pub struct ToolCall {
+    /// The name of the tool.
     pub tool: ToolName,
-    /// The arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// The caller's own limit.
+    /// The caller's own limit on the run time.
     pub at_most: Option<Timeout>,
-    /// Where the tool stands in the params.
+    /// The JSON Pointer of the tool's name in the params.
     pub tool_at: String,
-    /// Where the arguments stand in the params.
+    /// The JSON Pointer of the arguments in the params.
     pub arguments_at: String,
 }
 
-impl Asked {
-    /// A fault that the core found in the call, at its place in the params.
+impl ToolCall {
+    /// Rewrites the pointer of a core fault, which is relative to the call, to one into the params.
     #[must_use]
-    pub fn placed(&self, fault: Fault) -> Fault {
+    pub fn relocate_fault(&self, fault: Fault) -> Fault {
         let Fault::InvalidParams { message, pointer } = fault else { return fault };
         let pointer = match (pointer.strip_prefix("/arguments"), pointer.as_str()) {
             (Some(rest), _) => format!("{}{rest}", self.arguments_at),
@@ -215,43 +214,47 @@ impl Asked {
     }
 }
 
-/// Reads a request. Without an `id` it is answered with `null`.
+/// Decodes a request. One without an `id` is answered with `null`.
 ///
 /// # Errors
-/// [`Malformed`] says what is wrong.
-pub fn request(text: &str) -> Result<(Id, Request), Malformed> {
+/// [`A2aDecodeError`] with the reason.
+pub fn request(text: &str) -> Result<(Id, Request), A2aDecodeError> {
     let framed = match jsonrpc::decode(text, 1) {
-        Ok(Body::One(framed)) => framed,
-        Ok(Body::Batch(_)) => return Err(Malformed::framing(Id::null(), no_batches())),
+        Ok(RpcMessage::Single(framed)) => framed,
+        Ok(RpcMessage::Batch(_)) => return Err(A2aDecodeError::framing(Id::null(), batch_fault())),
         Err(Fault::InvalidRequest(_)) if text.trim_start().starts_with('[') => {
-            return Err(Malformed::framing(Id::null(), no_batches()));
+            return Err(A2aDecodeError::framing(Id::null(), batch_fault()));
         }
-        Err(fault) => return Err(Malformed::framing(Id::null(), fault)),
+        Err(fault) => return Err(A2aDecodeError::framing(Id::null(), fault)),
     };
-    // A number with a fraction or an exponent could not be answered: the schema has integers only.
+    // The A2A schema allows strings, integers and null only, so an id with a fraction or an exponent could not
+    // be returned.
     let answerable = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
     };
-    let framed = framed
-        .map_err(|(id, fault)| Malformed::framing(id.filter(answerable).unwrap_or_else(Id::null), fault))?;
+    let framed = framed.map_err(|(id, fault)| {
+        A2aDecodeError::framing(id.filter(answerable).unwrap_or_else(Id::null), fault)
+    })?;
     let id = framed.id.unwrap_or_else(Id::null);
     if !answerable(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
-        return Err(Malformed::framing(Id::null(), fault));
+        return Err(A2aDecodeError::framing(Id::null(), fault));
     }
     let params = framed.params.map_or("{}", serde_json::value::RawValue::get);
-    match method(&framed.method, params) {
+    match decode_method(&framed.method, params) {
         Ok(request) => Ok((id, request)),
-        Err(fault) => Err(Malformed { id, fault, streaming: Streaming::named(&framed.method) }),
+        Err(fault) => {
+            Err(A2aDecodeError { id, fault, streaming: StreamingMethod::from_method(&framed.method) })
+        }
     }
 }
 
-fn no_batches() -> Fault {
-    Fault::InvalidRequest("a request is one object: this door has no batches".to_owned())
+fn batch_fault() -> Fault {
+    Fault::InvalidRequest("a request must be one object: this door does not accept batches".to_owned())
 }
 
-/// The methods of this door, for one that is mistyped.
+/// The methods of this door, for the suggestion after a mistyped one.
 pub(super) const METHODS: [&str; 12] = [
     "message/send",
     "message/stream",
@@ -267,29 +270,29 @@ pub(super) const METHODS: [&str; 12] = [
     "agent/getAuthenticatedExtendedCard",
 ];
 
-fn method(name: &str, params: &str) -> Result<Request, Fault> {
+fn decode_method(name: &str, params: &str) -> Result<Request, Fault> {
     let params = || Object::root(params);
     match name {
-        "message/send" => Ok(Request::Send(Box::new(sent(params()?)?))),
-        "message/stream" => Ok(Request::Stream(Box::new(sent(params()?)?))),
+        "message/send" => Ok(Request::Send(Box::new(decode_send_params(params()?)?))),
+        "message/stream" => Ok(Request::Stream(Box::new(decode_send_params(params()?)?))),
         "tasks/get" => get(params()?),
         "tasks/list" => list(params()?),
-        "tasks/cancel" => Ok(Request::Cancel { task: task(&mut params()?)? }),
-        "tasks/resubscribe" => Ok(Request::Resubscribe { task: task(&mut params()?)? }),
+        "tasks/cancel" => Ok(Request::Cancel { task: task_id(&mut params()?)? }),
+        "tasks/resubscribe" => Ok(Request::Resubscribe { task: task_id(&mut params()?)? }),
         "tasks/provideInputAndContinue" => provide(params()?),
         "tasks/pushNotificationConfig/set" => {
             let mut params = params()?;
-            let config = Box::new(push::of_params(&mut params)?);
-            Ok(Request::SetPush { task: task(&mut params)?, config })
+            let config = Box::new(push::decode_set_params(&mut params)?);
+            Ok(Request::SetPush { task: task_id(&mut params)?, config })
         }
         "tasks/pushNotificationConfig/get" => {
             let mut params = params()?;
-            Ok(Request::GetPush { task: task(&mut params)?, config: push_id(&mut params)? })
+            Ok(Request::GetPush { task: task_id(&mut params)?, config: push_id(&mut params)? })
         }
-        "tasks/pushNotificationConfig/list" => Ok(Request::ListPush { task: task(&mut params()?)? }),
+        "tasks/pushNotificationConfig/list" => Ok(Request::ListPush { task: task_id(&mut params()?)? }),
         "tasks/pushNotificationConfig/delete" => {
             let mut params = params()?;
-            let task = task(&mut params)?;
+            let task = task_id(&mut params)?;
             let missing =
                 || Fault::invalid("/pushNotificationConfigId", "`pushNotificationConfigId` is missing");
             Ok(Request::DeletePush { task, config: push_id(&mut params)?.ok_or_else(missing)? })
@@ -305,31 +308,29 @@ fn method(name: &str, params: &str) -> Result<Request, Fault> {
     }
 }
 
-/// The task that params are about: `id`, or `taskId` as the document has it.
-fn task(params: &mut Object<'_>) -> Result<String, Fault> {
+/// The task id of params: `id`, or `taskId` of the A2A-ACP document.
+fn task_id(params: &mut Object<'_>) -> Result<String, Fault> {
     let (id, alias) = (params.take("id")?, params.take("taskId")?);
     match (id, alias) {
-        (Some(_), Some(alias)) => Err(alias.refused(&"says again what `id` says: send one")),
+        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `id`: send one of them")),
         (Some(id), None) | (None, Some(id)) => name(&id),
         (None, None) => Err(Fault::invalid("/id", "`id` is missing: the task")),
     }
 }
 
-/// The configuration of a webhook: `pushNotificationConfigId`, or `configId` as the document has it.
+/// A webhook id: `pushNotificationConfigId`, or `configId` of the A2A-ACP document.
 fn push_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
-    let id = maybe_name(params, "pushNotificationConfigId")?;
+    let id = optional_name(params, "pushNotificationConfigId")?;
     match (id, params.take_unless_null("configId")?) {
-        (Some(_), Some(alias)) => {
-            Err(alias.refused(&"says again what `pushNotificationConfigId` says: send one"))
-        }
+        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfigId`: send one of them")),
         (id, None) => Ok(id),
         (None, Some(alias)) => name(&alias).map(Some),
     }
 }
 
-/// A name that a client gives to something.
+/// An id or a name that a client chooses.
 fn name(field: &Field<'_>) -> Result<String, Fault> {
-    field.parsed(|text| {
+    field.parse_with(|text| {
         let fits =
             !text.is_empty() && text.chars().count() <= MAX_NAME_BYTES && !text.chars().any(char::is_control);
         if fits {
@@ -340,7 +341,7 @@ fn name(field: &Field<'_>) -> Result<String, Fault> {
     })
 }
 
-pub(super) fn maybe_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
+pub(super) fn optional_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
     object.take_unless_null(member)?.map(|field| name(&field)).transpose()
 }
 
@@ -354,81 +355,80 @@ fn history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
 }
 
 fn get(mut params: Object<'_>) -> Result<Request, Fault> {
-    Ok(Request::Get { task: task(&mut params)?, history: history(&mut params)? })
+    Ok(Request::Get { task: task_id(&mut params)?, history: history(&mut params)? })
 }
 
 fn list(mut params: Object<'_>) -> Result<Request, Fault> {
     let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
     Ok(Request::List {
-        context: maybe_name(&mut params, "contextId")?,
-        limit: limit.unwrap_or(LISTED),
+        context: optional_name(&mut params, "contextId")?,
+        limit: limit.unwrap_or(DEFAULT_PAGE_SIZE),
         offset: count(&mut params, "offset", MAX_HISTORY_LENGTH)?.unwrap_or_default(),
     })
 }
 
-fn sent(mut params: Object<'_>) -> Result<Sent, Fault> {
-    let message = params.need("message")?;
+fn decode_send_params(mut params: Object<'_>) -> Result<SendParams, Fault> {
+    let message = params.require("message")?;
     let metadata = metadata(&mut params, "metadata")?;
     let configuration = configuration(&mut params)?;
-    self::with_call(message, metadata.as_ref(), configuration)
+    decode_message_with_call(message, metadata.as_ref(), configuration)
 }
 
-/// A message with the call in it.
-fn with_call(
+fn decode_message_with_call(
     field: Field<'_>,
     around: Option<&Metadata>,
-    configuration: Configuration,
-) -> Result<Sent, Fault> {
+    configuration: SendConfiguration,
+) -> Result<SendParams, Fault> {
     let at = field.pointer().to_owned();
-    let message = message(field)?;
-    let call = call(&message, around, &at)?;
-    let Configuration { blocking, history, accepts, push } = configuration;
-    Ok(Sent { message, call, blocking, history, accepts, push })
+    let message = decode_message(field)?;
+    let call = find_call(&message, around, &at)?;
+    let SendConfiguration { blocking, history, accepts, push } = configuration;
+    Ok(SendParams { message, call, blocking, history, accepts, push })
 }
 
-struct Configuration {
+struct SendConfiguration {
     blocking: bool,
     history: Option<usize>,
     accepts: Vec<String>,
     push: Option<Box<PushConfig>>,
 }
 
-fn configuration(params: &mut Object<'_>) -> Result<Configuration, Fault> {
+fn configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
     let Some(configuration) = params.take_unless_null("configuration")? else {
-        return Ok(Configuration { blocking: true, history: None, accepts: Vec::new(), push: None });
+        return Ok(SendConfiguration { blocking: true, history: None, accepts: Vec::new(), push: None });
     };
     let mut configuration = configuration.object()?;
     let blocking = configuration.take_unless_null("blocking")?;
     let accepts = configuration.take_unless_null("acceptedOutputModes")?;
     let webhook = configuration.take_unless_null("pushNotificationConfig")?;
-    Ok(Configuration {
+    Ok(SendConfiguration {
         blocking: blocking.map(|blocking| blocking.boolean()).transpose()?.unwrap_or(true),
         history: history(&mut configuration)?,
-        accepts: accepts.map(Field::texts).transpose()?.unwrap_or_default(),
-        push: webhook.map(push::config).transpose()?.map(Box::new),
+        accepts: accepts.map(Field::strings).transpose()?.unwrap_or_default(),
+        push: webhook.map(push::decode_config).transpose()?.map(Box::new),
     })
 }
 
 fn provide(mut params: Object<'_>) -> Result<Request, Fault> {
-    let task = task(&mut params)?;
+    let task = task_id(&mut params)?;
     let input = params.take_unless_null("input")?;
     let option = params.take_unless_null("permissionOptionId")?;
     match (input, option) {
         (Some(_), Some(option)) => {
-            Err(option.refused(&"decides about a call that waits, and excludes `input`"))
+            Err(option.invalid(&"answers a permission request, so `input` must be absent"))
         }
         (None, None) => Err(Fault::invalid(
             "/input",
             "`input` is missing: send it, or `permissionOptionId` for a decision",
         )),
         (None, Some(option)) => {
-            let approved = option.word(&[(APPROVED, true), (DENIED, false)])?;
+            let approved = option.enum_value(&[(APPROVED, true), (DENIED, false)])?;
             Ok(Request::Permit { task, approved })
         }
         (Some(input), None) => {
             let metadata = metadata(&mut params, "metadata")?;
             let configuration = configuration(&mut params)?;
-            let mut sent = with_call(input, metadata.as_ref(), configuration)?;
+            let mut sent = decode_message_with_call(input, metadata.as_ref(), configuration)?;
             match &sent.message.task_id {
                 Some(named) if *named != task => {
                     return Err(Fault::invalid(
@@ -447,58 +447,51 @@ fn metadata(object: &mut Object<'_>, member: &str) -> Result<Option<Metadata>, F
     object.take_unless_null(member)?.map(|metadata| metadata.map()).transpose()
 }
 
-fn kind(object: &mut Object<'_>, expected: &str) -> Result<(), Fault> {
+fn check_kind(object: &mut Object<'_>, expected: &str) -> Result<(), Fault> {
     let Some(kind) = object.take_unless_null("kind")? else { return Ok(()) };
-    kind.word(&[(expected, ())])
+    kind.enum_value(&[(expected, ())])
 }
 
-fn message(field: Field<'_>) -> Result<Message, Fault> {
+fn decode_message(field: Field<'_>) -> Result<Message, Fault> {
     let mut message = field.object()?;
-    // The document leaves it out.
-    kind(&mut message, "message")?;
-    let role = message.need("role")?.word(&[("user", Role::User)])?;
-    let message_id = name(&message.need("messageId")?)?;
-    let parts = message.need("parts")?;
+    // Messages of the A2A-ACP document have no `kind`.
+    check_kind(&mut message, "message")?;
+    let role = message.require("role")?.enum_value(&[("user", MessageRole::User)])?;
+    let message_id = name(&message.require("messageId")?)?;
+    let parts = message.require("parts")?;
     let at = parts.pointer().to_owned();
     let parts = parts.list()?;
     if parts.is_empty() || parts.len() > MAX_PARTS {
         return Err(Fault::invalid(at, format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
     }
-    let parts = parts.into_iter().map(part).collect::<Result<Vec<_>, _>>()?;
+    let parts = parts.into_iter().map(decode_part).collect::<Result<Vec<_>, _>>()?;
     let references = message.take_unless_null("referenceTaskIds")?;
     let extensions = message.take_unless_null("extensions")?;
     Ok(Message {
         role,
         parts,
         message_id,
-        context_id: maybe_name(&mut message, "contextId")?,
-        task_id: maybe_name(&mut message, "taskId")?,
-        reference_task_ids: references.map(Field::texts).transpose()?.unwrap_or_default(),
-        extensions: extensions.map(Field::texts).transpose()?.unwrap_or_default(),
+        context_id: optional_name(&mut message, "contextId")?,
+        task_id: optional_name(&mut message, "taskId")?,
+        reference_task_ids: references.map(Field::strings).transpose()?.unwrap_or_default(),
+        extensions: extensions.map(Field::strings).transpose()?.unwrap_or_default(),
         metadata: metadata(&mut message, "metadata")?,
     })
 }
 
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    File,
-    Data,
-}
-
-fn part(field: Field<'_>) -> Result<Part, Fault> {
+fn decode_part(field: Field<'_>) -> Result<Part, Fault> {
     let mut part = field.object()?;
-    let kinds = [("text", Kind::Text), ("file", Kind::File), ("data", Kind::Data)];
-    let kind = part.need("kind")?.word(&kinds)?;
+    let kinds = [("text", PartKind::Text), ("file", PartKind::File), ("data", PartKind::Data)];
+    let kind = part.require("kind")?.enum_value(&kinds)?;
     let metadata = metadata(&mut part, "metadata")?;
     Ok(match kind {
-        Kind::Text => Part::Text { text: part.need("text")?.text()?, metadata },
-        Kind::File => Part::File { file: file(part.need("file")?)?, metadata },
-        Kind::Data => Part::Data { data: Value::Object(part.need("data")?.map()?).into(), metadata },
+        PartKind::Text => Part::Text { text: part.require("text")?.string()?, metadata },
+        PartKind::File => Part::File { file: decode_file(part.require("file")?)?, metadata },
+        PartKind::Data => Part::Data { data: Value::Object(part.require("data")?.map()?).into(), metadata },
     })
 }
 
-fn file(field: Field<'_>) -> Result<File, Fault> {
+fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
     let at = field.pointer().to_owned();
     let mut file = field.object()?;
     let content = match (file.take_unless_null("bytes")?, file.take_unless_null("uri")?) {
@@ -507,18 +500,22 @@ fn file(field: Field<'_>) -> Result<File, Fault> {
                 Ok(_) => Ok(text.to_owned()),
                 Err(_) => Err("must be base64, with padding"),
             };
-            FileContent::Bytes(bytes.parsed(is_base64)?)
+            FileContent::Bytes(bytes.parse_with(is_base64)?)
         }
-        (None, Some(uri)) => FileContent::Uri(uri.text()?),
+        (None, Some(uri)) => FileContent::Uri(uri.string()?),
         (Some(_), Some(_)) | (None, None) => {
             return Err(Fault::invalid(at, "`file` must have `bytes` or `uri`, and not both"));
         }
     };
-    Ok(File { name: maybe_name(&mut file, "name")?, mime_type: maybe_name(&mut file, "mimeType")?, content })
+    Ok(FilePart {
+        name: optional_name(&mut file, "name")?,
+        mime_type: optional_name(&mut file, "mimeType")?,
+        content,
+    })
 }
 
-/// The call in a message. `around` is the metadata beside the message.
-fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option<Asked>, Fault> {
+/// Finds the tool call in a message at pointer `at`. `around` is the metadata beside the message.
+fn find_call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option<ToolCall>, Fault> {
     let inside = message.metadata.as_ref().and_then(|metadata| metadata.get("tool"));
     let named = match (inside, around.and_then(|metadata| metadata.get("tool"))) {
         (Some(tool), _) => Some((format!("{at}/metadata/tool"), tool)),
@@ -534,25 +531,26 @@ fn call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option
         let (arguments_at, arguments) = match (data.next(), data.next()) {
             (None, _) => (at.to_owned(), Map::new()),
             (Some((at, data)), None) => (at, data),
-            (Some(_), Some((second, _))) => return Err(one_call(second)),
+            (Some(_), Some((second, _))) => return Err(second_call_fault(second)),
         };
-        let tool = tool_name(tool, &tool_at)?;
-        return Ok(Some(Asked { tool, arguments, at_most: None, tool_at, arguments_at }));
+        let tool = parse_tool_name(tool, &tool_at)?;
+        return Ok(Some(ToolCall { tool, arguments, at_most: None, tool_at, arguments_at }));
     }
-    let mut calls = data.map(|(at, data)| unwrapped(at, data)).filter(|(_, data)| data.contains_key("tool"));
+    let mut calls =
+        data.map(|(at, data)| unwrap_content(at, data)).filter(|(_, data)| data.contains_key("tool"));
     match (calls.next(), calls.next()) {
         (None, _) => Ok(None),
-        (Some((at, data)), None) => asked(&data, &at).map(Some),
-        (Some(_), Some((second, _))) => Err(one_call(second)),
+        (Some((at, data)), None) => decode_call(&data, &at).map(Some),
+        (Some(_), Some((second, _))) => Err(second_call_fault(second)),
     }
 }
 
-fn one_call(at: String) -> Fault {
-    Fault::invalid(at, "a task is one call: send a second one in a message of its own")
+fn second_call_fault(at: String) -> Fault {
+    Fault::invalid(at, "a task is one call: send the second call in a separate message")
 }
 
-/// The document wraps data into `{content, mimeType}`.
-fn unwrapped(at: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
+/// Removes the wrapper `{content, mimeType}` of the A2A-ACP document, and adjusts the pointer.
+fn unwrap_content(at: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
     let is_json = data.get("mimeType").and_then(Value::as_str) == Some("application/json");
     match data.get_mut("content") {
         Some(Value::Object(content)) if is_json => (format!("{at}/content"), std::mem::take(content)),
@@ -560,20 +558,20 @@ fn unwrapped(at: String, mut data: Map<String, Value>) -> (String, Map<String, V
     }
 }
 
-fn tool_name(tool: &Value, at: &str) -> Result<ToolName, Fault> {
+fn parse_tool_name(tool: &Value, at: &str) -> Result<ToolName, Fault> {
     let text = tool.as_str().ok_or_else(|| Fault::invalid(at, "`tool` must be the name of a tool"))?;
     ToolName::parse(text).map_err(|error| Fault::invalid(at, error.to_string()))
 }
 
-/// `{"tool": …, "arguments": {…}, "timeout_ms": …}`.
-fn asked(data: &Map<String, Value>, at: &str) -> Result<Asked, Fault> {
+/// Decodes `{"tool": …, "arguments": {…}, "timeout_ms": …}`.
+fn decode_call(data: &Map<String, Value>, at: &str) -> Result<ToolCall, Fault> {
     let known = BTreeSet::from(["tool", "arguments", "timeout_ms"]);
     if let Some(unknown) = data.keys().find(|key| !known.contains(key.as_str())) {
-        let message = format!("`{}` is not known in a call, which has {known:?}", excerpt(unknown));
+        let message = format!("`{}` is not a member of a call; the members are {known:?}", excerpt(unknown));
         return Err(Fault::invalid(at, message));
     }
     let tool_at = format!("{at}/tool");
-    let tool = tool_name(data.get("tool").unwrap_or(&Value::Null), &tool_at)?;
+    let tool = parse_tool_name(data.get("tool").unwrap_or(&Value::Null), &tool_at)?;
     let arguments_at = format!("{at}/arguments");
     let arguments = match data.get("arguments") {
         None => Map::new(),
@@ -591,5 +589,5 @@ fn asked(data: &Map<String, Value>, at: &str) -> Result<Asked, Fault> {
             })?)
         }
     };
-    Ok(Asked { tool, arguments, at_most, tool_at, arguments_at })
+    Ok(ToolCall { tool, arguments, at_most, tool_at, arguments_at })
 }

@@ -1,7 +1,7 @@
-//! Answers of this door, in both dialects.
+//! Responses of this door, in both dialects.
 
 use super::Dialect;
-use super::message::{Artifact, File, FileContent, Message, Part, Role, Task, Update};
+use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskArtifact, TaskUpdate};
 use crate::ident::IntentId;
 use crate::outcome::{self, End, LogLine, Progress, Receipt};
 use crate::wire::jsonrpc::{self, Id};
@@ -14,10 +14,10 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The most characters of a progress or log message that a stream tells.
+/// The maximum number of characters of a progress or log message in a stream.
 const MAX_LINE_CHARS: usize = 2000;
 
-/// A response with a result.
+/// A JSON-RPC response with a result.
 #[must_use]
 pub fn response(id: &Id, result: &impl Serialize) -> String {
     response_raw(id, &raw(result))
@@ -27,81 +27,86 @@ fn response_raw(id: &Id, result: &RawValue) -> String {
     jsonrpc::success(id, result).get().to_owned()
 }
 
-/// A response with a task and the latest messages of its history.
+/// A response with a task and at most the latest `history` messages.
 #[must_use]
 pub fn task_response(id: &Id, task: &Task, history: Option<usize>, dialect: Dialect) -> String {
     response_raw(id, &task_value(task, history, dialect))
 }
 
-/// A task in a dialect.
 fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Box<RawValue> {
     let left_out = history.map_or(0, |most| task.history.len().saturating_sub(most));
     if left_out == 0 {
-        return in_dialect(task, dialect);
+        return to_dialect(task, dialect);
     }
     let mut task = task.clone();
     task.history.drain(..left_out);
-    in_dialect(&task, dialect)
+    to_dialect(&task, dialect)
 }
 
-fn in_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
+fn to_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
     match dialect {
         Dialect::A2a => raw(what),
-        Dialect::Acp => raw(&without_kinds(json!(what))),
+        Dialect::Acp => raw(&strip_kinds(json!(what))),
     }
 }
 
-/// The document has no `kind` on a task or a message.
-fn without_kinds(mut task: Value) -> Value {
-    without_kind(&mut task);
+/// Removes `kind`, which tasks and messages of the A2A-ACP document do not have.
+fn strip_kinds(mut task: Value) -> Value {
+    strip_kind(&mut task);
     if let Some(message) = task.pointer_mut("/status/message") {
-        without_kind(message);
+        strip_kind(message);
     }
-    task.pointer_mut("/history").and_then(Value::as_array_mut).into_iter().flatten().for_each(without_kind);
+    task.pointer_mut("/history").and_then(Value::as_array_mut).into_iter().flatten().for_each(strip_kind);
     task
 }
 
-fn without_kind(object: &mut Value) {
+fn strip_kind(object: &mut Value) {
     if let Some(object) = object.as_object_mut() {
         object.shift_remove("kind");
     }
 }
 
-/// One thing that a stream tells, as a response.
+/// One stream event, as a JSON-RPC response.
 #[must_use]
-pub fn update(id: &Id, update: &Update, dialect: Dialect) -> String {
+pub fn update_response(id: &Id, update: &TaskUpdate, dialect: Dialect) -> String {
     let value = match update {
-        Update::Task(task) => task_value(task, None, dialect),
-        Update::Status(_) => in_dialect(update, dialect),
-        Update::Artifact(_) => raw(update),
+        TaskUpdate::Task(task) => task_value(task, None, dialect),
+        TaskUpdate::Status(_) => to_dialect(update, dialect),
+        TaskUpdate::Artifact(_) => raw(update),
     };
     response_raw(id, &value)
 }
 
-/// The answer to `tasks/cancel`.
+/// The response to `tasks/cancel`.
 #[must_use]
-pub fn canceled(id: &Id, task: &Task, dialect: Dialect) -> String {
+pub fn cancel_response(id: &Id, task: &Task, dialect: Dialect) -> String {
     match dialect {
         Dialect::A2a => task_response(id, task, None, dialect),
         Dialect::Acp => response(id, &json!({ "success": true, "message": "Task cancelled" })),
     }
 }
 
-/// Where the document's clients find the stream of a task.
+/// The URL path of a task's stream in the A2A-ACP dialect.
 #[must_use]
-pub fn stream_place(task: &str) -> String {
+pub fn stream_path(task: &str) -> String {
     format!("/a2a/tasks/{task}/stream")
 }
 
-/// The answer to `message/stream` that the document has.
+/// The response to `message/stream` in the A2A-ACP dialect.
 #[must_use]
-pub fn stream_named(id: &Id, task: &str) -> String {
-    response(id, &json!({ "id": task, "stream": stream_place(task) }))
+pub fn stream_response(id: &Id, task: &str) -> String {
+    response(id, &json!({ "id": task, "stream": stream_path(task) }))
 }
 
-/// A task of a list, with its status as JSON and when it was made.
+/// A task in a list, with its status as JSON and its time of creation.
 #[must_use]
-pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, dialect: Dialect) -> Value {
+pub fn list_item(
+    id: &str,
+    context: &str,
+    status: &Value,
+    created: OffsetDateTime,
+    dialect: Dialect,
+) -> Value {
     let listed = json!({
         "kind": "task",
         "id": id,
@@ -111,21 +116,21 @@ pub fn listed(id: &str, context: &str, status: &Value, created: OffsetDateTime, 
     });
     match dialect {
         Dialect::A2a => listed,
-        Dialect::Acp => without_kinds(listed),
+        Dialect::Acp => strip_kinds(listed),
     }
 }
 
-/// The answer to `tasks/list`.
+/// The response to `tasks/list`.
 #[must_use]
-pub fn list(id: &Id, tasks: &[Value], total: u64, more: bool) -> String {
+pub fn list_response(id: &Id, tasks: &[Value], total: u64, more: bool) -> String {
     response(id, &json!({ "tasks": tasks, "total": total, "hasMore": more }))
 }
 
-/// A message of this executor.
+/// A message by this executor, with a random id.
 #[must_use]
-pub fn said(task: &str, context: &str, parts: Vec<Part>) -> Message {
+pub fn agent_message(task: &str, context: &str, parts: Vec<Part>) -> Message {
     Message {
-        role: Role::Agent,
+        role: MessageRole::Agent,
         parts,
         message_id: IntentId::random().to_string(),
         context_id: Some(context.to_owned()),
@@ -136,52 +141,52 @@ pub fn said(task: &str, context: &str, parts: Vec<Part>) -> Message {
     }
 }
 
-/// How far a tool is.
+/// A progress report as message parts.
 #[must_use]
-pub fn progress(progress: &Progress) -> Vec<Part> {
+pub fn progress_parts(progress: &Progress) -> Vec<Part> {
     let Progress { percent, message } = progress;
     let data = json!({ "progress": { "percent": percent } });
-    vec![Part::text(line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
+    vec![Part::text(truncate_line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
 }
 
-/// A line of a tool's log.
+/// A log line as message parts.
 #[must_use]
-pub fn log(log: &LogLine) -> Vec<Part> {
+pub fn log_parts(log: &LogLine) -> Vec<Part> {
     let LogLine { level, message } = log;
     let data = json!({ "log": { "level": level.as_str() } });
-    vec![Part::text(line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
+    vec![Part::text(truncate_line(message)), Part::data(data.as_object().cloned().unwrap_or_default())]
 }
 
-fn line(text: &str) -> String {
+fn truncate_line(text: &str) -> String {
     text.chars().take(MAX_LINE_CHARS).collect()
 }
 
-/// What a tool made, as the `index`th of it.
+/// A tool's output as the artifact with this index, from 0.
 #[must_use]
-pub fn artifact(made: &outcome::Artifact, index: usize) -> Artifact {
+pub fn artifact(made: &outcome::Artifact, index: usize) -> TaskArtifact {
     let outcome::Artifact { name, mime, content } = made;
-    let file = File {
+    let file = FilePart {
         name: Some(name.clone()),
         mime_type: Some(mime.clone()),
         content: FileContent::Bytes(STANDARD.encode(content)),
     };
-    Artifact {
+    TaskArtifact {
         artifact_id: format!("artifact-{}", index + 1),
         name: Some(name.clone()),
         parts: vec![Part::File { file, metadata: None }],
     }
 }
 
-/// All that a run made: its artifacts in order, and its result last.
+/// The artifacts of a run in order, followed by its result.
 #[must_use]
-pub fn artifacts(receipt: &Receipt) -> Vec<Artifact> {
+pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
     let made = receipt.outcome.output.artifacts.iter().enumerate();
     let made = made.map(|(index, made)| artifact(made, index));
     made.chain(result(&receipt.outcome.end)).collect()
 }
 
-/// The result of a tool that gave one.
-fn result(end: &End) -> Option<Artifact> {
+/// The result of a successful run as an artifact.
+fn result(end: &End) -> Option<TaskArtifact> {
     let part = match end {
         End::Returned(result) => match result.as_string() {
             Some(text) => Part::text(text),
@@ -197,12 +202,16 @@ fn result(end: &End) -> Option<Artifact> {
         | End::LimitReached(_)
         | End::Aborted(_) => return None,
     };
-    Some(Artifact { artifact_id: "result".to_owned(), name: Some("result".to_owned()), parts: vec![part] })
+    Some(TaskArtifact {
+        artifact_id: "result".to_owned(),
+        name: Some("result".to_owned()),
+        parts: vec![part],
+    })
 }
 
-/// What is known of a run, for the metadata of its task.
+/// The measurements of a run, for the metadata of its task.
 #[must_use]
-pub fn measured(receipt: &Receipt) -> Map<String, Value> {
+pub fn run_metadata(receipt: &Receipt) -> Map<String, Value> {
     let metrics = &receipt.outcome.metrics;
     let measured = json!({
         "tool": receipt.tool.as_str(),
@@ -215,9 +224,10 @@ pub fn measured(receipt: &Receipt) -> Map<String, Value> {
     measured.as_object().cloned().unwrap_or_default()
 }
 
-/// Whether a client that takes these media types takes what a tool gives.
+/// Returns `true` when a client with these `acceptedOutputModes` accepts the output of a tool. An empty list
+/// accepts everything.
 #[must_use]
-pub fn takes(accepts: &[String]) -> bool {
+pub fn is_output_accepted(accepts: &[String]) -> bool {
     let given = ["application/json", "text/plain", "application/*", "text/*", "*/*"];
     let known = |mode: &String| given.contains(&mode.to_ascii_lowercase().as_str());
     accepts.is_empty() || accepts.iter().any(known)

@@ -1,35 +1,35 @@
-//! This door's table of error codes, in both dialects, and what a fault makes of a task.
+//! The error codes of this door in both dialects, and the task states for faults and receipts.
 //!
-//! The numbers mean other things at other doors, so no other door may use this table.
+//! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::Dialect;
-use super::message::State;
+use super::message::TaskState;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::outcome::{AbortReason, End, Receipt};
+use crate::wire::failure_message;
 use crate::wire::jsonrpc::{self, Id};
-use crate::wire::sentence;
 use serde_json::{Map, Value, json};
 
-/// Why a request has no result.
+/// The reason why a request has no result.
 #[derive(Debug, Clone)]
 pub enum Problem {
-    /// What the core says.
+    /// A fault of the core.
     Core(Fault),
-    /// There is no such task, or it is another's.
+    /// The task does not exist, or belongs to another agent. Callers cannot tell which.
     TaskNotFound,
     /// The task belongs to another conversation.
     ContextMismatch,
-    /// The task is over.
-    NotCancelable(State),
-    /// The task takes no message now.
+    /// The task is in a terminal state.
+    NotCancelable(TaskState),
+    /// The task does not accept a message in its current state.
     TakesNoMessage(String),
-    /// There are no webhooks here.
+    /// Webhooks are disabled.
     PushUnsupported,
-    /// The task has no such webhook.
+    /// The task has no webhook with this id.
     PushNotFound,
-    /// The client takes nothing that a tool gives.
+    /// The client accepts no output type of tools.
     ContentType(String),
-    /// There is no extended card, because callers show nothing.
+    /// Callers do not authenticate, so there is no extended card.
     NoExtendedCard,
 }
 
@@ -40,35 +40,35 @@ impl From<Fault> for Problem {
 }
 
 impl Problem {
-    /// A parameter that is wrong.
+    /// An invalid parameter.
     #[must_use]
     pub fn invalid(pointer: &str, message: &str) -> Self {
         Self::Core(Fault::invalid(pointer, message))
     }
 }
 
-/// An error of this door.
+/// An error response of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
-    /// The code.
+pub struct A2aError {
+    /// The JSON-RPC error code.
     pub code: i64,
-    /// A sentence.
+    /// One sentence.
     pub message: String,
-    /// What else is known.
+    /// The members of `data`.
     pub data: Map<String, Value>,
 }
 
-impl Failure {
+impl A2aError {
     fn new(code: i64, message: &str) -> Self {
         Self { code, message: message.to_owned(), data: Map::new() }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    fn with_data(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.data.insert(key.to_owned(), value.into());
         self
     }
 
-    /// The whole response.
+    /// The JSON text of the response.
     #[must_use]
     pub fn response(self, id: &Id, dialect: Dialect) -> String {
         let Self { code, message, mut data } = self;
@@ -84,7 +84,7 @@ impl Failure {
     }
 }
 
-/// The document's phrase for a code.
+/// The phrase of the A2A-ACP document for a code.
 fn phrase(code: i64) -> &'static str {
     match code {
         -32700 => "Parse error",
@@ -98,35 +98,40 @@ fn phrase(code: i64) -> &'static str {
     }
 }
 
-/// How a problem is answered.
+/// The error response for a problem.
 #[must_use]
-pub fn of(problem: &Problem, dialect: Dialect) -> Failure {
+pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
     let by = |a2a: i64, acp: i64| match dialect {
         Dialect::A2a => a2a,
         Dialect::Acp => acp,
     };
     match problem {
-        Problem::Core(fault) => core(fault, dialect),
-        Problem::TaskNotFound => Failure::new(by(-32001, -32000), TASK_NOT_FOUND),
+        Problem::Core(fault) => core_error(fault, dialect),
+        Problem::TaskNotFound => A2aError::new(by(-32001, -32000), TASK_NOT_FOUND),
         Problem::ContextMismatch => {
-            Failure::new(by(-32602, -32001), "the task belongs to another `contextId`")
+            A2aError::new(by(-32602, -32001), "the task belongs to another `contextId`")
         }
         Problem::NotCancelable(state) => {
             let message = format!("the task cannot be canceled: it is {}", state.as_str());
-            Failure::new(by(-32002, -32602), &message).with("state", state.as_str())
+            A2aError::new(by(-32002, -32602), &message).with_data("state", state.as_str())
         }
-        Problem::TakesNoMessage(why) => Failure::new(-32602, why),
-        Problem::PushUnsupported => Failure::new(by(-32003, -32601), "there are no push notifications here"),
-        Problem::PushNotFound => Failure::new(-32602, "the task has no such push notification configuration"),
-        Problem::ContentType(message) => Failure::new(by(-32005, -32602), message),
-        Problem::NoExtendedCard => {
-            Failure::new(by(-32007, -32601), "there is no extended card here: no caller is asked for a token")
+        Problem::TakesNoMessage(why) => A2aError::new(-32602, why),
+        Problem::PushUnsupported => {
+            A2aError::new(by(-32003, -32601), "push notifications are disabled on this executor")
         }
+        Problem::PushNotFound => {
+            A2aError::new(-32602, "the task has no push notification configuration with this id")
+        }
+        Problem::ContentType(message) => A2aError::new(by(-32005, -32602), message),
+        Problem::NoExtendedCard => A2aError::new(
+            by(-32007, -32601),
+            "there is no extended card: this executor does not authenticate callers",
+        ),
     }
 }
 
-fn core(fault: &Fault, dialect: Dialect) -> Failure {
-    // A2A 0.3.0 leaves -32000 to its servers; in the document it is another thing.
+fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
+    // A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
     let refused = match dialect {
         Dialect::A2a => -32000,
         Dialect::Acp => -32603,
@@ -136,44 +141,44 @@ fn core(fault: &Fault, dialect: Dialect) -> Failure {
         Dialect::Acp => -32002,
     };
     match fault {
-        Fault::Parse(message) => Failure::new(-32700, message),
-        Fault::InvalidRequest(message) => Failure::new(-32600, message),
-        Fault::MethodNotFound(message) => Failure::new(-32601, message),
+        Fault::Parse(message) => A2aError::new(-32700, message),
+        Fault::InvalidRequest(message) => A2aError::new(-32600, message),
+        Fault::MethodNotFound(message) => A2aError::new(-32601, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(-32602, message).with("pointer", pointer.as_str())
+            A2aError::new(-32602, message).with_data("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(unavailable, message).with("tool", tool.as_str())
+            A2aError::new(unavailable, message).with_data("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             let code = if is_unavailable(*blocked_by) { unavailable } else { refused };
-            let mut failure = Failure::new(code, message).with("blocked_by", blocked_by.as_str());
+            let mut failure = A2aError::new(code, message).with_data("blocked_by", blocked_by.as_str());
             if let Some(intent) = intent {
-                failure = failure.with("task_id", intent.to_string());
+                failure = failure.with_data("task_id", intent.to_string());
             }
             match risk_score {
-                Some(score) => failure.with("risk_score", *score),
+                Some(score) => failure.with_data("risk_score", *score),
                 None => failure,
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(unavailable, message)
+            A2aError::new(unavailable, message)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(unavailable, message).with("retry_after_ms", *retry_after_ms)
+            A2aError::new(unavailable, message).with_data("retry_after_ms", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(unavailable, RECEIPT_PENDING)
-            .with("task_id", intent.to_string())
-            .with("ran", true)
-            .with("retry_after_ms", *retry_after_ms),
-        // What a tool came to is told by its task, and never here.
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => Failure::new(-32603, &told(receipt)),
-        Fault::Internal(_) => Failure::new(-32603, INTERNAL),
+        Fault::ReceiptPending { intent, retry_after_ms } => A2aError::new(unavailable, RECEIPT_PENDING)
+            .with_data("task_id", intent.to_string())
+            .with_data("ran", true)
+            .with_data("retry_after_ms", *retry_after_ms),
+        // The result of a run is reported by its task, so these two faults do not reach this table.
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => A2aError::new(-32603, &describe(receipt)),
+        Fault::Internal(_) => A2aError::new(-32603, INTERNAL),
     }
 }
 
-/// The message begins with the words of A2A 0.3.0, by which clients recognise the error.
-const TASK_NOT_FOUND: &str = "Task not found: there is none with this id, or it is another's";
+/// The message starts with the words of A2A 0.3.0, by which clients recognize the error.
+const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
 const INTERNAL: &str = "internal error of the executor";
 
 fn is_unavailable(blocked_by: BlockedBy) -> bool {
@@ -194,10 +199,10 @@ fn is_unavailable(blocked_by: BlockedBy) -> bool {
     }
 }
 
-/// Where a task ends that did not run, with a sentence, and what a program needs to know.
+/// The state of a task whose call was rejected, with a sentence and machine-readable details.
 #[must_use]
-pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
-    let Failure { code: _, message, mut data } = core(fault, Dialect::A2a);
+pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
+    let A2aError { code: _, message, mut data } = core_error(fault, Dialect::A2a);
     let state = match fault {
         Fault::Refused { .. }
         | Fault::InvalidParams { .. }
@@ -205,26 +210,26 @@ pub fn end_of(fault: &Fault) -> (State, String, Map<String, Value>) {
         | Fault::ToolUnavailable { .. }
         | Fault::RegistrationFailed(_)
         | Fault::SessionExpired(_)
-        | Fault::Busy { .. } => State::Rejected,
+        | Fault::Busy { .. } => TaskState::Rejected,
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
         | Fault::Failed(_)
         | Fault::LimitReached(..)
-        | Fault::Internal(_) => State::Failed,
-        // Its receipt ends it.
-        Fault::ReceiptPending { .. } => State::Working,
+        | Fault::Internal(_) => TaskState::Failed,
+        // The run's receipt will set the final state.
+        Fault::ReceiptPending { .. } => TaskState::Working,
     };
     data.entry("ran").or_insert(false.into());
     (state, message, data)
 }
 
-/// Where a task ends that ran; with a sentence when the tool did not succeed.
+/// The state of a task that ran, with a sentence when the tool did not succeed.
 #[must_use]
-pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
+pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
     let state = match &receipt.outcome.end {
-        End::Returned(_) => return (State::Completed, None),
+        End::Returned(_) => return (TaskState::Completed, None),
         End::Aborted(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => {
-            State::Canceled
+            TaskState::Canceled
         }
         End::Aborted(AbortReason::Lost)
         | End::ToolError { .. }
@@ -233,14 +238,14 @@ pub fn state_of(receipt: &Receipt) -> (State, Option<String>) {
         | End::Trapped(_)
         | End::Unlinkable(_)
         | End::Crashed(_)
-        | End::LimitReached(_) => State::Failed,
+        | End::LimitReached(_) => TaskState::Failed,
     };
-    (state, Some(told(receipt)))
+    (state, Some(describe(receipt)))
 }
 
-/// What a program needs to know of a run that did not succeed.
+/// Machine-readable details of a failed run.
 #[must_use]
-pub fn details(receipt: &Receipt) -> Map<String, Value> {
+pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
     let status = receipt.outcome.end.status().as_str();
     let details = match &receipt.outcome.end {
         End::ToolError { code, message, detail } => {
@@ -260,6 +265,6 @@ pub fn details(receipt: &Receipt) -> Map<String, Value> {
     details.as_object().cloned().unwrap_or_default()
 }
 
-fn told(receipt: &Receipt) -> String {
-    sentence::of_failure(&receipt.outcome)
+fn describe(receipt: &Receipt) -> String {
+    failure_message::describe_failure(&receipt.outcome)
 }

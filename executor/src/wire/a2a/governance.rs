@@ -1,46 +1,46 @@
-//! What the governor and people decided about a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes of the
-//! A2A-ACP document.
+//! Decisions of the governor and of people about a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes
+//! of the A2A-ACP document.
 
 use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-/// The option that lets a call run.
+/// The `optionId` that allows a call.
 pub const APPROVED: &str = "approved";
-/// The option that does not.
+/// The `optionId` that denies a call.
 pub const DENIED: &str = "denied";
-/// Where a decision came from that the governor made.
-pub const BY_GOVERNOR: &str = "governor";
+/// The `source` of the governor's own decisions.
+pub const GOVERNOR_SOURCE: &str = "governor";
 
-/// The whole of it.
+/// The whole answer.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Governance {
-    /// What was decided, in order.
+    /// The decisions, oldest first.
     pub permission_decisions: Vec<PermissionDecision>,
-    /// What waits for a person.
+    /// Calls that wait for a person.
     pub pending_permissions: Vec<PendingPermission>,
-    /// What the governor said beside its decision.
+    /// The reasons that the governor gave with its decision.
     pub governor_feedback: Vec<Feedback>,
 }
 
-/// One decision.
+/// One decision about a call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionDecision {
-    /// The call, by its intent.
+    /// The id of the call's intent.
     pub tool_call_id: String,
-    /// Who decided: `governor`, or `caller:` and the name of a caller.
+    /// The author of the decision: `governor`, or `caller:` and the name of a caller.
     pub source: String,
     /// [`APPROVED`] or [`DENIED`].
     pub option_id: String,
-    /// The governors that were asked.
+    /// The governors that took part.
     pub governors_involved: Vec<String>,
-    /// When.
+    /// The time of the event.
     #[serde(with = "time::serde::rfc3339")]
     pub timestamp: OffsetDateTime,
-    /// `summary`, a list of sentences, and what else is known.
+    /// `summary`, a list of sentences.
     pub metadata: Map<String, Value>,
 }
 
@@ -48,59 +48,59 @@ pub struct PermissionDecision {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PendingPermission {
-    /// The call, by its intent.
+    /// The id of the call's intent.
     pub tool_call_id: String,
-    /// The tool.
+    /// The name of the tool.
     pub tool_id: String,
-    /// What can be answered.
+    /// The possible answers.
     pub options: Vec<PermissionOption>,
-    /// What is asked.
+    /// The question, in sentences.
     pub summary: Vec<String>,
-    /// Since when it waits. The document writes this one name with `_`.
+    /// The start of the wait. This member alone has `_` in the document.
     #[serde(rename = "created_at", with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
-/// One answer that can be given.
+/// One possible answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PermissionOption {
-    /// What to send as `permissionOptionId`.
+    /// The value for `permissionOptionId`.
     pub option_id: String,
-    /// What it means, for people.
+    /// A label for people.
     pub name: String,
 }
 
-/// What the governor said beside its decision.
+/// The reasons that the governor gave with its decision.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Feedback {
-    /// `pre_run`: this governor speaks before a run only.
+    /// Always `pre_run`: governors answer before a run only.
     pub phase: String,
-    /// When.
+    /// The time of the event.
     #[serde(with = "time::serde::rfc3339")]
     pub timestamp: OffsetDateTime,
-    /// In one sentence.
+    /// One sentence.
     pub summary: Vec<String>,
-    /// From each governor.
+    /// One result for each governor.
     pub results: Vec<FeedbackResult>,
 }
 
-/// What one governor said.
+/// The answer of one governor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedbackResult {
-    /// Which.
+    /// The governor.
     pub governor_id: String,
-    /// Its verdict in lower case.
+    /// Its decision, in lower case.
     pub status: String,
-    /// Its reason, its conditions and the threats that it saw.
+    /// Its reason, conditions and detected threats.
     pub messages: Vec<String>,
 }
 
-/// The two answers that can be given to a call that waits.
+/// The two possible answers to a call that waits.
 #[must_use]
-pub fn options() -> Vec<PermissionOption> {
+pub fn permission_options() -> Vec<PermissionOption> {
     [(APPROVED, "Let it run as the governor granted it"), (DENIED, "Do not run it")]
         .into_iter()
         .map(|(option_id, name)| PermissionOption { option_id: option_id.to_owned(), name: name.to_owned() })
@@ -115,7 +115,7 @@ impl PermissionDecision {
             tool_call_id: call.to_owned(),
             source: source.to_owned(),
             option_id: if approved { APPROVED } else { DENIED }.to_owned(),
-            governors_involved: vec![BY_GOVERNOR.to_owned()],
+            governors_involved: vec![GOVERNOR_SOURCE.to_owned()],
             timestamp: at,
             metadata: Map::from_iter([("summary".to_owned(), json!([summary]))]),
         }
@@ -123,9 +123,9 @@ impl PermissionDecision {
 }
 
 impl Feedback {
-    /// What a verdict says.
+    /// The feedback in a verdict.
     #[must_use]
-    pub fn of(verdict: &Verdict, at: OffsetDateTime) -> Self {
+    pub fn from_verdict(verdict: &Verdict, at: OffsetDateTime) -> Self {
         let word = verdict.decision.as_str();
         let summary = match &verdict.risk {
             Some(risk) => format!("{word}, with a risk score of {} ({})", risk.score, risk.level.as_str()),
@@ -138,7 +138,7 @@ impl Feedback {
             timestamp: at,
             summary: vec![summary],
             results: vec![FeedbackResult {
-                governor_id: BY_GOVERNOR.to_owned(),
+                governor_id: GOVERNOR_SOURCE.to_owned(),
                 status: word.to_ascii_lowercase(),
                 messages,
             }],

@@ -1,6 +1,7 @@
-//! The objects of A2A 0.3.0, as they are written and as the journal keeps them.
+//! The objects of A2A 0.3.0, as they are sent and as the journal stores them.
 //!
-//! What a client sends is never read by these derived readers, but by [`super::decode`].
+//! The derived readers are for the journal's own rows. Requests of clients are read by [`super::decode`], which
+//! reports a JSON Pointer and limits sizes.
 
 use crate::json::JsonText;
 use serde::de::Error as _;
@@ -11,73 +12,73 @@ use time::OffsetDateTime;
 /// Members that this door does not interpret.
 pub type Metadata = Map<String, Value>;
 
-/// Who said a message.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub enum MessageRole {
     /// The client.
     User,
     /// This executor.
     Agent,
 }
 
-/// A piece of a message or of an artifact.
+/// One part of a message or of an artifact.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Part {
     /// Text for people.
     Text {
-        /// The text.
+        /// The plain text.
         text: String,
-        /// What else was said of it.
+        /// Free-form metadata of the sender.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Metadata>,
     },
     /// A file.
     File {
-        /// The file.
-        file: File,
-        /// What else was said of it.
+        /// Name, media type and content.
+        file: FilePart,
+        /// Free-form metadata of the sender.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Metadata>,
     },
     /// JSON for programs.
     Data {
-        /// The object, as text.
+        /// A JSON object, as checked text.
         data: JsonText,
-        /// What else was said of it.
+        /// Free-form metadata of the sender.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         metadata: Option<Metadata>,
     },
 }
 
 impl Part {
-    /// Text.
+    /// A text part without metadata.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text { text: text.into(), metadata: None }
     }
 
-    /// An object.
+    /// A data part without metadata.
     #[must_use]
     pub fn data(data: Map<String, Value>) -> Self {
         Self::Data { data: Value::Object(data).into(), metadata: None }
     }
 }
 
-/// A part as it is read. A reader of tagged enums would make a tree of the data first.
+/// A part before its kind is checked. serde's reader of tagged enums would first build a tree of the data.
 #[derive(Deserialize)]
 struct ReadPart {
     kind: PartKind,
     text: Option<String>,
-    file: Option<File>,
+    file: Option<FilePart>,
     data: Option<JsonText>,
     metadata: Option<Metadata>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum PartKind {
+pub(super) enum PartKind {
     Text,
     File,
     Data,
@@ -95,80 +96,80 @@ impl<'de> Deserialize<'de> for Part {
     }
 }
 
-/// A file of a part.
+/// The file of a file part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct File {
-    /// Its name.
+pub struct FilePart {
+    /// The file name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its media type.
+    /// The media type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mime_type: Option<String>,
-    /// What it holds.
+    /// The bytes or their address.
     #[serde(flatten)]
     pub content: FileContent,
 }
 
-/// What a file holds, or where it is. Nothing is ever fetched.
+/// The content of a file, or its address, which is never fetched.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FileContent {
     /// Base64, with padding.
     Bytes(String),
-    /// A URI.
+    /// A URI, stored and returned verbatim.
     Uri(String),
 }
 
-/// A message.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename = "message", rename_all = "camelCase")]
 pub struct Message {
-    /// Who said it.
-    pub role: Role,
-    /// What it says: at least one part.
+    /// The author.
+    pub role: MessageRole,
+    /// The content: at least one part.
     pub parts: Vec<Part>,
-    /// The name that its author gave it.
+    /// The id that its author chose.
     pub message_id: String,
-    /// The conversation.
+    /// The id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_id: Option<String>,
-    /// The task that it is about.
+    /// The id of the task that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Other tasks that it speaks of.
+    /// Ids of other tasks that it refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reference_task_ids: Vec<String>,
-    /// The extensions that it uses. This door has none.
+    /// URIs of extensions. This door implements none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extensions: Vec<String>,
-    /// What else was said of it.
+    /// Free-form metadata of the sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// It was taken, and its guest does not run yet.
+pub enum TaskState {
+    /// Accepted; the guest has not started.
     Submitted,
-    /// Its guest runs.
+    /// The guest is running.
     Working,
-    /// It waits for a message, or for a person's permission.
+    /// Waiting for a message, or for a person's permission.
     InputRequired,
     /// The tool succeeded.
     Completed,
-    /// It was stopped.
+    /// The run was cancelled.
     Canceled,
     /// The tool failed, or a limit ended it.
     Failed,
-    /// It was refused before anything ran.
+    /// Rejected before the tool ran.
     Rejected,
 }
 
-impl State {
-    /// All of them.
+impl TaskState {
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Submitted,
         Self::Working,
@@ -193,7 +194,7 @@ impl State {
         }
     }
 
-    /// Whether a task stays there for good.
+    /// Returns `true` for a state that a task never leaves.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         match self {
@@ -202,7 +203,7 @@ impl State {
         }
     }
 
-    /// Whether nothing more happens unless somebody does something.
+    /// Returns `true` for a state that a task leaves only through a message or a decision, if at all.
     #[must_use]
     pub fn is_settled(self) -> bool {
         match self {
@@ -212,97 +213,97 @@ impl State {
     }
 }
 
-/// Where a task is, since when, and why.
+/// A task's state with its time and reason.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Status {
-    /// Where.
-    pub state: State,
-    /// Why, or what is asked for.
+pub struct TaskStatus {
+    /// The state.
+    pub state: TaskState,
+    /// The reason, or the input that is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Message>,
-    /// Since when.
+    /// The time of the change to this state.
     #[serde(with = "time::serde::rfc3339")]
     pub timestamp: OffsetDateTime,
 }
 
-/// Something that a tool made, or its result.
+/// An output of a tool, or its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Artifact {
-    /// Its name within the task.
+pub struct TaskArtifact {
+    /// An id that is unique within the task.
     pub artifact_id: String,
-    /// The tool's name for it.
+    /// The name that the tool gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it is made of.
+    /// The content.
     pub parts: Vec<Part>,
 }
 
-/// A task.
+/// One tool call with its messages and outputs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename = "task", rename_all = "camelCase")]
 pub struct Task {
-    /// Its name, which is also that of its intent.
+    /// The task's id, which is also its intent's.
     pub id: String,
-    /// The conversation.
+    /// The id of the conversation.
     pub context_id: String,
-    /// Where it is.
-    pub status: Status,
-    /// What was made.
+    /// The current status.
+    pub status: TaskStatus,
+    /// The outputs, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub artifacts: Vec<Artifact>,
-    /// What was said, oldest first.
+    pub artifacts: Vec<TaskArtifact>,
+    /// The messages, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Message>,
-    /// What else is known.
+    /// Measurements and refusal details, once there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Metadata>,
 }
 
-/// A task is somewhere else now.
+/// A change of a task's state.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename = "status-update", rename_all = "camelCase")]
 pub struct StatusUpdate {
-    /// The task.
+    /// The id of the task.
     pub task_id: String,
-    /// Its conversation.
+    /// The id of the task's conversation.
     pub context_id: String,
-    /// Where it is now.
-    pub status: Status,
-    /// Whether the stream ends with this.
+    /// The new status.
+    pub status: TaskStatus,
+    /// `true` for the last event of its stream.
     pub r#final: bool,
 }
 
-/// A task has made something.
+/// A new output of a task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename = "artifact-update", rename_all = "camelCase")]
 pub struct ArtifactUpdate {
-    /// The task.
+    /// The id of the task.
     pub task_id: String,
-    /// Its conversation.
+    /// The id of the task's conversation.
     pub context_id: String,
-    /// What it made, whole.
-    pub artifact: Artifact,
-    /// Whether it belongs behind what came before under the same name: never.
+    /// The complete output.
+    pub artifact: TaskArtifact,
+    /// Always `false`: artifacts are never sent in pieces.
     pub append: bool,
-    /// Whether nothing more of it comes: always.
+    /// Always `true`, for the same reason.
     pub last_chunk: bool,
 }
 
-/// One thing that a stream tells.
+/// One event of a stream.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Update {
-    /// The whole task, with which every stream begins.
+pub enum TaskUpdate {
+    /// The whole task, the first event of every stream.
     Task(Box<Task>),
-    /// It is somewhere else.
+    /// The task changed its state.
     Status(Box<StatusUpdate>),
-    /// It has made something.
+    /// The tool produced an artifact.
     Artifact(Box<ArtifactUpdate>),
 }
 
-impl Update {
-    /// Whether a stream ends with this.
+impl TaskUpdate {
+    /// Returns `true` for the last event of a stream.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {

@@ -1,7 +1,7 @@
-//! A2A 0.3.0, and the shapes and codes of A2A-ACP's document where those differ.
+//! A2A 0.3.0, and the shapes and codes of the A2A-ACP document where they differ.
 //!
-//! One task is one call of a tool. A call is a `data` part `{"tool": …, "arguments": {…}}`, or `metadata.tool` with
-//! a `data` part of arguments; a message without one leaves its task waiting for it.
+//! One task is one tool call. The call is a `data` part `{"tool": …, "arguments": {…}}`, or `metadata.tool`
+//! with a `data` part of arguments. A message without a call leaves its task in `input-required`.
 
 pub mod card;
 pub mod decode;
@@ -14,7 +14,7 @@ pub mod push;
 #[cfg(test)]
 mod tests;
 
-/// In whose shapes and codes the door answers. What it takes does not depend on it.
+/// The shapes and codes of the answers. Requests are accepted in both dialects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
     /// A2A 0.3.0.

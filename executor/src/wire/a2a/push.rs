@@ -1,8 +1,9 @@
-//! Webhooks: what a client asks to be told, and what it is told: the task (A2A 0.3.0, section 9.5), or the events of the
-//! A2A-ACP document.
+//! Webhooks: their configuration, and the posted bodies: the task (A2A 0.3.0, section 9.5), or the events of
+//! the A2A-ACP document.
 
-use super::message::{Artifact, FileContent, Part, State, Status, Task, Update};
+use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
 use super::{Dialect, encode};
+use crate::error_chain::BoxedError;
 use crate::fault::Fault;
 use crate::ident::AgentDid;
 use crate::wire::field::{Field, Object};
@@ -13,25 +14,25 @@ use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, Time};
 
-/// The most characters of a URL, and of a secret.
+/// The maximum length of a URL and of a secret, in bytes.
 const MAX_URL_BYTES: usize = 2048;
 
-/// What a client can be told.
+/// The events that a webhook can subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A task is in another state.
+    /// A task changed its state.
     StatusChange,
-    /// The executor said something.
+    /// The executor added a message.
     Message,
     /// A task waits for input.
     InputRequired,
-    /// A tool made something.
+    /// A tool produced an artifact.
     Artifact,
 }
 
 impl EventKind {
-    /// All of them, with their words on the wire.
+    /// All events with their names on the wire.
     pub const ALL: [(&'static str, Self); 4] = [
         ("status_change", Self::StatusChange),
         ("message", Self::Message),
@@ -39,7 +40,7 @@ impl EventKind {
         ("artifact", Self::Artifact),
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -51,52 +52,52 @@ impl EventKind {
     }
 }
 
-/// How a webhook is authenticated, beside its token.
+/// The authentication of posts to a webhook, beside its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authentication {
-    /// The schemes that it takes: `Bearer` or `Basic` is among them.
+    /// The accepted schemes; `Bearer` or `Basic` is among them.
     pub schemes: Vec<String>,
-    /// What stands behind the scheme.
+    /// The text after the scheme in `Authorization`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credentials: Option<String>,
 }
 
-/// What a client asks to be told, and where.
+/// One webhook of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PushConfig {
-    /// Its name within the task; empty until it has one.
+    /// The webhook's id within the task; empty until one is assigned.
     pub id: String,
-    /// Where to post.
+    /// The URL to post to.
     pub url: String,
-    /// Shown as `X-A2A-Notification-Token`, and as a bearer unless `authentication` says otherwise.
+    /// Sent as `X-A2A-Notification-Token`, and as a bearer token unless `authentication` has credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// How to authenticate.
+    /// The authentication, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authentication: Option<Authentication>,
-    /// Of what; `None` is everything.
+    /// The subscribed events; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled_events: Option<Vec<EventKind>>,
-    /// From when nothing is told, in UTC: `HH:MM`.
+    /// The start of the daily hours without posts, in UTC: `HH:MM`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_hours_start: Option<String>,
-    /// Until when.
+    /// The end of these hours; before the start if they cross midnight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_hours_end: Option<String>,
-    /// When it was set.
+    /// The time of registration.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
 
 impl PushConfig {
-    /// Whether it wants to be told of this now.
+    /// Returns `true` when the webhook subscribes to the event and `now` is outside its quiet hours.
     #[must_use]
-    pub fn wants(&self, event: EventKind, now: OffsetDateTime) -> bool {
+    pub fn accepts(&self, event: EventKind, now: OffsetDateTime) -> bool {
         let enabled = self.enabled_events.as_ref().is_none_or(|events| events.contains(&event));
         let hours = (self.quiet_hours_start.as_deref(), self.quiet_hours_end.as_deref());
         let quiet = match hours {
-            (Some(start), Some(end)) => match (hour(start), hour(end)) {
+            (Some(start), Some(end)) => match (parse_time_of_day(start), parse_time_of_day(end)) {
                 (Some(start), Some(end)) => is_between(now.time(), start, end),
                 (_, None) | (None, _) => false,
             },
@@ -105,7 +106,7 @@ impl PushConfig {
         enabled && !quiet
     }
 
-    /// The headers that a notice has.
+    /// The HTTP headers of each post, secrets included.
     #[must_use]
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let token = self.token.iter().map(|token| ("x-a2a-notification-token", token.clone()));
@@ -121,51 +122,59 @@ impl PushConfig {
     }
 }
 
-/// Whether a time lies in hours that may go over midnight.
 fn is_between(now: Time, start: Time, end: Time) -> bool {
     if start <= end { start <= now && now < end } else { now >= start || now < end }
 }
 
-/// `HH:MM`.
-fn hour(text: &str) -> Option<Time> {
+/// Parses `HH:MM`.
+fn parse_time_of_day(text: &str) -> Option<Time> {
     let (hours, minutes) = text.split_once(':').filter(|(hours, minutes)| {
         hours.len() == 2 && minutes.len() == 2 && text.bytes().all(|b| b.is_ascii_digit() || b == b':')
     })?;
     Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
 }
 
-/// One message to a webhook.
+/// One post to a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
-    /// The task and the configuration: what has one of these is told in order.
+pub struct PushNotification {
+    /// The ids of the task and of the webhook. Posts with equal ids are sent in order.
     pub of: (String, String),
-    /// Whose task it is.
+    /// The agent that owns the task.
     pub owner: AgentDid,
-    /// Where to post.
+    /// The URL to post to.
     pub url: String,
-    /// With these headers.
+    /// The HTTP headers.
     pub headers: Vec<(&'static str, String)>,
-    /// This JSON.
+    /// The JSON body.
     pub body: String,
 }
 
-/// Who posts notices.
-pub trait Webhooks: Send + Sync {
-    /// Whether anything could be posted to a URL.
-    ///
-    /// # Errors
-    /// Why not.
-    fn check(&self, url: &str) -> Result<(), String>;
-
-    /// Takes a notice, without waiting.
-    fn notify(&self, notice: Notice);
+/// The reason why a URL cannot receive posts. The text is for the caller that named the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is posted there ({reason}): `doors.a2a.webhook_domains` lists who is told")]
+pub struct WebhookUrlError {
+    /// The rule or limit that forbids it. Part of the sentence, so no `source`, which a chain would say again.
+    pub reason: BoxedError,
 }
 
-/// The posts for an update in A2A 0.3.0: the task as it is then, once, with the events that have happened. An artifact
-/// is posted with the next state, so that a tool with many of them does not post each task many times.
+/// A sender of webhook posts.
+pub trait Webhooks: Send + Sync {
+    /// Checks that posts to a URL are possible and allowed.
+    ///
+    /// # Errors
+    /// [`WebhookUrlError`] with the reason.
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError>;
+
+    /// Queues a post without blocking.
+    fn notify(&self, notice: PushNotification);
+}
+
+/// The posts for an update in A2A 0.3.0: the current task, once, with the events that occurred. An artifact is
+/// posted with the next state, because the task contains all artifacts: posting each would send a tool's
+/// thousand artifacts a thousand times.
 #[must_use]
-pub fn task_notices(update: &Update, before: State, task: &Task) -> Vec<(Vec<EventKind>, String)> {
-    if matches!(update, Update::Artifact(_)) {
+pub fn task_notices(update: &TaskUpdate, before: TaskState, task: &Task) -> Vec<(Vec<EventKind>, String)> {
+    if matches!(update, TaskUpdate::Artifact(_)) {
         return Vec::new();
     }
     let mut happened = events(update, before).into_iter().map(|(event, _)| event).collect::<Vec<_>>();
@@ -178,40 +187,40 @@ pub fn task_notices(update: &Update, before: State, task: &Task) -> Vec<(Vec<Eve
     vec![(happened, raw(task).get().to_owned())]
 }
 
-/// The posts for an update in the document's dialect: each event for itself.
+/// The posts for an update in the A2A-ACP dialect: one for each event.
 #[must_use]
 pub fn event_notices(
-    update: &Update,
-    before: State,
+    update: &TaskUpdate,
+    before: TaskState,
     task: &str,
     now: OffsetDateTime,
 ) -> Vec<(Vec<EventKind>, String)> {
     let events = events(update, before).into_iter();
-    events.map(|(event, data)| (vec![event], body(task, event, &data, now))).collect()
+    events.map(|(event, data)| (vec![event], event_body(task, event, &data, now))).collect()
 }
 
-/// The events of an update of a task that was in the state `before`.
-pub(super) fn events(update: &Update, before: State) -> Vec<(EventKind, Value)> {
+/// The events of an update of a task that was in state `before`.
+pub(super) fn events(update: &TaskUpdate, before: TaskState) -> Vec<(EventKind, Value)> {
     match update {
-        Update::Task(task) => status(&task.status, State::Submitted),
-        Update::Status(update) => status(&update.status, before),
-        Update::Artifact(update) => vec![(EventKind::Artifact, artifact(&update.artifact))],
+        TaskUpdate::Task(task) => status_events(&task.status, TaskState::Submitted),
+        TaskUpdate::Status(update) => status_events(&update.status, before),
+        TaskUpdate::Artifact(update) => vec![(EventKind::Artifact, artifact_data(&update.artifact))],
     }
 }
 
-fn status(status: &Status, before: State) -> Vec<(EventKind, Value)> {
-    let Status { state, message, timestamp: _ } = status;
+fn status_events(status: &TaskStatus, before: TaskState) -> Vec<(EventKind, Value)> {
+    let TaskStatus { state, message, timestamp: _ } = status;
     let mut events = Vec::new();
     if *state != before {
         let data = json!({ "old_state": before.as_str(), "new_state": state.as_str() });
         events.push((EventKind::StatusChange, data));
     }
-    // How far a tool is, only streams are told.
-    let said = message.as_ref().filter(|_| state.is_settled()).map(|message| words(&message.parts));
+    // Progress messages of a running tool are sent on streams only.
+    let said = message.as_ref().filter(|_| state.is_settled()).map(|message| joined_text(&message.parts));
     if let Some(said) = said.filter(|said| !said.is_empty()) {
         let data = json!({ "message_role": "assistant", "message_content": said });
         events.push((EventKind::Message, data));
-        if *state == State::InputRequired {
+        if *state == TaskState::InputRequired {
             let data = json!({ "prompt": said, "input_types": ["application/json", "text/plain"] });
             events.push((EventKind::InputRequired, data));
         }
@@ -219,7 +228,7 @@ fn status(status: &Status, before: State) -> Vec<(EventKind, Value)> {
     events
 }
 
-fn words(parts: &[Part]) -> String {
+fn joined_text(parts: &[Part]) -> String {
     let words = parts.iter().filter_map(|part| match part {
         Part::Text { text, metadata: _ } => Some(text.as_str()),
         Part::File { .. } | Part::Data { .. } => None,
@@ -227,11 +236,11 @@ fn words(parts: &[Part]) -> String {
     words.collect::<Vec<_>>().join("\n")
 }
 
-fn artifact(artifact: &Artifact) -> Value {
-    let Artifact { artifact_id, name, parts } = artifact;
+fn artifact_data(artifact: &TaskArtifact) -> Value {
+    let TaskArtifact { artifact_id, name, parts } = artifact;
     let (kind, size) = match parts.first() {
         Some(Part::File { file, metadata: _ }) => match &file.content {
-            // Of base64: four characters are three bytes.
+            // Four base64 characters encode three bytes.
             FileContent::Bytes(bytes) => {
                 let padding = bytes.bytes().rev().take_while(|byte| *byte == b'=').count();
                 ("file", (bytes.len() / 4 * 3).saturating_sub(padding))
@@ -249,41 +258,42 @@ fn artifact(artifact: &Artifact) -> Value {
     })
 }
 
-/// One event as it is posted.
-fn body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
+/// The posted JSON of one event.
+fn event_body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
     let timestamp = now.truncate_to_millisecond().format(&Rfc3339).unwrap_or_default();
     json!({ "event": event.as_str(), "task_id": task, "timestamp": timestamp, "data": data }).to_string()
 }
 
-/// The configuration of `tasks/pushNotificationConfig/set`: `pushNotificationConfig`, or `config`.
-pub(super) fn of_params(params: &mut Object<'_>) -> Result<PushConfig, Fault> {
+/// The webhook in params of `tasks/pushNotificationConfig/set`: `pushNotificationConfig`, or `config`.
+pub(super) fn decode_set_params(params: &mut Object<'_>) -> Result<PushConfig, Fault> {
     match (params.take("pushNotificationConfig")?, params.take("config")?) {
-        (Some(_), Some(alias)) => {
-            Err(alias.refused(&"says again what `pushNotificationConfig` says: send one"))
-        }
-        (Some(config), None) | (None, Some(config)) => self::config(config),
+        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfig`: send one of them")),
+        (Some(config), None) | (None, Some(config)) => decode_config(config),
         (None, None) => Err(Fault::invalid("/pushNotificationConfig", "`pushNotificationConfig` is missing")),
     }
 }
 
-/// A configuration. What it does not know could be a restriction that nobody would keep to.
-pub(super) fn config(field: Field<'_>) -> Result<PushConfig, Fault> {
+/// Decodes a webhook. Unknown members are rejected, because each could be a restriction that would not be enforced.
+pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
     let mut config = field.object()?;
-    let id = super::decode::maybe_name(&mut config, "id")?.unwrap_or_default();
-    let url = secret(&config.need("url")?)?;
-    let token = config.take_unless_null("token")?.map(|token| secret(&token)).transpose()?;
-    let authentication = config.take_unless_null("authentication")?.map(authentication).transpose()?;
+    let id = super::decode::optional_name(&mut config, "id")?.unwrap_or_default();
+    let url = decode_secret(&config.require("url")?)?;
+    let token = config.take_unless_null("token")?.map(|token| decode_secret(&token)).transpose()?;
+    let authentication = config.take_unless_null("authentication")?.map(decode_authentication).transpose()?;
     let events = config.take_unless_null("enabledEvents")?;
     let enabled_events = events
-        .map(|events| events.list()?.iter().map(|event| event.word(&EventKind::ALL)).collect())
+        .map(|events| events.list()?.iter().map(|event| event.enum_value(&EventKind::ALL)).collect())
         .transpose()?;
-    let (start, end) = (quiet(&mut config, "quietHoursStart")?, quiet(&mut config, "quietHoursEnd")?);
+    let (start, end) = (
+        decode_quiet_hour(&mut config, "quietHoursStart")?,
+        decode_quiet_hour(&mut config, "quietHoursEnd")?,
+    );
     if start.is_some() != end.is_some() {
         let message = "`quietHoursStart` and `quietHoursEnd` belong together";
         return Err(Fault::invalid("/pushNotificationConfig", message));
     }
     config.take("createdAt")?;
-    config.end()?;
+    config.finish()?;
     Ok(PushConfig {
         id,
         url,
@@ -296,16 +306,16 @@ pub(super) fn config(field: Field<'_>) -> Result<PushConfig, Fault> {
     })
 }
 
-fn quiet(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
-    let read = |text: &str| match hour(text) {
+fn decode_quiet_hour(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
+    let read = |text: &str| match parse_time_of_day(text) {
         Some(_) => Ok(text.to_owned()),
         None => Err("a time of day is `HH:MM`, in UTC"),
     };
-    config.take_unless_null(member)?.map(|field| field.parsed(read)).transpose()
+    config.take_unless_null(member)?.map(|field| field.parse_with(read)).transpose()
 }
 
-/// What goes into a header or a request line.
-fn secret(field: &Field<'_>) -> Result<String, Fault> {
+/// Accepts text that is safe in an HTTP header and a request line.
+fn decode_secret(field: &Field<'_>) -> Result<String, Fault> {
     let read = |text: &str| {
         let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
         if visible && !text.is_empty() && text.len() <= MAX_URL_BYTES {
@@ -314,27 +324,27 @@ fn secret(field: &Field<'_>) -> Result<String, Fault> {
             Err(format!("must be 1 to {MAX_URL_BYTES} visible characters of ASCII"))
         }
     };
-    field.parsed(read)
+    field.parse_with(read)
 }
 
-fn authentication(field: Field<'_>) -> Result<Authentication, Fault> {
+fn decode_authentication(field: Field<'_>) -> Result<Authentication, Fault> {
     let mut authentication = field.object()?;
-    let schemes = authentication.need("schemes")?;
+    let schemes = authentication.require("schemes")?;
     let at = schemes.pointer().to_owned();
-    let schemes = schemes.texts()?;
+    let schemes = schemes.strings()?;
     let known = |scheme: &String| ["bearer", "basic"].contains(&scheme.to_ascii_lowercase().as_str());
     if !schemes.iter().any(known) {
-        return Err(Fault::invalid(at, "`schemes` has to have `Bearer` or `Basic`"));
+        return Err(Fault::invalid(at, "`schemes` must include `Bearer` or `Basic`"));
     }
     let credentials = authentication.take_unless_null("credentials")?;
-    Ok(Authentication { schemes, credentials: credentials.map(|field| secret(&field)).transpose()? })
+    Ok(Authentication { schemes, credentials: credentials.map(|field| decode_secret(&field)).transpose()? })
 }
 
-/// The answer to `set`.
+/// The response to `set`.
 #[must_use]
 pub fn set_response(id: &Id, task: &str, config: &PushConfig, dialect: Dialect) -> String {
     match dialect {
-        Dialect::A2a => encode::response(id, &of_task(task, config)),
+        Dialect::A2a => encode::response(id, &task_config(task, config)),
         Dialect::Acp => {
             let created = config.created_at.format(&Rfc3339).unwrap_or_default();
             encode::response(id, &json!({ "id": config.id, "status": "active", "createdAt": created }))
@@ -342,26 +352,26 @@ pub fn set_response(id: &Id, task: &str, config: &PushConfig, dialect: Dialect) 
     }
 }
 
-/// The answer to `get`.
+/// The response to `get`.
 #[must_use]
 pub fn get_response(id: &Id, task: &str, config: &PushConfig) -> String {
-    encode::response(id, &of_task(task, config))
+    encode::response(id, &task_config(task, config))
 }
 
-/// The answer to `list`.
+/// The response to `list`.
 #[must_use]
 pub fn list_response(id: &Id, task: &str, configs: &[PushConfig]) -> String {
-    let listed = configs.iter().map(|config| of_task(task, config)).collect::<Vec<_>>();
+    let listed = configs.iter().map(|config| task_config(task, config)).collect::<Vec<_>>();
     encode::response(id, &listed)
 }
 
-/// The answer to `delete`.
+/// The response to `delete`.
 #[must_use]
 pub fn delete_response(id: &Id) -> String {
     encode::response(id, &Value::Null)
 }
 
-fn of_task(task: &str, config: &PushConfig) -> Value {
+fn task_config(task: &str, config: &PushConfig) -> Value {
     json!({ "taskId": task, "pushNotificationConfig": config })
 }
 
@@ -381,8 +391,8 @@ mod tests {
             created_at: OffsetDateTime::UNIX_EPOCH,
         };
         let now = OffsetDateTime::UNIX_EPOCH.replace_time(now);
-        assert!(!config.wants(EventKind::Artifact, now), "not asked for");
-        !config.wants(EventKind::Message, now)
+        assert!(!config.accepts(EventKind::Artifact, now), "not asked for");
+        !config.accepts(EventKind::Message, now)
     }
 
     #[test]
@@ -398,7 +408,7 @@ mod tests {
         }
         assert!(!quiet("12:00", "12:00", at(12, 0)), "no time at all");
         for bad in ["24:00", "8:00", "08:60", "0800", "", "08:0x", "+8:00", "08:00:00"] {
-            assert_eq!(hour(bad), None, "{bad}");
+            assert_eq!(parse_time_of_day(bad), None, "{bad}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What is read, what is written, and the table of codes.
+//! Decoding, encoding, and the table of error codes.
 
-use super::decode::{self, Malformed, Request};
+use super::decode::{self, A2aDecodeError, Request};
 use super::fault::{self, Problem};
-use super::message::{File, FileContent, Message, Part, Role, State, Status, Task};
+use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
 use super::{Dialect, card, encode};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
@@ -26,7 +26,7 @@ fn send(parts: &Value) -> Value {
     json!({ "message": { "role": "user", "messageId": "m", "parts": parts } })
 }
 
-fn sent(params: &Value) -> decode::Sent {
+fn sent(params: &Value) -> decode::SendParams {
     let Request::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
     *sent
 }
@@ -49,7 +49,7 @@ fn map() -> impl Strategy<Value = Map<String, Value>> {
             vec((".{0,6}", inner), 0..3).prop_map(|members| Value::Object(members.into_iter().collect())),
         ]
     });
-    // Without the members that make a call of it.
+    // A data part without the members of a call.
     vec(("x.{0,6}", value), 0..4).prop_map(|members| members.into_iter().collect())
 }
 
@@ -62,7 +62,7 @@ fn part() -> impl Strategy<Value = Part> {
         vec(any::<u8>(), 0..20).prop_map(|bytes| FileContent::Bytes(STANDARD.encode(bytes))),
         ".{0,20}".prop_map(FileContent::Uri),
     ];
-    let file = (of(name()), of(name()), content).prop_map(|(name, mime_type, content)| File {
+    let file = (of(name()), of(name()), content).prop_map(|(name, mime_type, content)| FilePart {
         name,
         mime_type,
         content,
@@ -80,7 +80,7 @@ fn message() -> impl Strategy<Value = Message> {
     let lists = (vec(".{0,8}", 0..3), vec(".{0,8}", 0..3));
     (vec(part(), 1..4), names, lists, of(map())).prop_map(
         |(parts, (message_id, context_id, task_id), (reference_task_ids, extensions), metadata)| Message {
-            role: Role::User,
+            role: MessageRole::User,
             parts,
             message_id,
             context_id,
@@ -98,7 +98,7 @@ proptest! {
         let read = sent(&json!({ "message": message }));
         prop_assert_eq!(&read.message, &message);
         prop_assert_eq!(read.call, None);
-        // And without the `kind` that the document leaves out.
+        // Messages of the A2A-ACP document have no `kind`.
         let mut bare = json!(message);
         bare.as_object_mut().unwrap().remove("kind");
         prop_assert_eq!(sent(&json!({ "message": bare })).message, message);
@@ -108,8 +108,8 @@ proptest! {
     fn a_task_comes_back_from_the_journal_as_it_went_in(
         history in vec(message(), 0..4), state in 0..7_usize, metadata in of(map())
     ) {
-        let status = Status {
-            state: State::ALL[state],
+        let status = TaskStatus {
+            state: TaskState::ALL[state],
             message: history.first().cloned(),
             timestamp: OffsetDateTime::UNIX_EPOCH,
         };
@@ -132,12 +132,12 @@ fn a_call_is_a_data_part_or_metadata_beside_one() {
     assert_eq!((plain.tool.as_str(), &Value::from(plain.arguments.clone())), ("read_file", &arguments));
     assert_eq!(plain.at_most, Timeout::from_millis(5).ok());
     assert_eq!(plain.arguments_at, "/message/parts/1/data/arguments");
-    let placed = plain.placed(Fault::invalid("/arguments/path", "x"));
+    let placed = plain.relocate_fault(Fault::invalid("/arguments/path", "x"));
     assert!(matches!(placed, Fault::InvalidParams { pointer, .. } if pointer.ends_with("/arguments/path")));
 
     let bare = call(&send(&json!([{ "kind": "data", "data": { "tool": "t" } }]))).unwrap();
     assert!(bare.arguments.is_empty());
-    // As the document wraps data.
+    // The wrapper of the A2A-ACP document.
     let wrapped =
         json!({ "content": { "tool": "t", "arguments": arguments }, "mimeType": "application/json" });
     let wrapped = call(&send(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();
@@ -246,7 +246,7 @@ fn what_is_wrong_is_named_with_its_place() {
 #[test]
 fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     let id = |text: &str| match decode::request(text) {
-        Ok((id, _)) | Err(Malformed { id, .. }) => id.as_json().to_owned(),
+        Ok((id, _)) | Err(A2aDecodeError { id, .. }) => id.as_json().to_owned(),
     };
     let get = |id: &str| format!(r#"{{"jsonrpc":"2.0","method":"tasks/get","params":{{"id":"t"}}{id}}}"#);
     assert_eq!(id(&get("")), "null");
@@ -256,7 +256,7 @@ fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     for broken in ["1.5", "1e3", "true", "{}"] {
         let text = get(&format!(r#","id":{broken}"#));
         assert!(
-            matches!(decode::request(&text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(&text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{text}"
         );
         assert_eq!(id(&text), "null", "{text}");
@@ -264,18 +264,18 @@ fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
     let one = get(r#","id":1"#);
     for batch in ["[]".to_owned(), format!("[{one}]"), format!("[{one},{one}]"), "[1]".to_owned()] {
         assert!(
-            matches!(decode::request(&batch), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(&batch), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{batch}"
         );
     }
     for text in ["1", r#"{"jsonrpc":"3.0","method":"tasks/get","id":1}"#, r#"{"method":"tasks/get"}"#] {
         assert!(
-            matches!(decode::request(text), Err(Malformed { fault: Fault::InvalidRequest(_), .. })),
+            matches!(decode::request(text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
             "{text}"
         );
     }
     let list = r#"{"jsonrpc":"2.0","method":"tasks/get","params":["t"],"id":1}"#;
-    assert!(matches!(decode::request(list), Err(Malformed { fault: Fault::InvalidParams { .. }, .. })));
+    assert!(matches!(decode::request(list), Err(A2aDecodeError { fault: Fault::InvalidParams { .. }, .. })));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn every_problem_has_its_code_in_both_dialects() {
     for (problem, a2a, acp) in [
         (Problem::TaskNotFound, -32001, -32000),
         (Problem::ContextMismatch, -32602, -32001),
-        (Problem::NotCancelable(State::Completed), -32002, -32602),
+        (Problem::NotCancelable(TaskState::Completed), -32002, -32602),
         (Problem::TakesNoMessage(text()), -32602, -32602),
         (Problem::PushUnsupported, -32003, -32601),
         (Problem::PushNotFound, -32602, -32602),
@@ -308,9 +308,9 @@ fn every_problem_has_its_code_in_both_dialects() {
         (Fault::Internal("/home/secret".into()).into(), -32603, -32603),
     ] {
         for (dialect, code) in [(Dialect::A2a, a2a), (Dialect::Acp, acp)] {
-            let failure = fault::of(&problem, dialect);
+            let failure = fault::to_error(&problem, dialect);
             assert_eq!(failure.code, code, "{problem:?} {dialect:?}");
-            let text = failure.response(&Id::text("i"), dialect);
+            let text = failure.response(&Id::from_text("i"), dialect);
             assert!(!text.contains("secret"), "{text}");
             let response: Value = serde_json::from_str(&text).unwrap();
             assert_eq!((&response["id"], &response["error"]["code"]), (&json!("i"), &json!(code)));
@@ -323,10 +323,14 @@ fn every_problem_has_its_code_in_both_dialects() {
 
 #[test]
 fn the_document_has_no_kind_on_tasks_and_messages_but_on_parts() {
-    let message =
-        |id: &str| encode::said(id, "c", vec![Part::data(Map::from_iter([("kind".into(), 1.into())]))]);
-    let status =
-        Status { state: State::Failed, message: Some(message("a")), timestamp: OffsetDateTime::UNIX_EPOCH };
+    let message = |id: &str| {
+        encode::agent_message(id, "c", vec![Part::data(Map::from_iter([("kind".into(), 1.into())]))])
+    };
+    let status = TaskStatus {
+        state: TaskState::Failed,
+        message: Some(message("a")),
+        timestamp: OffsetDateTime::UNIX_EPOCH,
+    };
     let history = vec![message("b"), message("c")];
     let task = Task {
         id: "t".into(),
@@ -363,14 +367,14 @@ fn what_a_tool_made_is_a_file_with_its_bytes_and_its_media_type() {
     assert_eq!(artifact["artifactId"], "artifact-2");
     let file = json!({ "name": "plot.png", "mimeType": "image/png", "bytes": "AQIDBA==" });
     assert_eq!(artifact["parts"], json!([{ "kind": "file", "file": file }]));
-    let update = super::message::Update::Artifact(Box::new(super::message::ArtifactUpdate {
+    let update = super::message::TaskUpdate::Artifact(Box::new(super::message::ArtifactUpdate {
         task_id: "t".into(),
         context_id: "c".into(),
         artifact: encode::artifact(&made, 0),
         append: false,
         last_chunk: true,
     }));
-    let events = super::push::events(&update, State::Working);
+    let events = super::push::events(&update, TaskState::Working);
     let told = json!({ "artifact_type": "file", "artifact_name": "plot.png", "artifact_size": 4 });
     assert_eq!(events, [(super::push::EventKind::Artifact, told)]);
 }
@@ -386,17 +390,21 @@ fn the_card_claims_what_there_is() {
         arguments_schema: json!({ "type": "object" }),
         capabilities: Declared { network: true, ..Declared::default() },
     };
-    let place =
-        |asks| card::Place { url: "http://localhost:1/a2a/rpc".into(), asks, jwts: false, pushes: false };
-    let open = card::public(&place(false), std::slice::from_ref(&tool));
+    let place = |asks| card::CardSettings {
+        url: "http://localhost:1/a2a/rpc".into(),
+        requires_auth: asks,
+        accepts_jwts: false,
+        supports_push: false,
+    };
+    let open = card::public_card(&place(false), std::slice::from_ref(&tool));
     assert_eq!(open.get("securitySchemes"), None);
     assert_eq!(open["skills"][0]["tags"], json!(["tool", "network"]));
     assert_eq!(open["skills"][0].get("argumentsSchema"), None, "for those who are known");
-    let asks = card::extended(&place(true), &[tool], Dialect::A2a);
+    let asks = card::extended_card(&place(true), &[tool], Dialect::A2a);
     assert_eq!(asks["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
     assert_eq!(asks["skills"][0]["argumentsSchema"], json!({ "type": "object" }));
     assert_eq!(asks["securitySchemes"].get("jwt"), None, "nobody's are taken");
-    let jwts = card::public(&card::Place { jwts: true, ..place(true) }, &[]);
+    let jwts = card::public_card(&card::CardSettings { accepts_jwts: true, ..place(true) }, &[]);
     assert_eq!(jwts["securitySchemes"]["jwt"]["bearerFormat"], "JWT");
     assert_eq!(jwts["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
 }

@@ -1,38 +1,38 @@
-//! Lines of an agent as messages. Each line has passed the strict reader.
+//! Decoder for lines of an agent, each of which has passed the strict reader.
 
-use super::fault::{self, Code, Failure};
+use super::fault::{self, A2eError, Code};
 use super::{CAPABILITIES, VERSION};
 use crate::fault::Fault;
 use crate::ident::{IntentId, excerpt};
-use crate::quantity::{OutOfRange, Timeout};
+use crate::quantity::{OutOfRangeError, Timeout};
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
-/// The most bytes of a message's id.
+/// The maximum length of a message id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
-/// The most capabilities that a handshake asks for.
+/// The maximum number of capabilities in a handshake.
 const MAX_CAPABILITIES: u64 = 64;
-/// The most bytes of a correlation id.
+/// The maximum length of a correlation id, in bytes.
 const MAX_CORRELATION_BYTES: u64 = 256;
-/// How long a call runs at most when it does not say, in seconds.
+/// The default timeout of a call, in seconds.
 const DEFAULT_TIMEOUT: u64 = 30;
-/// How long a shutdown waits for calls when it does not say, in seconds.
+/// The default time that a shutdown waits for calls, in seconds.
 const DEFAULT_DRAIN: u64 = 10;
-/// The longest that it waits.
+/// The maximum time that a shutdown waits for calls, in seconds.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
-/// A message of an agent.
+/// A decoded message of an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message {
-    /// Its id, with which it is answered.
+pub struct AgentMessage {
+    /// The id, which answers repeat as `req_id`.
     pub id: String,
-    /// What it says.
-    pub body: Body,
+    /// The content.
+    pub body: MessageBody,
 }
 
-/// What a message of an agent says.
+/// The content of a message, one variant for each type.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Body {
+pub enum MessageBody {
     /// `handshake/req`
     Handshake(Handshake),
     /// `tool/list/req`
@@ -41,80 +41,79 @@ pub enum Body {
     ToolCall(ToolCall),
     /// `ping`
     Ping,
-    /// `shutdown`: how long calls may still run.
+    /// `shutdown`, with the time for calls to finish.
     Shutdown(Timeout),
-    /// Another type: of the capability that it is of, when it is one of the protocol's.
+    /// A type that this executor does not implement.
     Other {
-        /// The type.
+        /// The type, verbatim.
         kind: String,
-        /// The capability.
+        /// The capability that it belongs to, if it is one of the protocol's.
         capability: Option<&'static str>,
     },
 }
 
-/// Who begins a session, and for what.
+/// `handshake/req`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Handshake {
-    /// The agent, by whatever name; empty when it names none.
+    /// The agent's name, not yet checked; empty if absent.
     pub agent_id: String,
-    /// The capabilities that it asks for.
+    /// The requested capabilities.
     pub agent_caps: Vec<String>,
-    /// What it shows to say who it is; empty when it shows nothing.
+    /// The token; empty if absent.
     pub auth_token: String,
 }
 
-/// Which tools are asked for. What is empty restricts nothing.
+/// `tool/list/req`. Empty members restrict nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolFilter {
     /// A contract: `command` or `typed`.
     pub kind: String,
-    /// All of these.
+    /// Tags, all of which a tool must have.
     pub tags: Vec<String>,
-    /// Words of the name, the description or a tag, in either case.
+    /// A substring of the name, the description or a tag, case-insensitive.
     pub query: String,
 }
 
-/// A tool to run.
+/// `tool/call/req`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
-    /// The intent that the message's id is, when it is a UUID.
+    /// The message id as an intent id, if it is a UUID.
     pub intent: Option<IntentId>,
-    /// The session that it says it is in; empty when it does not say.
+    /// The session id; empty if absent.
     pub session_id: String,
-    /// The tool, by whatever name.
+    /// The name of the tool, not yet checked.
     pub tool_name: String,
-    /// Its arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// What the agent ties it to.
+    /// An id of the agent's own, for the governor's context.
     pub correlation_id: String,
-    /// Whether events are wanted as they come.
+    /// `true` to receive events while the tool runs.
     pub streaming: bool,
-    /// The longest run.
+    /// The caller's own limit on the run time.
     pub timeout: Timeout,
 }
 
-/// A line that is no message for this door.
+/// A line that is not a valid message.
 #[derive(Debug, PartialEq)]
-pub enum Malformed {
-    /// It is answered.
+pub enum A2eDecodeError {
+    /// A line that gets an `error`.
     Refused {
-        /// The id, as far as it could be read.
+        /// The id, if it was readable.
         id: Option<String>,
-        /// Whether it began a handshake, whose answer says that the version is another.
+        /// `true` for a handshake of another version, which is answered by `handshake/resp`.
         handshake: bool,
-        /// What is wrong.
-        failure: Box<Failure>,
+        /// The error to send.
+        failure: Box<A2eError>,
     },
-    /// There is nobody to answer, or an answer would answer an answer.
+    /// A line without an answer: it has no id to answer to, or is an answer itself.
     Ignored {
-        /// The type, cut.
+        /// An excerpt of the type.
         kind: String,
     },
 }
 
-/// The types that are read here.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum RequestType {
     Handshake,
     ToolList,
     ToolCall,
@@ -122,8 +121,8 @@ enum Kind {
     Shutdown,
 }
 
-impl Kind {
-    fn of(word: &str) -> Option<Self> {
+impl RequestType {
+    fn from_name(word: &str) -> Option<Self> {
         Some(match word {
             "handshake/req" => Self::Handshake,
             "tool/list/req" => Self::ToolList,
@@ -135,12 +134,12 @@ impl Kind {
     }
 }
 
-/// Reads a message.
+/// Decodes one line.
 ///
 /// # Errors
-/// [`Malformed`] says whether, and how, it is answered.
-pub fn message(text: &str) -> Result<Message, Malformed> {
-    let refused = |id: Option<&str>, handshake, failure| Malformed::Refused {
+/// [`A2eDecodeError`], which determines the answer, if any.
+pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
+    let refused = |id: Option<&str>, handshake, failure| A2eDecodeError::Refused {
         id: id.map(str::to_owned),
         handshake,
         failure: Box::new(failure),
@@ -148,126 +147,128 @@ pub fn message(text: &str) -> Result<Message, Malformed> {
     let frame = |text| {
         let line = Field::root(text)?;
         if !line.is_object() {
-            return Err(Fault::InvalidRequest("a message is one object on one line".to_owned()));
+            return Err(Fault::InvalidRequest("a message must be one object on one line".to_owned()));
         }
         line.object()
     };
-    let mut members = frame(text).map_err(|fault| refused(None, false, fault::of(&fault)))?;
-    let id = id(&mut members);
+    let mut members = frame(text).map_err(|fault| refused(None, false, fault::to_error(&fault)))?;
+    let id = take_id(&mut members);
     let known = id.as_ref().ok().map(String::as_str);
-    let word = kind(&mut members).map_err(|fault| refused(known, false, fault::of(&fault)))?;
-    let kind = Kind::of(&word);
+    let word = take_type(&mut members).map_err(|fault| refused(known, false, fault::to_error(&fault)))?;
+    let kind = RequestType::from_name(&word);
     let id = match (id, kind) {
         (Ok(id), _) => id,
-        (Err(fault), Some(_)) => return Err(refused(None, false, fault::of(&fault))),
-        (Err(_), None) => return Err(Malformed::Ignored { kind: excerpt(&word) }),
+        (Err(fault), Some(_)) => return Err(refused(None, false, fault::to_error(&fault))),
+        (Err(_), None) => return Err(A2eDecodeError::Ignored { kind: excerpt(&word) }),
     };
     if matches!(word.as_str(), "error" | "pong") {
-        return Err(Malformed::Ignored { kind: word });
+        return Err(A2eDecodeError::Ignored { kind: word });
     }
-    let refused = |failure: Failure| {
-        let handshake = kind == Some(Kind::Handshake) && failure.code == Code::VersionMismatch;
+    let refused = |failure: A2eError| {
+        let handshake = kind == Some(RequestType::Handshake) && failure.code == Code::VersionMismatch;
         refused(Some(&id), handshake, failure)
     };
-    version(&mut members).map_err(refused)?;
+    check_version(&mut members).map_err(refused)?;
     let body = match kind {
-        Some(kind) => body(kind, members, &id).map_err(|fault| refused(fault::of(&fault)))?,
+        Some(kind) => decode_body(kind, members, &id).map_err(|fault| refused(fault::to_error(&fault)))?,
         None => {
             let space = word.split('/').next().unwrap_or_default();
             let found = CAPABILITIES.iter().find(|(of, _)| word.contains('/') && *of == space);
-            Body::Other { capability: found.map(|(_, capability)| *capability), kind: word }
+            MessageBody::Other { capability: found.map(|(_, capability)| *capability), kind: word }
         }
     };
-    Ok(Message { id, body })
+    Ok(AgentMessage { id, body })
 }
 
-fn id(members: &mut Object<'_>) -> Result<String, Fault> {
-    let field = members.need("id")?;
-    let id = field.text()?;
+fn take_id(members: &mut Object<'_>) -> Result<String, Fault> {
+    let field = members.require("id")?;
+    let id = field.string()?;
     if id.is_empty() || id.len() > MAX_ID_BYTES || id.chars().any(char::is_control) {
-        return Err(field.must_be(&format!("a string of 1 to {MAX_ID_BYTES} bytes")));
+        return Err(field.expected_error(&format!("a string of 1 to {MAX_ID_BYTES} bytes")));
     }
     Ok(id)
 }
 
-fn kind(members: &mut Object<'_>) -> Result<String, Fault> {
-    let kind = members.take("type")?.map(|field| field.text());
-    let no_type = || Fault::InvalidRequest("`type` has to be a string such as \"tool/call/req\"".to_owned());
+fn take_type(members: &mut Object<'_>) -> Result<String, Fault> {
+    let kind = members.take("type")?.map(|field| field.string());
+    let no_type = || Fault::InvalidRequest("`type` must be a string such as \"tool/call/req\"".to_owned());
     kind.ok_or_else(no_type)?.map_err(|_| no_type())
 }
 
-/// Each that is there has to be the version of this door, and one has to be.
-fn version(members: &mut Object<'_>) -> Result<(), Failure> {
+/// Checks `a2e` and `version`: at least one is present, and both name this version.
+fn check_version(members: &mut Object<'_>) -> Result<(), A2eError> {
     let mut said = Vec::new();
     for name in ["a2e", "version"] {
-        let field = members.take(name).map_err(|fault| fault::of(&fault))?;
+        let field = members.take(name).map_err(|fault| fault::to_error(&fault))?;
         said.extend(field.map(|field| (name, field)));
     }
     if said.is_empty() {
-        return Err(fault::of(&Fault::invalid("/a2e", "`a2e` is missing")));
+        return Err(fault::to_error(&Fault::invalid("/a2e", "`a2e` is missing")));
     }
     for (name, field) in said {
-        if !field.text().is_ok_and(|said| said == VERSION) {
+        if !field.string().is_ok_and(|said| said == VERSION) {
             let shown = excerpt(field.raw().get());
-            let message = format!("`{name}` is `{shown}`, and this is A2E {VERSION}");
-            return Err(Failure::new(Code::VersionMismatch, message));
+            let message = format!("`{name}` is `{shown}`, but this executor speaks A2E {VERSION}");
+            return Err(A2eError::new(Code::VersionMismatch, message));
         }
     }
     Ok(())
 }
 
-fn body(kind: Kind, mut members: Object<'_>, id: &str) -> Result<Body, Fault> {
-    members.need("ts")?.number(0.0, f64::MAX)?;
+fn decode_body(kind: RequestType, mut members: Object<'_>, id: &str) -> Result<MessageBody, Fault> {
+    members.require("ts")?.number(0.0, f64::MAX)?;
     Ok(match kind {
-        Kind::Ping => Body::Ping,
-        Kind::Shutdown => Body::Shutdown(seconds(&mut members, DEFAULT_DRAIN, MAX_DRAIN_SECONDS)?),
-        Kind::Handshake => Body::Handshake(handshake(members)?),
-        Kind::ToolList => Body::ToolList(filter(members)?),
-        Kind::ToolCall => Body::ToolCall(call(members, id)?),
+        RequestType::Ping => MessageBody::Ping,
+        RequestType::Shutdown => {
+            MessageBody::Shutdown(optional_timeout(&mut members, DEFAULT_DRAIN, MAX_DRAIN_SECONDS)?)
+        }
+        RequestType::Handshake => MessageBody::Handshake(decode_handshake(members)?),
+        RequestType::ToolList => MessageBody::ToolList(decode_filter(members)?),
+        RequestType::ToolCall => MessageBody::ToolCall(decode_call(members, id)?),
     })
 }
 
-fn handshake(mut members: Object<'_>) -> Result<Handshake, Fault> {
-    let agent_id = text(&mut members, "agent_id")?;
-    let agent_caps = members.need("agent_caps")?;
+fn decode_handshake(mut members: Object<'_>) -> Result<Handshake, Fault> {
+    let agent_id = optional_text(&mut members, "agent_id")?;
+    let agent_caps = members.require("agent_caps")?;
     let pointer = agent_caps.pointer().to_owned();
-    let agent_caps = agent_caps.texts()?;
+    let agent_caps = agent_caps.strings()?;
     if u64::try_from(agent_caps.len()).is_ok_and(|count| count > MAX_CAPABILITIES) {
         return Err(Fault::invalid(pointer, format!("`agent_caps` has more than {MAX_CAPABILITIES} names")));
     }
-    Ok(Handshake { agent_id, agent_caps, auth_token: text(&mut members, "auth_token")? })
+    Ok(Handshake { agent_id, agent_caps, auth_token: optional_text(&mut members, "auth_token")? })
 }
 
-fn filter(mut members: Object<'_>) -> Result<ToolFilter, Fault> {
-    let kind = text(&mut members, "filter_kind")?;
-    let tags = members.take("filter_tags")?.map(Field::texts).transpose()?.unwrap_or_default();
-    let query = text(&mut members, "query")?;
-    // No tool of this executor is deferred.
-    flag(&mut members, "include_deferred")?;
+fn decode_filter(mut members: Object<'_>) -> Result<ToolFilter, Fault> {
+    let kind = optional_text(&mut members, "filter_kind")?;
+    let tags = members.take("filter_tags")?.map(Field::strings).transpose()?.unwrap_or_default();
+    let query = optional_text(&mut members, "query")?;
+    // No tool of this executor is deferred, so the flag is checked and has no effect.
+    optional_flag(&mut members, "include_deferred")?;
     Ok(ToolFilter { kind, tags, query })
 }
 
-fn call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
+fn decode_call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
     let correlation = members.take("correlation_id")?;
-    let correlation_id = correlation.as_ref().map(Field::text).transpose()?.unwrap_or_default();
+    let correlation_id = correlation.as_ref().map(Field::string).transpose()?.unwrap_or_default();
     if let (Some(field), Ok(bytes)) = (&correlation, u64::try_from(correlation_id.len()))
         && bytes > MAX_CORRELATION_BYTES
     {
-        return Err(field.must_be(&format!("a string of at most {MAX_CORRELATION_BYTES} bytes")));
+        return Err(field.expected_error(&format!("a string of at most {MAX_CORRELATION_BYTES} bytes")));
     }
     Ok(ToolCall {
-        intent: intent(id),
-        session_id: text(&mut members, "session_id")?,
-        tool_name: members.need("tool_name")?.text()?,
-        arguments: members.need("arguments")?.map()?,
+        intent: parse_intent_id(id),
+        session_id: optional_text(&mut members, "session_id")?,
+        tool_name: members.require("tool_name")?.string()?,
+        arguments: members.require("arguments")?.map()?,
         correlation_id,
-        streaming: flag(&mut members, "streaming")?,
-        timeout: seconds(&mut members, DEFAULT_TIMEOUT, Timeout::MAX_SECONDS)?,
+        streaming: optional_flag(&mut members, "streaming")?,
+        timeout: optional_timeout(&mut members, DEFAULT_TIMEOUT, Timeout::MAX_SECONDS)?,
     })
 }
 
-/// The intent that an id names: a UUID, in hexadecimal digits as the protocol writes it or with hyphens.
-fn intent(id: &str) -> Option<IntentId> {
+/// Parses a UUID in 32 hexadecimal digits, as the protocol writes it, or with hyphens.
+fn parse_intent_id(id: &str) -> Option<IntentId> {
     if id.len() != 32 {
         return IntentId::parse(id).ok();
     }
@@ -276,18 +277,18 @@ fn intent(id: &str) -> Option<IntentId> {
     IntentId::parse(&parts.join("-")).ok()
 }
 
-fn text(members: &mut Object<'_>, name: &str) -> Result<String, Fault> {
-    members.take(name)?.map_or(Ok(String::new()), |field| field.text())
+fn optional_text(members: &mut Object<'_>, name: &str) -> Result<String, Fault> {
+    members.take(name)?.map_or(Ok(String::new()), |field| field.string())
 }
 
-fn flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
+fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
     members.take(name)?.map_or(Ok(false), |field| field.boolean())
 }
 
-fn seconds(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
+fn optional_timeout(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRange { least: 1, most });
+            return Err(OutOfRangeError { least: 1, most });
         }
         Timeout::from_seconds(seconds)
     };

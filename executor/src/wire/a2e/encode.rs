@@ -1,12 +1,13 @@
-//! Messages of this door, each one line without its end. The time is given: nothing here reads a clock.
+//! Encoder of this door's messages, each one line without its terminator. Times are parameters: this module
+//! reads no clock.
 
 use super::decode::ToolFilter;
-use super::fault::{self, Failure};
+use super::fault::{self, A2eError};
 use super::message::{
-    Capability, Envelope, Error, HandshakeResponse, Pong, ToolCallResponse, ToolEvent, ToolListResponse,
-    ToolResult,
+    CapabilityEntry, Envelope, ErrorBody, HandshakeResponse, Pong, ToolCallResponse, ToolEvent,
+    ToolListResponse, ToolResult,
 };
-use super::{CAPABILITIES, TOOLS, VERSION, means_tools, tools};
+use super::{CAPABILITIES, TOOLS, VERSION, is_tools_capability, tools};
 use crate::ident::IntentId;
 use crate::outcome::{Artifact, End, LogLine, Output, Progress, Receipt};
 use crate::tool::Descriptor;
@@ -17,24 +18,24 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The most bytes of an artifact in one event.
+/// The maximum number of bytes of an artifact in one event, before base64.
 pub const MAX_CHUNK_BYTES: usize = 192 << 10;
 
-/// Why a handshake is refused.
+/// The reason for the rejection of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// Nobody is known by the token, or its bearer does not speak for the agent.
+pub enum RejectReason {
+    /// The token is not valid, or its caller may not act as the agent.
     AuthFailed,
-    /// Another version of the protocol.
+    /// The client speaks another version of the protocol.
     VersionMismatch,
-    /// Nothing of what was asked for is here.
+    /// The executor has none of the requested capabilities.
     NoCaps,
-    /// The executor does not begin anything new.
+    /// The executor accepts no new sessions.
     ServerError,
 }
 
-impl Reason {
-    /// The word on the wire.
+impl RejectReason {
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -46,48 +47,48 @@ impl Reason {
     }
 }
 
-/// A handshake that holds.
+/// The content of an accepting handshake response.
 #[derive(Debug, Clone, Copy)]
-pub struct Accepted<'a> {
-    /// The session.
+pub struct AcceptedHandshake<'a> {
+    /// The id of the session.
     pub session_id: &'a str,
-    /// What was asked for.
+    /// The requested capabilities.
     pub asked: &'a [String],
-    /// How many calls run at once.
+    /// The maximum number of concurrent calls.
     pub max_parallel: usize,
-    /// How long and how deep a message may be.
+    /// The limits on an incoming message.
     pub bounds: JsonBounds,
-    /// How many tools there are.
+    /// The number of tools in the catalogue.
     pub tools: usize,
 }
 
-/// Something that happened while a tool runs.
+/// An event of a running tool.
 #[derive(Debug, Clone, Copy)]
-pub enum Happened<'a> {
+pub enum CallEvent<'a> {
     /// A sentence about the run itself.
     Status(&'a str),
-    /// How far the tool is.
+    /// A progress report of the tool.
     Progress(&'a Progress),
-    /// A line of its log.
+    /// A log line of the tool.
     Log(&'a LogLine),
-    /// Something it made.
+    /// An output of the tool.
     Artifact(&'a Artifact),
 }
 
-/// A new id, as the protocol writes them.
+/// A random id of 32 hexadecimal digits.
 #[must_use]
-pub fn fresh_id() -> String {
+pub fn random_id() -> String {
     IntentId::random().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `handshake/resp` of a session that begins. What was asked for and is not here is listed as such when it
-/// is one of the protocol's capabilities; clients do not read others.
+/// `handshake/resp` of an accepted session. A requested capability that this executor lacks is listed as
+/// disabled if it belongs to the protocol; clients do not parse other names.
 #[must_use]
-pub fn accepted(req_id: &str, handshake: &Accepted<'_>, ts: f64) -> String {
-    let Accepted { session_id, asked, max_parallel, bounds, tools } = handshake;
-    let mut accepted_caps: Vec<Capability<'_>> = Vec::new();
+pub fn handshake_acceptance(req_id: &str, handshake: &AcceptedHandshake<'_>, ts: f64) -> String {
+    let AcceptedHandshake { session_id, asked, max_parallel, bounds, tools } = handshake;
+    let mut accepted_caps: Vec<CapabilityEntry<'_>> = Vec::new();
     for asked in asked.iter() {
-        let ours = means_tools(asked);
+        let ours = is_tools_capability(asked);
         let of_the_protocol = CAPABILITIES.iter().any(|(_, capability)| capability == asked);
         let again = accepted_caps.iter().any(|known| known.capability == asked);
         if again || !(ours || of_the_protocol) {
@@ -104,16 +105,16 @@ pub fn accepted(req_id: &str, handshake: &Accepted<'_>, ts: f64) -> String {
         } else {
             json!({ "reason": "this executor has tools only" })
         };
-        accepted_caps.push(Capability { capability: asked, enabled: ours, metadata });
+        accepted_caps.push(CapabilityEntry { capability: asked, enabled: ours, metadata });
     }
     let max_parallel = *max_parallel;
     let body = HandshakeResponse { req_id, session_id, accepted_caps, max_parallel, ok: true, reason: "" };
     line("handshake/resp", body, ts)
 }
 
-/// `handshake/resp` of a session that does not begin.
+/// `handshake/resp` of a rejected session.
 #[must_use]
-pub fn refused(req_id: &str, reason: Reason, max_parallel: usize, ts: f64) -> String {
+pub fn handshake_rejection(req_id: &str, reason: RejectReason, max_parallel: usize, ts: f64) -> String {
     let (accepted_caps, reason) = (Vec::new(), reason.as_str());
     let body = HandshakeResponse { req_id, session_id: "", accepted_caps, max_parallel, ok: false, reason };
     line("handshake/resp", body, ts)
@@ -125,33 +126,33 @@ pub fn pong(req_id: &str, uptime_seconds: f64, ts: f64) -> String {
     line("pong", Pong { req_id, uptime_seconds }, ts)
 }
 
-/// `tool/list/resp` with the tools that the filter lets through.
+/// `tool/list/resp` with the tools that pass the filter.
 #[must_use]
-pub fn tools(req_id: &str, catalogue: &[Descriptor], filter: &ToolFilter, ts: f64) -> String {
-    let tools = tools::definitions(catalogue, filter);
+pub fn tool_list(req_id: &str, catalogue: &[Descriptor], filter: &ToolFilter, ts: f64) -> String {
+    let tools = tools::list_definitions(catalogue, filter);
     line("tool/list/resp", ToolListResponse { req_id, tools: &tools }, ts)
 }
 
-/// What happened as `tool/event`s, the first with this `seq`: one, or several for a large artifact.
+/// `tool/event`s for one event, numbered from `first`: several for a large artifact, otherwise one.
 #[must_use]
-pub fn events(req_id: &str, first: u64, happened: Happened<'_>, ts: f64) -> Vec<String> {
-    let events = parts(happened).into_iter().zip(first..);
+pub fn events(req_id: &str, first: u64, happened: CallEvent<'_>, ts: f64) -> Vec<String> {
+    let events = event_data(happened).into_iter().zip(first..);
     events.map(|((kind, data), seq)| line("tool/event", ToolEvent { kind, req_id, data, seq }, ts)).collect()
 }
 
-/// `tool/call/resp` of a tool that ran, whatever became of it. `events_from` is given when events were not
-/// taken as they came: the result then has all of them, the first with this `seq`.
+/// `tool/call/resp` of a run, successful or not. With `events_from` the result contains all events, numbered
+/// from there, for a client that did not request streaming.
 #[must_use]
-pub fn result(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64) -> String {
+pub fn call_response(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64) -> String {
     let outcome = &receipt.outcome;
-    let failed = fault::of_receipt(receipt);
-    let events = events_from.map(|first| collected(req_id, first, &outcome.output, ts));
+    let failed = fault::receipt_error(receipt);
+    let events = events_from.map(|first| collect_events(req_id, first, &outcome.output, ts));
     let (error_code, error) = failed.map(|(code, message)| (code.as_str(), message)).unzip();
     let data = ToolResult {
         success: error.is_none(),
         tool_name: receipt.tool.as_str(),
         data: if let End::Returned(result) = &outcome.end { Some(result) } else { None },
-        summary: summary(receipt),
+        summary: run_summary(receipt),
         truncated: outcome.output.truncated,
         exit_code: if let End::Exited { code, stderr_tail: _ } = &outcome.end { Some(*code) } else { None },
         error,
@@ -162,11 +163,11 @@ pub fn result(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64
     line("tool/call/resp", ToolCallResponse { req_id, data, created_at: ts }, ts)
 }
 
-/// `error`, about a message whose id could be read or not.
+/// `error`; `req_id` is empty when the message's id was unreadable.
 #[must_use]
-pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
-    let Failure { code, message, detail, retryable, capability } = failure;
-    let body = Error {
+pub fn error(req_id: Option<&str>, failure: &A2eError, ts: f64) -> String {
+    let A2eError { code, message, detail, retryable, capability } = failure;
+    let body = ErrorBody {
         req_id: req_id.unwrap_or_default(),
         code: code.as_str(),
         message,
@@ -177,7 +178,7 @@ pub fn error(req_id: Option<&str>, failure: &Failure, ts: f64) -> String {
     line("error", body, ts)
 }
 
-/// What `GET /a2e/health` answers.
+/// The body of `GET /a2e/health`.
 #[must_use]
 pub fn health(uptime_seconds: f64) -> String {
     let health =
@@ -185,22 +186,22 @@ pub fn health(uptime_seconds: f64) -> String {
     raw(&health).get().to_owned()
 }
 
-/// What `POST /a2e/session` answers.
+/// The body of the answer to `POST /a2e/session`.
 #[must_use]
 pub fn session(session_id: &str) -> String {
     raw(&json!({ "session_id": session_id })).get().to_owned()
 }
 
 fn envelope<B: Serialize>(kind: &'static str, body: B, ts: f64) -> Envelope<B> {
-    Envelope { a2e: VERSION, version: VERSION, kind, id: fresh_id(), ts, body }
+    Envelope { a2e: VERSION, version: VERSION, kind, id: random_id(), ts, body }
 }
 
 fn line(kind: &'static str, body: impl Serialize, ts: f64) -> String {
     raw(&envelope(kind, body, ts)).get().to_owned()
 }
 
-/// What the run was and used, beside its result.
-fn summary(receipt: &Receipt) -> Value {
+/// Id, status and measurements of a run.
+fn run_summary(receipt: &Receipt) -> Value {
     let metrics = &receipt.outcome.metrics;
     let mut summary = json!({
         "intent_id": receipt.intent.to_string(),
@@ -214,40 +215,40 @@ fn summary(receipt: &Receipt) -> Value {
     summary
 }
 
-/// All that a run showed: log lines in order, its last progress, artifacts in order.
-fn collected<'a>(req_id: &'a str, first: u64, output: &Output, ts: f64) -> Vec<Envelope<ToolEvent<'a>>> {
+/// The events of a finished run: log lines in order, the last progress, artifacts in order.
+fn collect_events<'a>(req_id: &'a str, first: u64, output: &Output, ts: f64) -> Vec<Envelope<ToolEvent<'a>>> {
     let Output { logs, progress, artifacts, truncated: _ } = output;
-    let happened = logs.iter().map(Happened::Log);
-    let happened = happened.chain(progress.iter().map(Happened::Progress));
-    let happened = happened.chain(artifacts.iter().map(Happened::Artifact));
-    let events = happened.flat_map(parts).zip(first..);
+    let happened = logs.iter().map(CallEvent::Log);
+    let happened = happened.chain(progress.iter().map(CallEvent::Progress));
+    let happened = happened.chain(artifacts.iter().map(CallEvent::Artifact));
+    let events = happened.flat_map(event_data).zip(first..);
     let event = |((kind, data), seq)| envelope("tool/event", ToolEvent { kind, req_id, data, seq }, ts);
     events.map(event).collect()
 }
 
-/// Kind and data of each event. A tool that does not know how far it is has a status.
-fn parts(happened: Happened<'_>) -> Vec<(&'static str, Value)> {
+/// Kind and data of each wire event. Progress without a percentage is sent as a status.
+fn event_data(happened: CallEvent<'_>) -> Vec<(&'static str, Value)> {
     let status = |message: &str| ("status", json!({ "message": message }));
     match happened {
-        Happened::Status(message) => vec![status(message)],
-        Happened::Progress(Progress { percent: None, message }) => vec![status(message)],
-        Happened::Progress(Progress { percent: Some(percent), message }) => {
+        CallEvent::Status(message) => vec![status(message)],
+        CallEvent::Progress(Progress { percent: None, message }) => vec![status(message)],
+        CallEvent::Progress(Progress { percent: Some(percent), message }) => {
             vec![("progress", json!({ "pct": whole_percent(*percent), "message": message }))]
         }
-        Happened::Log(LogLine { level, message }) => {
+        CallEvent::Log(LogLine { level, message }) => {
             vec![("log", json!({ "level": level.as_str(), "message": message }))]
         }
-        Happened::Artifact(artifact) => chunks(artifact),
+        CallEvent::Artifact(artifact) => artifact_chunks(artifact),
     }
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 100")]
 fn whole_percent(percent: f32) -> u8 {
-    // What is not a number is 0.
+    // The cast maps NaN to 0.
     percent.clamp(0.0, 100.0) as u8
 }
 
-fn chunks(artifact: &Artifact) -> Vec<(&'static str, Value)> {
+fn artifact_chunks(artifact: &Artifact) -> Vec<(&'static str, Value)> {
     let Artifact { name, mime, content } = artifact;
     let chunk = |bytes: &[u8], last: bool| {
         let chunk = STANDARD.encode(bytes);

@@ -1,46 +1,46 @@
-//! This door's table of error codes: the core ones of the protocol, and those of its tools.
+//! The error codes of this door: the protocol's core codes and those of its tools.
 
 use super::TOOLS;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::{IntentId, did_you_mean, excerpt};
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End, Receipt};
-use crate::wire::sentence;
+use crate::wire::failure_message;
 use serde_json::{Map, Value};
 
-/// The words of this door for what went wrong.
+/// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// A line is not JSON as this door reads it.
+    /// The line is not valid JSON.
     ParseError,
-    /// The executor could not do it, and may later.
+    /// The executor failed or is busy; a retry may succeed.
     RuntimeError,
-    /// A message whose frame is none, whose type is none, or that contradicts an earlier one.
+    /// The frame or the type is not valid, or the message contradicts an earlier one.
     InvalidMessage,
-    /// Another version of the protocol.
+    /// The message has another version of the protocol.
     VersionMismatch,
-    /// Nobody is known who may ask for this.
+    /// The caller is unknown or not permitted.
     Unauthorized,
-    /// A member of a message, or an argument of a tool, that breaks its description.
+    /// A member of a message or an argument of a tool violates its schema.
     SchemaViolation,
-    /// The run took longer than it could.
+    /// The run exceeded its timeout.
     Timeout,
-    /// The run needed more memory than it could have.
+    /// The run exceeded its memory limit.
     OutOfMemory,
-    /// The guest trapped, or its process ended early.
+    /// The guest trapped, or its process crashed.
     SandboxCrash,
-    /// There is no such tool.
+    /// The catalogue has no such tool.
     UnknownTool,
-    /// The governor, a person or a policy does not allow it.
+    /// The governor, a person or a policy denied the call.
     ToolDenied,
     /// The tool failed.
     ToolError,
-    /// The capability was not negotiated.
+    /// The capability was not negotiated in the handshake.
     CapabilityMissing,
 }
 
 impl Code {
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,8 +60,8 @@ impl Code {
         }
     }
 
-    /// Whether the same request may succeed another time.
-    fn retryable(self) -> bool {
+    /// `true` when the same request may succeed later.
+    fn is_retryable(self) -> bool {
         match self {
             Self::RuntimeError | Self::Timeout | Self::OutOfMemory | Self::SandboxCrash => true,
             Self::ParseError
@@ -77,99 +77,103 @@ impl Code {
     }
 }
 
-/// An error of this door.
+/// An error message of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
-    /// The code.
+pub struct A2eError {
+    /// The error code.
     pub code: Code,
-    /// A sentence of the executor's.
+    /// One sentence by the executor.
     pub message: String,
-    /// What else is known.
+    /// The members of `detail`.
     pub detail: Map<String, Value>,
-    /// Whether the same request may succeed another time.
+    /// `true` when the same request may succeed later.
     pub retryable: bool,
-    /// The capability that it is about, or nothing.
+    /// The capability that the error concerns; empty if none.
     pub capability: &'static str,
 }
 
-impl Failure {
-    /// One of a code.
+impl A2eError {
+    /// An error without details, retryable as its code is.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        let (detail, retryable) = (Map::new(), code.retryable());
+        let (detail, retryable) = (Map::new(), code.is_retryable());
         Self { code, message: message.into(), detail, retryable, capability: "" }
     }
 
-    fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    fn with_detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(key.to_owned(), value.into());
         self
     }
 
-    /// The same about a capability.
+    /// The same error, attributed to a capability.
     #[must_use]
-    pub fn of(self, capability: &'static str) -> Self {
+    pub fn for_capability(self, capability: &'static str) -> Self {
         Self { capability, ..self }
     }
 }
 
-/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> A2eError {
     match fault {
-        Fault::Parse(message) => Failure::new(Code::ParseError, message),
+        Fault::Parse(message) => A2eError::new(Code::ParseError, message),
         Fault::InvalidRequest(message) | Fault::MethodNotFound(message) => {
-            Failure::new(Code::InvalidMessage, message)
+            A2eError::new(Code::InvalidMessage, message)
         }
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::SchemaViolation, message).with("pointer", pointer.as_str())
+            A2eError::new(Code::SchemaViolation, message).with_detail("pointer", pointer.as_str())
         }
-        Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::ToolError, message).with("tool_name", tool.as_str()).of(TOOLS)
-        }
+        Fault::ToolUnavailable { tool, message } => A2eError::new(Code::ToolError, message)
+            .with_detail("tool_name", tool.as_str())
+            .for_capability(TOOLS),
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            refused(*intent, *risk_score, *blocked_by, message)
+            refusal_error(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::RuntimeError, message)
+            A2eError::new(Code::RuntimeError, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-            let (code, message) = of_receipt(receipt)
-                .unwrap_or_else(|| (Code::ToolError, sentence::of_failure(&receipt.outcome)));
-            Failure::new(code, message).with("intent_id", receipt.intent.to_string()).of(TOOLS)
+            let (code, message) = receipt_error(receipt)
+                .unwrap_or_else(|| (Code::ToolError, failure_message::describe_failure(&receipt.outcome)));
+            A2eError::new(code, message)
+                .with_detail("intent_id", receipt.intent.to_string())
+                .for_capability(TOOLS)
         }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::RuntimeError, message).with("retry_after_ms", *retry_after_ms)
+            A2eError::new(Code::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::RuntimeError, RECEIPT_PENDING)
-            .with("intent_id", intent.to_string())
-            .with("ran", true)
-            .with("retry_after_ms", *retry_after_ms)
-            .of(TOOLS),
-        Fault::Internal(_) => Failure::new(Code::RuntimeError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            A2eError::new(Code::RuntimeError, RECEIPT_PENDING)
+                .with_detail("intent_id", intent.to_string())
+                .with_detail("ran", true)
+                .with_detail("retry_after_ms", *retry_after_ms)
+                .for_capability(TOOLS)
+        }
+        Fault::Internal(_) => A2eError::new(Code::RuntimeError, "internal error of the executor"),
     }
 }
 
-/// An intent that waits for a person. The same call can be sent again once one has decided.
+/// The error for an escalated intent. The same call can be sent again once a person has decided.
 #[must_use]
-pub fn escalated(intent: IntentId, risk_score: Option<f64>) -> Failure {
-    let message = "a person has to decide: the tool runs when an approver allows it, and the same call, sent again, \
-                   then gets its result";
-    refused(Some(intent), risk_score, BlockedBy::EscalationPending, message)
+pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> A2eError {
+    let message = "a person has to decide: the tool runs once an approver allows it; send the same call again to get \
+                   its result";
+    refusal_error(Some(intent), risk_score, BlockedBy::EscalationPending, message)
 }
 
-/// A tool that is not in the catalogue of the tools `known`.
+/// The error for a tool that is not among the catalogue's `known` names.
 #[must_use]
-pub fn unknown_tool<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Failure {
+pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> A2eError {
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
-    let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists what there is");
-    Failure::new(Code::UnknownTool, message).of(TOOLS)
+    let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
+    A2eError::new(Code::UnknownTool, message).for_capability(TOOLS)
 }
 
-fn refused(
+fn refusal_error(
     intent: Option<IntentId>,
     risk_score: Option<f64>,
     blocked_by: BlockedBy,
     message: &str,
-) -> Failure {
+) -> A2eError {
     let (code, retryable) = match blocked_by {
         BlockedBy::GovernorUnavailable => (Code::RuntimeError, true),
         BlockedBy::CallerUnauthorized => (Code::Unauthorized, false),
@@ -185,30 +189,31 @@ fn refused(
         | BlockedBy::ScopeUnenforceable
         | BlockedBy::StandingPolicy => (Code::ToolDenied, false),
     };
-    let mut failure = Failure::new(code, message).with("blocked_by", blocked_by.as_str()).of(TOOLS);
+    let mut failure =
+        A2eError::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);
     failure.retryable = retryable;
     if let Some(intent) = intent {
-        failure = failure.with("intent_id", intent.to_string());
+        failure = failure.with_detail("intent_id", intent.to_string());
     }
     match risk_score {
-        Some(score) => failure.with("risk_score", score),
+        Some(score) => failure.with_detail("risk_score", score),
         None => failure,
     }
 }
 
-/// What became of a run that did not succeed, in a code and a sentence; `None` for one that did.
+/// The code and the sentence for a failed run; `None` for a successful one.
 #[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
+pub fn receipt_error(receipt: &Receipt) -> Option<(Code, String)> {
     let outcome = &receipt.outcome;
-    let said = || sentence::of_failure(outcome);
+    let message = || failure_message::describe_failure(outcome);
     Some(match &outcome.end {
         End::Returned(_) => return None,
         End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::Unlinkable(_) => {
-            (Code::ToolError, said())
+            (Code::ToolError, message())
         }
-        End::Trapped(_) | End::Crashed(_) => (Code::SandboxCrash, said()),
-        End::LimitReached(Limit::Time) => (Code::Timeout, said()),
-        End::LimitReached(Limit::Memory) => (Code::OutOfMemory, said()),
+        End::Trapped(_) | End::Crashed(_) => (Code::SandboxCrash, message()),
+        End::LimitReached(Limit::Time) => (Code::Timeout, message()),
+        End::LimitReached(Limit::Memory) => (Code::OutOfMemory, message()),
         End::LimitReached(
             Limit::Output
             | Limit::Stack
@@ -219,10 +224,10 @@ pub fn of_receipt(receipt: &Receipt) -> Option<(Code, String)> {
             | Limit::RandomBytes
             | Limit::Subscriptions
             | Limit::Fuel,
-        ) => (Code::ToolError, said()),
-        End::Aborted(AbortReason::Revoked) => (Code::ToolDenied, said()),
-        // The shared sentence names a method of another door.
+        ) => (Code::ToolError, message()),
+        End::Aborted(AbortReason::Revoked) => (Code::ToolDenied, message()),
+        // The shared sentence names `a2g/cancel`, which this door does not have.
         End::Aborted(AbortReason::Cancelled) => (Code::RuntimeError, "the call was cancelled".to_owned()),
-        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (Code::RuntimeError, said()),
+        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (Code::RuntimeError, message()),
     })
 }

@@ -1,10 +1,10 @@
-//! The messages of this door as they are written. Nothing outside this folder sees them.
+//! The wire structs of this door's messages, private to this folder.
 
 use crate::json::JsonText;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What every message has, around what it says.
+/// The members that every message has, around its body.
 #[derive(Serialize)]
 pub(super) struct Envelope<B: Serialize> {
     pub(super) a2e: &'static str,
@@ -21,14 +21,14 @@ pub(super) struct Envelope<B: Serialize> {
 pub(super) struct HandshakeResponse<'a> {
     pub(super) req_id: &'a str,
     pub(super) session_id: &'a str,
-    pub(super) accepted_caps: Vec<Capability<'a>>,
+    pub(super) accepted_caps: Vec<CapabilityEntry<'a>>,
     pub(super) max_parallel: usize,
     pub(super) ok: bool,
     pub(super) reason: &'static str,
 }
 
 #[derive(Serialize)]
-pub(super) struct Capability<'a> {
+pub(super) struct CapabilityEntry<'a> {
     pub(super) capability: &'a str,
     pub(super) enabled: bool,
     pub(super) metadata: Value,
@@ -68,7 +68,7 @@ pub(super) struct ToolParameter {
     pub(super) description: String,
     pub(super) required: bool,
     #[serde(rename = "enum", skip_serializing_if = "Option::is_none")]
-    pub(super) words: Option<Vec<String>>,
+    pub(super) enum_values: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) properties: Option<Map<String, Value>>,
 }
@@ -103,7 +103,7 @@ pub(super) struct ToolResult<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Error<'a> {
+pub(super) struct ErrorBody<'a> {
     pub(super) req_id: &'a str,
     pub(super) code: &'static str,
     pub(super) message: &'a str,

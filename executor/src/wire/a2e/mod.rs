@@ -1,7 +1,7 @@
-//! A2E 1.0: one JSON object a line, each with a type, an id and a time.
+//! A2E 1.0: one JSON object on each line, with a type, an id and a time.
 //!
-//! The document calls its version field `a2e`, the library of its authors `version`: both are written, and
-//! either is read. Of the protocol's capabilities this executor has one, `tools`.
+//! The protocol's document names its version field `a2e`, its reference library `version`: both are written,
+//! and either is accepted. Of the protocol's capabilities this executor implements one, `tools`.
 
 pub mod decode;
 pub mod encode;
@@ -9,19 +9,19 @@ pub mod fault;
 mod message;
 pub mod tools;
 
-/// The version of the protocol that is spoken here.
+/// The implemented version of the protocol.
 pub const VERSION: &str = "1.0";
-/// The capability that this executor has.
+/// The one capability of this executor.
 pub const TOOLS: &str = "tools";
 
-/// Whether a handshake means [`TOOLS`]: also by the name of its messages.
+/// Returns `true` for [`TOOLS`] and for `tool`, the first part of its messages' types.
 #[must_use]
-pub fn means_tools(capability: &str) -> bool {
+pub fn is_tools_capability(capability: &str) -> bool {
     matches!(capability, TOOLS | "tool")
 }
 
-/// The capabilities of the protocol with the first part of their messages' types. What an agent asks for
-/// beside these is not in its vocabulary, and is not answered.
+/// The other capabilities of the protocol, each behind the first part of its messages' types. Names outside
+/// this list are not part of the protocol, and a handshake response omits them.
 const CAPABILITIES: [(&str, &str); 9] = [
     ("skill", "skill"),
     ("toolkit", "toolkits"),

@@ -1,8 +1,8 @@
 //! The A2E door against the examples of its authors, against bad input, and against itself.
 
-use super::decode::{self, Body, Handshake, Malformed, Message, ToolCall, ToolFilter};
-use super::encode::{self, Accepted, Happened, MAX_CHUNK_BYTES, Reason};
-use super::fault::{self, Code, Failure};
+use super::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall, ToolFilter};
+use super::encode::{self, AcceptedHandshake, CallEvent, MAX_CHUNK_BYTES, RejectReason};
+use super::fault::{self, A2eError, Code};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{Bound, Budgets, Layer, Limit};
@@ -23,12 +23,12 @@ use std::time::Duration;
 const INTENT: &str = "550e8400-e29b-41d4-a716-446655440000";
 const TS: f64 = 1_716_123_456.789;
 
-/// The handshake of the protocol's documentation, as it writes it.
+/// The handshake of the protocol's documentation, verbatim.
 const HANDSHAKE: &str = r#"{"a2e":"1.0","type":"handshake/req","id":"a1b2c3d4","ts":1716123456.789,"agent_id":"my-agent","agent_caps":["tools","memory","env"],"auth_token":"dev-secret"}"#;
 const TOOL_LIST: &str = r#"{"type":"tool/list/req","id":"a1b2c3","version":"1.0","ts":1716123456.789,"filter_kind":"","filter_tags":[]}"#;
 const TOOL_CALL: &str = r#"{"type":"tool/call/req","id":"g7h8i9","version":"1.0","ts":1716123457.100,"session_id":"s1k2l3","tool_name":"read_file","arguments":{"path":"/etc/hostname"},"correlation_id":"","streaming":true,"timeout":30}"#;
 
-fn read(line: &str) -> Result<Message, Malformed> {
+fn read(line: &str) -> Result<AgentMessage, A2eDecodeError> {
     decode::message(line)
 }
 
@@ -37,10 +37,10 @@ fn value(line: &str) -> Value {
     serde_json::from_str(line).unwrap()
 }
 
-/// What a message is answered with: its id, and the code.
-fn refused(line: &str) -> (Option<String>, Code, Failure) {
+/// The id and the error code of the answer to a message.
+fn refused(line: &str) -> (Option<String>, Code, A2eError) {
     match read(line) {
-        Err(Malformed::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
+        Err(A2eDecodeError::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -53,13 +53,13 @@ fn ping(more: &Value) -> String {
 
 #[test]
 fn the_examples_of_the_documentation_are_read() {
-    let Message { id, body } = read(HANDSHAKE).unwrap();
+    let AgentMessage { id, body } = read(HANDSHAKE).unwrap();
     let caps = ["tools", "memory", "env"].map(str::to_owned).to_vec();
     let expected =
         Handshake { agent_id: "my-agent".into(), agent_caps: caps, auth_token: "dev-secret".into() };
-    assert_eq!((id.as_str(), body), ("a1b2c3d4", Body::Handshake(expected)));
-    assert_eq!(read(TOOL_LIST).unwrap().body, Body::ToolList(ToolFilter::default()));
-    let Body::ToolCall(call) = read(TOOL_CALL).unwrap().body else { panic!() };
+    assert_eq!((id.as_str(), body), ("a1b2c3d4", MessageBody::Handshake(expected)));
+    assert_eq!(read(TOOL_LIST).unwrap().body, MessageBody::ToolList(ToolFilter::default()));
+    let MessageBody::ToolCall(call) = read(TOOL_CALL).unwrap().body else { panic!() };
     assert_eq!(
         (call.intent, call.tool_name.as_str(), call.session_id.as_str()),
         (None, "read_file", "s1k2l3")
@@ -71,7 +71,7 @@ fn the_examples_of_the_documentation_are_read() {
 #[test]
 fn either_version_is_read_and_both_have_to_be_the_one() {
     for good in [json!({}), json!({ "version": "1.0" })] {
-        assert_eq!(read(&ping(&good)).unwrap().body, Body::Ping);
+        assert_eq!(read(&ping(&good)).unwrap().body, MessageBody::Ping);
     }
     for bad in [
         json!({ "a2e": "1.1" }),
@@ -88,11 +88,11 @@ fn either_version_is_read_and_both_have_to_be_the_one() {
     assert_eq!(refused(neither).1, Code::SchemaViolation);
     let other = HANDSHAKE.replace("\"1.0\"", "\"0.9\"");
     assert!(
-        matches!(read(&other), Err(Malformed::Refused { handshake: true, .. })),
+        matches!(read(&other), Err(A2eDecodeError::Refused { handshake: true, .. })),
         "a handshake has its own answer"
     );
     let missing = HANDSHAKE.replace("\"ts\":1716123456.789,", "");
-    assert!(matches!(read(&missing), Err(Malformed::Refused { handshake: false, .. })));
+    assert!(matches!(read(&missing), Err(A2eDecodeError::Refused { handshake: false, .. })));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn what_is_no_message_is_refused_by_its_own_code() {
 #[test]
 fn an_unknown_type_is_answered_when_there_is_somebody_to_answer() {
     let other = |kind: &str| match read(&ping(&json!({ "type": kind }))) {
-        Ok(Message { body: Body::Other { kind, capability }, .. }) => (kind, capability),
+        Ok(AgentMessage { body: MessageBody::Other { kind, capability }, .. }) => (kind, capability),
         other => panic!("{kind}: {other:?}"),
     };
     for kind in
@@ -141,10 +141,13 @@ fn an_unknown_type_is_answered_when_there_is_somebody_to_answer() {
     let without_time = r#"{"a2e":"1.0","type":"x/y","id":"1"}"#;
     assert!(read(without_time).is_ok(), "what the type needs is not known");
     for ignored in [r#"{"a2e":"1.0","type":"x/y"}"#, r#"{"type":"x/y","id":7}"#] {
-        assert!(matches!(read(ignored), Err(Malformed::Ignored { .. })), "{ignored}");
+        assert!(matches!(read(ignored), Err(A2eDecodeError::Ignored { .. })), "{ignored}");
     }
     for never in ["error", "pong"] {
-        assert!(matches!(read(&ping(&json!({ "type": never }))), Err(Malformed::Ignored { .. })), "{never}");
+        assert!(
+            matches!(read(&ping(&json!({ "type": never }))), Err(A2eDecodeError::Ignored { .. })),
+            "{never}"
+        );
     }
 }
 
@@ -183,7 +186,7 @@ fn every_member_has_its_type_and_its_range() {
     let shutdown = |timeout: Value| ping(&json!({ "type": "shutdown", "timeout": timeout }));
     assert_eq!(
         read(&ping(&json!({ "type": "shutdown" }))).unwrap().body,
-        Body::Shutdown(Timeout::from_seconds(10).unwrap())
+        MessageBody::Shutdown(Timeout::from_seconds(10).unwrap())
     );
     for bad in [json!(0), json!(3601), json!("1"), json!(1.0), json!(null)] {
         assert_eq!(refused(&shutdown(bad)).1, Code::SchemaViolation);
@@ -221,7 +224,7 @@ fn every_member_has_its_type_and_its_range() {
 fn an_id_that_is_a_uuid_is_the_intent() {
     let intent = |id: &str| {
         let line = TOOL_CALL.replace("g7h8i9", id);
-        let Body::ToolCall(call) = read(&line).unwrap().body else { panic!() };
+        let MessageBody::ToolCall(call) = read(&line).unwrap().body else { panic!() };
         call.intent
     };
     let expected = IntentId::parse(INTENT).ok();
@@ -249,37 +252,43 @@ fn map() -> impl Strategy<Value = Map<String, Value>> {
     vec((text(), leaf), 0..5).prop_map(|members| members.into_iter().collect())
 }
 
-fn body() -> impl Strategy<Value = Body> {
+fn body() -> impl Strategy<Value = MessageBody> {
     let seconds = |most| (1..=most).prop_map(|seconds| Timeout::from_seconds(seconds).unwrap());
     let handshake = (text(), vec(text(), 0..4), text()).prop_map(|(agent_id, agent_caps, auth_token)| {
-        Body::Handshake(Handshake { agent_id, agent_caps, auth_token })
+        MessageBody::Handshake(Handshake { agent_id, agent_caps, auth_token })
     });
     let filter = (text(), vec(text(), 0..4), text())
-        .prop_map(|(kind, tags, query)| Body::ToolList(ToolFilter { kind, tags, query }));
+        .prop_map(|(kind, tags, query)| MessageBody::ToolList(ToolFilter { kind, tags, query }));
     let call = (text(), text(), map(), text(), any::<bool>(), seconds(Timeout::MAX_SECONDS)).prop_map(
         |(session_id, tool_name, arguments, correlation_id, streaming, timeout)| {
             let intent = None;
             let call =
                 ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout };
-            Body::ToolCall(call)
+            MessageBody::ToolCall(call)
         },
     );
-    prop_oneof![Just(Body::Ping), seconds(3600).prop_map(Body::Shutdown), handshake, filter, call]
+    prop_oneof![
+        Just(MessageBody::Ping),
+        seconds(3600).prop_map(MessageBody::Shutdown),
+        handshake,
+        filter,
+        call
+    ]
 }
 
-/// A message as an agent writes it.
-fn written(Message { id, body }: &Message, version: &str, ts: f64) -> String {
+/// A message of an agent.
+fn written(AgentMessage { id, body }: &AgentMessage, version: &str, ts: f64) -> String {
     let (kind, said) = match body {
-        Body::Ping => ("ping", json!({})),
-        Body::Shutdown(timeout) => ("shutdown", json!({ "timeout": timeout.seconds() })),
-        Body::Handshake(Handshake { agent_id, agent_caps, auth_token }) => (
+        MessageBody::Ping => ("ping", json!({})),
+        MessageBody::Shutdown(timeout) => ("shutdown", json!({ "timeout": timeout.seconds() })),
+        MessageBody::Handshake(Handshake { agent_id, agent_caps, auth_token }) => (
             "handshake/req",
             json!({ "agent_id": agent_id, "agent_caps": agent_caps, "auth_token": auth_token }),
         ),
-        Body::ToolList(ToolFilter { kind, tags, query }) => {
+        MessageBody::ToolList(ToolFilter { kind, tags, query }) => {
             ("tool/list/req", json!({ "filter_kind": kind, "filter_tags": tags, "query": query }))
         }
-        Body::ToolCall(call) => {
+        MessageBody::ToolCall(call) => {
             let ToolCall { intent: _, session_id, tool_name, arguments, correlation_id, streaming, timeout } =
                 call;
             (
@@ -294,7 +303,7 @@ fn written(Message { id, body }: &Message, version: &str, ts: f64) -> String {
                 }),
             )
         }
-        Body::Other { .. } => panic!("it is not written"),
+        MessageBody::Other { .. } => panic!("it is not written"),
     };
     let mut message = json!({ "type": kind, "id": id, "ts": ts });
     message[version] = json!("1.0");
@@ -310,7 +319,7 @@ proptest! {
         version in prop_oneof![Just("a2e"), Just("version")],
         ts in 0.0..1e12,
     ) {
-        let message = Message { id, body };
+        let message = AgentMessage { id, body };
         prop_assert_eq!(read(&written(&message, version, ts)).unwrap(), message);
     }
 
@@ -318,7 +327,7 @@ proptest! {
     fn an_artifact_comes_whole_in_pieces(length in 0..3 * MAX_CHUNK_BYTES, first in 0..10_u64) {
         let content = (0..length).map(|n| u8::try_from(n % 251).unwrap()).collect::<Vec<_>>();
         let made = Artifact { name: "a".into(), mime: "m/t".into(), content: content.clone() };
-        let events = encode::events("r", first, Happened::Artifact(&made), TS);
+        let events = encode::events("r", first, CallEvent::Artifact(&made), TS);
         let mut whole = Vec::new();
         for (index, event) in events.iter().map(|line| value(line)).enumerate() {
             prop_assert_eq!(&event["seq"], first + u64::try_from(index).unwrap());
@@ -341,14 +350,14 @@ fn envelope(line: &str, kind: &str) -> Value {
 #[test]
 fn a_handshake_is_answered_as_the_documentation_has_it() {
     let asked = ["tools", "streaming", "memory", "tools", "mine"].map(str::to_owned);
-    let accepted = Accepted {
+    let accepted = AcceptedHandshake {
         session_id: "s1",
         asked: &asked,
         max_parallel: 4,
         bounds: JsonBounds::default(),
         tools: 7,
     };
-    let answer = envelope(&encode::accepted("a1", &accepted, TS), "handshake/resp");
+    let answer = envelope(&encode::handshake_acceptance("a1", &accepted, TS), "handshake/resp");
     assert_eq!((&answer["req_id"], &answer["session_id"]), (&json!("a1"), &json!("s1")));
     assert_eq!(
         (&answer["ok"], &answer["reason"], &answer["max_parallel"]),
@@ -359,8 +368,13 @@ fn a_handshake_is_answered_as_the_documentation_has_it() {
         caps.iter().map(|cap| (cap["capability"].as_str().unwrap(), cap["enabled"].as_bool().unwrap()));
     assert_eq!(known.collect::<Vec<_>>(), [("tools", true), ("memory", false)]);
     assert_eq!(caps[0]["metadata"]["max_message_bytes"], 1 << 20);
-    for reason in [Reason::AuthFailed, Reason::VersionMismatch, Reason::NoCaps, Reason::ServerError] {
-        let answer = envelope(&encode::refused("a1", reason, 4, TS), "handshake/resp");
+    for reason in [
+        RejectReason::AuthFailed,
+        RejectReason::VersionMismatch,
+        RejectReason::NoCaps,
+        RejectReason::ServerError,
+    ] {
+        let answer = envelope(&encode::handshake_rejection("a1", reason, 4, TS), "handshake/resp");
         assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!(reason.as_str())));
         assert_eq!((&answer["session_id"], &answer["accepted_caps"]), (&json!(""), &json!([])));
     }
@@ -368,7 +382,7 @@ fn a_handshake_is_answered_as_the_documentation_has_it() {
 
 #[test]
 fn events_have_the_shapes_of_the_documentation() {
-    fn event(happened: Happened<'_>) -> (String, Value) {
+    fn event(happened: CallEvent<'_>) -> (String, Value) {
         let [event]: [String; 1] = encode::events("r1", 3, happened, TS).try_into().unwrap();
         let event = envelope(&event, "tool/event");
         assert_eq!((&event["req_id"], &event["seq"]), (&json!("r1"), &json!(3)));
@@ -376,18 +390,18 @@ fn events_have_the_shapes_of_the_documentation() {
     }
     let progress = |percent| Progress { percent, message: "Reading...".into() };
     let said = |kind: &str, data: Value| (kind.to_owned(), data);
-    assert_eq!(event(Happened::Status("started")), said("status", json!({ "message": "started" })));
+    assert_eq!(event(CallEvent::Status("started")), said("status", json!({ "message": "started" })));
     for (percent, pct) in [(50.0, 50), (99.9, 99), (-1.0, 0), (101.0, 100), (f32::NAN, 0)] {
         let expected = said("progress", json!({ "pct": pct, "message": "Reading..." }));
-        assert_eq!(event(Happened::Progress(&progress(Some(percent)))), expected);
+        assert_eq!(event(CallEvent::Progress(&progress(Some(percent)))), expected);
     }
     let expected = said("status", json!({ "message": "Reading..." }));
-    assert_eq!(event(Happened::Progress(&progress(None))), expected);
+    assert_eq!(event(CallEvent::Progress(&progress(None))), expected);
     let line = LogLine { level: LogLevel::Warn, message: "slow".into() };
-    assert_eq!(event(Happened::Log(&line)), said("log", json!({ "level": "warn", "message": "slow" })));
+    assert_eq!(event(CallEvent::Log(&line)), said("log", json!({ "level": "warn", "message": "slow" })));
     let made = Artifact { name: "a".into(), mime: "text/plain".into(), content: b"hi".to_vec() };
     let data = json!({ "name": "a", "mime": "text/plain", "chunk": "aGk=", "final": true });
-    assert_eq!(event(Happened::Artifact(&made)), said("artifact", data));
+    assert_eq!(event(CallEvent::Artifact(&made)), said("artifact", data));
 }
 
 fn receipt(end: End) -> Receipt {
@@ -434,7 +448,7 @@ fn receipt(end: End) -> Receipt {
 #[test]
 fn a_result_says_what_became_of_the_run() {
     let answer = |receipt: &Receipt, from| {
-        let answer = envelope(&encode::result("r1", receipt, from, TS), "tool/call/resp");
+        let answer = envelope(&encode::call_response("r1", receipt, from, TS), "tool/call/resp");
         assert_eq!((&answer["req_id"], &answer["created_at"]), (&json!("r1"), &json!(TS)));
         answer["data"].clone()
     };
@@ -489,7 +503,7 @@ fn every_end_has_its_code() {
         (End::Aborted(AbortReason::Revoked), "tool_denied"),
     ] {
         let receipt = receipt(end);
-        let data = value(&encode::result("r1", &receipt, None, TS))["data"].clone();
+        let data = value(&encode::call_response("r1", &receipt, None, TS))["data"].clone();
         assert_eq!((&data["success"], &data["error_code"]), (&json!(false), &json!(code)), "{data}");
         assert!(
             data["error"].as_str().is_some_and(|error| !error.is_empty() && !error.contains("a2g/")),
@@ -498,11 +512,15 @@ fn every_end_has_its_code() {
         let limit =
             if let End::LimitReached(limit) = receipt.outcome.end { Some(limit.as_str()) } else { None };
         assert_eq!(data["summary"].get("limit").and_then(Value::as_str), limit);
-        let failure = fault::of(&Fault::Failed(Arc::new(receipt)));
+        let failure = fault::to_error(&Fault::Failed(Arc::new(receipt)));
         assert_eq!(failure.code.as_str(), code);
     }
-    let data =
-        value(&encode::result("r", &receipt(End::Exited { code: 3, stderr_tail: String::new() }), None, TS));
+    let data = value(&encode::call_response(
+        "r",
+        &receipt(End::Exited { code: 3, stderr_tail: String::new() }),
+        None,
+        TS,
+    ));
     assert_eq!(data["data"]["exit_code"], 3);
 }
 
@@ -531,7 +549,7 @@ fn every_fault_has_its_code() {
         (refused(BlockedBy::StandingPolicy), "tool_denied", false, "tools"),
         (refused(BlockedBy::ScopeUnenforceable), "tool_denied", false, "tools"),
     ] {
-        let failure = fault::of(&fault);
+        let failure = fault::to_error(&fault);
         let line = envelope(&encode::error(Some("r1"), &failure, TS), "error");
         assert_eq!(
             (&line["code"], &line["message"], &line["req_id"]),
@@ -540,21 +558,21 @@ fn every_fault_has_its_code() {
         assert_eq!((&line["retryable"], &line["capability_name"]), (&json!(retryable), &json!(capability)));
         assert!(line["detail"].is_object());
     }
-    let failure = fault::of(&Fault::Internal("/home/operator/journal is full".to_owned()));
+    let failure = fault::to_error(&Fault::Internal("/home/operator/journal is full".to_owned()));
     assert!(!encode::error(None, &failure, TS).contains("journal"));
     assert_eq!(value(&encode::error(None, &failure, TS))["req_id"], "");
     let pending = Fault::ReceiptPending { intent: IntentId::parse(INTENT).unwrap(), retry_after_ms: 5 };
-    let pending = fault::of(&pending);
+    let pending = fault::to_error(&pending);
     assert_eq!((pending.code, pending.retryable), (Code::RuntimeError, true));
     let detail = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 5 });
     assert_eq!((json!(pending.detail), pending.message.contains("ran")), (detail, true));
-    let escalated = fault::escalated(IntentId::parse(INTENT).unwrap(), Some(0.9));
+    let escalated = fault::escalation_error(IntentId::parse(INTENT).unwrap(), Some(0.9));
     assert_eq!((escalated.code, escalated.retryable), (Code::ToolDenied, true));
     assert_eq!(
         (&escalated.detail["intent_id"], &escalated.detail["risk_score"]),
         (&json!(INTENT), &json!(0.9))
     );
-    assert_eq!(fault::unknown_tool("rm\n", []).message.matches('\n').count(), 0);
+    assert_eq!(fault::unknown_tool_error("rm\n", []).message.matches('\n').count(), 0);
 }
 
 fn tool(name: &str, contract: Contract, filesystem: DeclaredFilesystem, schema: Value) -> Descriptor {
@@ -593,7 +611,7 @@ fn a_schema_becomes_parameters() {
         },
     });
     let tools = [tool("read_file", Contract::Typed, DeclaredFilesystem::Read, schema)];
-    let list = envelope(&encode::tools("r1", &tools, &ToolFilter::default(), TS), "tool/list/resp");
+    let list = envelope(&encode::tool_list("r1", &tools, &ToolFilter::default(), TS), "tool/list/resp");
     let tool = &list["tools"][0];
     assert_eq!((&tool["name"], &tool["version"]), (&json!("read_file"), &json!("1.2.3")));
     assert_eq!((&tool["streaming"], &tool["idempotent"]), (&json!(true), &json!(true)));
@@ -640,7 +658,7 @@ fn every_filter_restricts() {
     let listed = |kind: &str, tags: &[&str], query: &str| {
         let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
         let filter = ToolFilter { kind: kind.into(), tags, query: query.into() };
-        let list = value(&encode::tools("r1", &tools, &filter, TS));
+        let list = value(&encode::tool_list("r1", &tools, &filter, TS));
         let names =
             list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned());
         names.collect::<Vec<_>>().join(" ")

@@ -1,7 +1,7 @@
-//! The catalogue as this door lists it.
+//! The catalogue in this door's form.
 //!
-//! A parameter of the protocol says less than a JSON Schema does: it is for people and models to read. What
-//! a call's arguments have to fit is the schema.
+//! A parameter of the protocol expresses less than a JSON Schema: it is for people and models to read.
+//! Arguments are still validated against the schema.
 
 use super::decode::ToolFilter;
 use super::message::{ToolDefinition, ToolParameter};
@@ -9,28 +9,27 @@ use crate::tool::{Contract, DeclaredFilesystem, Descriptor};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// How deep objects inside parameters are described.
+/// The maximum depth of described objects.
 const MAX_DEPTH: usize = 4;
-/// The most parameters of one tool. A schema that refers to itself would have its own number of them to the power of
-/// [`MAX_DEPTH`].
+/// The maximum number of parameters of one tool. Without it a schema that refers to itself would yield its own
+/// number of parameters to the power of [`MAX_DEPTH`].
 const MAX_PARAMETERS: usize = 1_000;
 
-/// The tools that a filter lets through.
-pub(super) fn definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
-    tools.iter().filter(|tool| passes(tool, filter)).map(definition).collect()
+pub(super) fn list_definitions<'a>(tools: &'a [Descriptor], filter: &ToolFilter) -> Vec<ToolDefinition<'a>> {
+    tools.iter().filter(|tool| matches_filter(tool, filter)).map(tool_definition).collect()
 }
 
-fn passes(tool: &Descriptor, filter: &ToolFilter) -> bool {
+fn matches_filter(tool: &Descriptor, filter: &ToolFilter) -> bool {
     let ToolFilter { kind, tags, query } = filter;
-    let of = self::tags(tool);
+    let tool_tags = self::tags(tool);
     let query = query.to_lowercase();
     let found = |text: &str| text.to_lowercase().contains(&query);
     (kind.is_empty() || kind == tool.contract.as_str())
-        && tags.iter().all(|tag| of.contains(&tag.as_str()))
-        && (found(tool.name.as_str()) || found(&tool.description) || of.iter().any(|tag| found(tag)))
+        && tags.iter().all(|tag| tool_tags.contains(&tag.as_str()))
+        && (found(tool.name.as_str()) || found(&tool.description) || tool_tags.iter().any(|tag| found(tag)))
 }
 
-fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
+fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
     let Descriptor { name, version, description, contract: _, digest: _, arguments_schema, capabilities } =
         tool;
     let changes_nothing = capabilities.filesystem != DeclaredFilesystem::ReadWrite && !capabilities.network;
@@ -48,7 +47,7 @@ fn definition(tool: &Descriptor) -> ToolDefinition<'_> {
     }
 }
 
-/// The contract of a tool and what it declares that it needs.
+/// The contract of a tool and its declared capabilities.
 fn tags(tool: &Descriptor) -> Vec<&'static str> {
     let contract = match tool.contract {
         Contract::Command => "command",
@@ -63,9 +62,9 @@ fn tags(tool: &Descriptor) -> Vec<&'static str> {
     [&[contract], files, network].concat()
 }
 
-/// The parameters of a schema, as many as `left` allows.
+/// The parameters of a schema, at most `left`, which is reduced by their number.
 fn parameters(schema: &Value, whole: &Value, depth: usize, left: &mut usize) -> Vec<ToolParameter> {
-    let schema = meant(schema, whole);
+    let schema = resolve_schema(schema, whole);
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Vec::new() };
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     let required = required.filter_map(Value::as_str).collect::<HashSet<_>>();
@@ -86,9 +85,9 @@ fn parameter(
     depth: usize,
     left: &mut usize,
 ) -> ToolParameter {
-    let schema = meant(written, whole);
+    let schema = resolve_schema(written, whole);
     let described = [written, schema].into_iter().find_map(|schema| schema.get("description")?.as_str());
-    let kind = kind(schema);
+    let kind = type_name(schema);
     let inside = if kind == "object" && depth < MAX_DEPTH {
         parameters(schema, whole, depth + 1, left)
     } else {
@@ -104,14 +103,14 @@ fn parameter(
         kind,
         description: described.unwrap_or_default().to_owned(),
         required,
-        words: words(schema),
+        enum_values: enum_values(schema),
         properties: (!inside.is_empty()).then_some(inside),
     }
 }
 
-/// The schema that one stands for: behind a reference into the whole, and the first of several that is not
-/// `null`. One that leads round in a circle is left as it is.
-fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
+/// Resolves a local reference, and picks the first alternative that is not `null`. A circular reference is
+/// returned unresolved.
+fn resolve_schema<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     let mut schema = schema;
     for _ in 0..8 {
         let referred = schema.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix('#'));
@@ -126,8 +125,8 @@ fn meant<'a>(schema: &'a Value, whole: &'a Value) -> &'a Value {
     schema
 }
 
-/// The word for what a schema describes: its type, or what the rest of it is about.
-fn kind(schema: &Value) -> &'static str {
+/// The type of a schema, or the best guess from its other keywords.
+fn type_name(schema: &Value) -> &'static str {
     const KINDS: [&str; 6] = ["string", "integer", "number", "boolean", "object", "array"];
     let named = match schema.get("type") {
         Some(Value::Array(several)) => several.iter().find(|one| *one != "null"),
@@ -150,8 +149,8 @@ fn kind(schema: &Value) -> &'static str {
     }
 }
 
-/// The words of a closed set, when all of them are strings.
-fn words(schema: &Value) -> Option<Vec<String>> {
+/// The values of `enum`, if all of them are strings.
+fn enum_values(schema: &Value) -> Option<Vec<String>> {
     let listed = schema.get("enum")?.as_array()?;
     listed.iter().map(|word| word.as_str().map(str::to_owned)).collect()
 }

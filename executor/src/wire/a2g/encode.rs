@@ -13,8 +13,8 @@ use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
 use crate::quantity::Timeout;
 use crate::tool::{Declared, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
+use crate::wire::failure_message;
 use crate::wire::raw;
-use crate::wire::sentence;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -118,7 +118,7 @@ pub fn report(receipt: &Receipt) -> Box<RawValue> {
 /// The report's `error`: one sentence, and none for a success.
 #[must_use]
 pub fn sentence(outcome: &Outcome) -> Option<String> {
-    sentence::of(outcome)
+    failure_message::describe(outcome)
 }
 
 /// The params of `a2g/register`: the executor with its public key and the names of its tools.
@@ -313,7 +313,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
         intent_id: *intent,
         status: Word(end.status()),
         result,
-        error: sentence::of(outcome),
+        error: failure_message::describe(outcome),
         tool_error,
         metrics: metrics_message(metrics),
         logs: logs.iter().map(log_line).collect(),

@@ -6,7 +6,7 @@ use super::encode;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::ident::IntentId;
 use crate::outcome::Receipt;
-use crate::wire::sentence;
+use crate::wire::failure_message;
 use serde_json::{Map, Value, json};
 
 /// The code, the message and the data with which A2G answers a fault.
@@ -60,7 +60,7 @@ fn refusal(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: Blocke
 
 /// The report's own `error`.
 fn failure(receipt: &Receipt) -> String {
-    sentence::of_failure(&receipt.outcome)
+    failure_message::describe_failure(&receipt.outcome)
 }
 
 fn report(receipt: &Receipt) -> Value {

@@ -1,10 +1,10 @@
 //! Messages that a JSON-RPC server sends to its client, in one normal form.
 //!
-//! A message passes the strict reader first. The normal form has only the members that JSON-RPC names, and either
-//! `result` or `error`. An answer with both is an error: the reference governor denies that way. An answer that is
-//! malformed keeps its id, so that it costs no call but its own.
+//! A message passes the strict reader first. The normal form contains only the members that JSON-RPC defines,
+//! and either `result` or `error`. An answer with both counts as an error, because the reference governor
+//! denies in that form. A malformed answer retains its id, so it fails only the call that it belongs to.
 
-use super::{Id, framing, present, string};
+use super::{Id, deserialize_present, framing_error, parse_string};
 use crate::fault::Fault;
 use crate::wire::raw;
 use crate::wire::strict_json::{self, JsonBounds};
@@ -15,40 +15,40 @@ use std::borrow::Cow;
 /// A message in normal form.
 #[derive(Debug)]
 pub enum Incoming<'a> {
-    /// An answer to a call, with the id of the call and the whole message.
+    /// An answer: the id of its call and the whole normalized message.
     Answer(Id, Box<RawValue>),
-    /// A notification: its method and its params.
+    /// A notification: method and params.
     Notification(Cow<'a, str>, Box<RawValue>),
 }
 
 /// A message that is neither an answer nor a notification.
 #[derive(Debug)]
-pub struct Malformed {
-    /// The id of the call that it was meant to answer, as far as it has one.
+pub struct PeerMessageError {
+    /// The id of the call that it was meant to answer, if it has one.
     pub id: Option<Id>,
-    /// The reason why it is neither.
+    /// The reason for the rejection.
     pub reason: String,
 }
 
 #[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
+struct MessageMembers<'a> {
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     jsonrpc: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     id: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     method: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     result: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present")]
     error: Option<&'a RawValue>,
 }
 
-/// The error of an answer, without members that JSON-RPC does not name.
+/// The error of an answer, reduced to the members that JSON-RPC defines.
 #[derive(Deserialize, Serialize)]
-struct Reason<'a> {
+struct ErrorObject<'a> {
     code: i32,
     #[serde(borrow)]
     message: Cow<'a, str>,
@@ -56,26 +56,26 @@ struct Reason<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// Brings a message into its normal form.
+/// Converts a message into its normal form.
 ///
 /// # Errors
-/// [`Malformed`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
-pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, Malformed> {
-    let text = strict_json::check(message, bounds).map_err(|fault| malformed(message, &fault))?;
-    // serde would take an array for an object.
+/// [`PeerMessageError`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
+pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, PeerMessageError> {
+    let text = strict_json::check(message, bounds).map_err(|fault| malformed_error(message, &fault))?;
+    // serde would accept an array for the struct.
     if !text.trim_start().starts_with('{') {
-        return Err(Malformed { id: None, reason: "it is not an object".to_owned() });
+        return Err(PeerMessageError { id: None, reason: "it is not an object".to_owned() });
     }
-    let members: Members<'a> =
-        serde_json::from_str(text).map_err(|error| malformed(message, &framing(&error)))?;
+    let members: MessageMembers<'a> =
+        serde_json::from_str(text).map_err(|error| malformed_error(message, &framing_error(&error)))?;
     let id = members.id.and_then(|id| Id::read(id).ok());
-    members.normalized(id.as_ref()).map_err(|reason| Malformed { id, reason: reason.to_owned() })
+    members.normalize(id.as_ref()).map_err(|reason| PeerMessageError { id, reason: reason.to_owned() })
 }
 
-impl<'a> Members<'a> {
-    fn normalized(self, id: Option<&Id>) -> Result<Incoming<'a>, &'static str> {
+impl<'a> MessageMembers<'a> {
+    fn normalize(self, id: Option<&Id>) -> Result<Incoming<'a>, &'static str> {
         let Self { jsonrpc, id: _, method, params, result, error } = self;
-        if jsonrpc.is_some_and(|version| string(version).as_deref() != Some("2.0")) {
+        if jsonrpc.is_some_and(|version| parse_string(version).as_deref() != Some("2.0")) {
             return Err("`jsonrpc` is not \"2.0\"");
         }
         // Some servers write the member that does not apply as `null`.
@@ -83,27 +83,27 @@ impl<'a> Members<'a> {
         match (error, result, method) {
             (None, None, None) => Err("it has no `method`, no `result` and no `error`"),
             (None, None, Some(method)) => {
-                let method = string(method).ok_or("`method` is not a string")?;
+                let method = parse_string(method).ok_or("`method` is not a string")?;
                 let params = params.map_or_else(|| raw(&serde_json::Map::new()), ToOwned::to_owned);
                 Ok(Incoming::Notification(method, params))
             }
             (error, result, _) => {
                 let id = id.ok_or("an answer without the `id` of a call")?;
-                Ok(Incoming::Answer(id.clone(), answer(id, result, error)?))
+                Ok(Incoming::Answer(id.clone(), normalize_answer(id, result, error)?))
             }
         }
     }
 }
 
-fn answer(
+fn normalize_answer(
     id: &Id,
     result: Option<&RawValue>,
     error: Option<&RawValue>,
 ) -> Result<Box<RawValue>, &'static str> {
     #[derive(Serialize)]
-    struct Failure<'a> {
+    struct ErrorResponse<'a> {
         jsonrpc: &'static str,
-        error: Reason<'a>,
+        error: ErrorObject<'a>,
         id: &'a RawValue,
     }
     let Some(error) = error else {
@@ -114,12 +114,11 @@ fn answer(
     }
     let error = serde_json::from_str(error.get());
     let error = error.map_err(|_| "`error` needs an integer `code` and a string `message`")?;
-    Ok(raw(&Failure { jsonrpc: "2.0", error, id: id.raw() }))
+    Ok(raw(&ErrorResponse { jsonrpc: "2.0", error, id: id.raw() }))
 }
 
-/// The id is read leniently: whatever else is wrong with the message, it ends the call that it names, and runs
-/// nothing.
-fn malformed(message: &[u8], fault: &Fault) -> Malformed {
+/// The id is read leniently: whatever else is wrong with the message, its id ends one call and starts nothing.
+fn malformed_error(message: &[u8], fault: &Fault) -> PeerMessageError {
     #[derive(Deserialize)]
     struct Named<'a> {
         #[serde(borrow)]
@@ -128,20 +127,20 @@ fn malformed(message: &[u8], fault: &Fault) -> Malformed {
     let named = serde_json::from_slice::<Named<'_>>(message).ok();
     let id = named.and_then(|named| Id::read(named.id).ok());
     let (Fault::Parse(reason) | Fault::InvalidRequest(reason)) = fault else {
-        return Malformed { id, reason: "it is not a message of JSON-RPC".to_owned() };
+        return PeerMessageError { id, reason: "it is not a message of JSON-RPC".to_owned() };
     };
-    Malformed { id, reason: reason.clone() }
+    PeerMessageError { id, reason: reason.clone() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn shown(message: &str) -> String {
+    fn render(message: &str) -> String {
         match read(message.as_bytes(), &JsonBounds::default()) {
             Ok(Incoming::Answer(id, text)) => format!("{} {}", id.as_json(), text.get()),
             Ok(Incoming::Notification(method, params)) => format!("{method} {}", params.get()),
-            Err(Malformed { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
+            Err(PeerMessageError { id, reason }) => format!("{:?} {reason}", id.as_ref().map(Id::as_json)),
         }
     }
 
@@ -189,7 +188,7 @@ mod tests {
             ("<html>".into(), "None not JSON: expected a value at line 1 column 1".into()),
         ];
         for (message, expected) in cases {
-            assert_eq!(shown(&message), expected, "{message}");
+            assert_eq!(render(&message), expected, "{message}");
         }
         assert!(read(b"\xff", &JsonBounds::default()).is_err());
     }

@@ -1,16 +1,16 @@
-//! Framing: what is a request, what is refused, and with which id.
+//! Framing: accepted requests, rejected ones, and the id of each rejection.
 
 use super::*;
 use serde_json::json;
 
-fn decoded(text: &str) -> Body<'_> {
+fn decoded(text: &str) -> RpcMessage<'_> {
     decode(text, MAX_BATCH).unwrap()
 }
 
-fn one(text: &str) -> Entry<'_> {
+fn one(text: &str) -> RequestEntry<'_> {
     match decoded(text) {
-        Body::One(entry) => entry,
-        Body::Batch(entries) => panic!("{entries:?}"),
+        RpcMessage::Single(entry) => entry,
+        RpcMessage::Batch(entries) => panic!("{entries:?}"),
     }
 }
 
@@ -93,7 +93,7 @@ fn bodies_that_are_refused_as_a_whole() {
 fn a_batch_is_judged_entry_by_entry() {
     let request = r#"{"jsonrpc":"2.0","method":"m","id":1}"#;
     let text = format!("[1, {request}, [], {{\"id\": 2}}]");
-    let Body::Batch(entries) = decoded(&text) else { panic!() };
+    let RpcMessage::Batch(entries) = decoded(&text) else { panic!() };
     let ids: Vec<Option<String>> = entries
         .into_iter()
         .map(|entry| match entry {
@@ -104,10 +104,10 @@ fn a_batch_is_judged_entry_by_entry() {
         .collect();
     assert_eq!(ids, [None, Some("ok 1".to_owned()), None, Some("refused 2".to_owned())]);
 
-    let Body::Batch(entries) = decoded("[1]") else { panic!() };
+    let RpcMessage::Batch(entries) = decoded("[1]") else { panic!() };
     assert_eq!(entries.len(), 1);
     let full = format!("[{}]", vec![request; MAX_BATCH].join(","));
-    let Body::Batch(entries) = decoded(&full) else { panic!() };
+    let RpcMessage::Batch(entries) = decoded(&full) else { panic!() };
     assert!(entries.len() == MAX_BATCH && entries.iter().all(Result::is_ok));
 }
 

@@ -1,10 +1,10 @@
-//! Messages that come in. The text has passed the strict reader.
+//! Decoder for incoming messages, which have passed the strict reader.
 
-use super::fault::{self, Code, Failure};
-use super::keys::{AgentKeys, Sealed};
+use super::fault::{self, Code, NexusError};
+use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
-    AGENT_TYPES, ALGORITHM, EventName, Guarantee, Kind, MAX_TTL_MS, PRIORITIES, Question, Resource,
-    SignatureScope, Status, VERSION,
+    AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
+    QueryResource, ResponseStatus, SignatureScope, VERSION,
 };
 use crate::call::Priority;
 use crate::fault::Fault;
@@ -18,16 +18,16 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The longest id of an agent, in bytes.
+/// The maximum length of an agent's id, in bytes.
 const MAX_AGENT_BYTES: usize = 200;
-/// The largest integer that every reader of JSON has exactly.
+/// The largest integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
-/// A message whose signature nobody has looked at. What it says of itself can be read, and nothing else.
+/// A message whose signature has not been verified. Only its claims about itself are accessible.
 #[derive(Debug)]
 pub struct Envelope<'a> {
     id: IntentId,
-    kind: Kind,
+    kind: MessageType,
     timestamp_ms: u64,
     from: String,
     from_raw: &'a RawValue,
@@ -35,19 +35,19 @@ pub struct Envelope<'a> {
     correlation_id: Option<String>,
     action: Option<Field<'a>>,
     payload: Option<&'a RawValue>,
-    sealed: Option<Sealed>,
+    sealed: Option<SealedPayload>,
     event: Option<EventHead>,
     signature: Option<String>,
     priority: Priority,
     ttl_ms: u64,
     requires_ack: bool,
-    /// `{id, type, from, to, timestamp}` in the bytes that came.
+    /// `{id, type, from, to, timestamp}`, in the received bytes.
     header: String,
     /// The same with `action` and `payload`.
     full: String,
 }
 
-/// What an event says of itself outside of its payload.
+/// The members of an event beside its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventHead {
     /// `eventType`.
@@ -55,79 +55,79 @@ pub struct EventHead {
     /// `eventName`.
     pub name: String,
     /// `deliveryGuarantee`.
-    pub guarantee: Guarantee,
+    pub guarantee: DeliveryGuarantee,
 }
 
-/// A message that is none, with all that is known to answer it.
+/// A message that cannot be decoded.
 #[derive(Debug)]
-pub struct Malformed {
-    /// The id, when it could be read.
+pub struct NexusDecodeError {
+    /// The id, if it was readable.
     pub id: Option<IntentId>,
-    /// What is wrong.
-    pub failure: Failure,
+    /// The error to answer with.
+    pub failure: NexusError,
 }
 
-/// A message of the agent that it says it is of.
+/// A message whose signature proves its sender.
 #[derive(Debug)]
 pub struct Verified<'a> {
     envelope: Envelope<'a>,
     scope: SignatureScope,
 }
 
-/// What a message asks for or tells.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// `tool.execute`.
-    Execute(Execute),
+    Execute(ExecuteCommand),
     /// `tool.cancel`.
     Cancel(IntentId),
     /// `events.subscribe`.
-    Subscribe(Subscribe),
+    Subscribe(SubscribeCommand),
     /// `events.unsubscribe`.
     Unsubscribe(IntentId),
-    /// A query.
-    Query(Question, Resource),
-    /// An event.
+    /// A query about the executor or an intent.
+    Query(QueryAction, QueryResource),
+    /// An event of an agent.
     Event(EventHead),
-    /// An answer to something.
+    /// A response. The executor sends no requests, so it is ignored.
     Response,
-    /// That a message with this id arrived.
+    /// The acknowledgement of the message with this id.
     Ack(IntentId),
-    /// That something was wrong with a message.
+    /// A rejection of one of the executor's messages.
     Error,
 }
 
-/// To run a tool.
+/// The parameters of `tool.execute`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Execute {
-    /// The tool.
+pub struct ExecuteCommand {
+    /// The name of the tool.
     pub tool: ToolName,
-    /// Its arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// How long at most.
+    /// The caller's own limit on the run time.
     pub timeout: Option<Timeout>,
     /// `workflowId` and `agentId`, for the governor.
     pub context: Option<Map<String, Value>>,
 }
 
-/// To be told of runs.
+/// The parameters of `events.subscribe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subscribe {
-    /// Of what.
+pub struct SubscribeCommand {
+    /// The events.
     pub events: BTreeSet<EventName>,
-    /// Of this intent alone.
+    /// Restricts the subscription to one intent.
     pub intent: Option<IntentId>,
-    /// How surely.
-    pub guarantee: Guarantee,
+    /// The delivery guarantee.
+    pub guarantee: DeliveryGuarantee,
 }
 
-/// Reads all of a message but its payload.
+/// Decodes all of a message but its payload.
 ///
 /// # Errors
-/// [`Malformed`].
-pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<Malformed>> {
+/// [`NexusDecodeError`].
+pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
     let mut id = None;
-    read(text, &mut id).map_err(|fault| Box::new(Malformed { id, failure: fault::of(&fault) }))
+    read(text, &mut id).map_err(|fault| Box::new(NexusDecodeError { id, failure: fault::to_error(&fault) }))
 }
 
 fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
@@ -136,30 +136,33 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         return Err(Fault::InvalidRequest("a message is one object".to_owned()));
     }
     let mut body = body.object()?;
-    let id = body.need("id")?;
+    let id = body.require("id")?;
     let id_raw = id.raw();
-    let id = id.parsed(IntentId::parse)?;
+    let id = id.parse_with(IntentId::parse)?;
     *known = Some(id);
-    let kind = body.need("type")?;
+    let kind = body.require("type")?;
     let kind_raw = kind.raw();
-    let kind = kind.word(&Kind::WORDS).map_err(not_a_message)?;
-    let version = body.need("version")?.text()?;
+    let kind = kind.enum_value(&MessageType::WORDS).map_err(as_invalid_request)?;
+    let version = body.require("version")?.string()?;
     if version != VERSION {
         let version = excerpt(&version);
         return Err(Fault::InvalidRequest(format!("`version` must be \"{VERSION}\", not `{version}`")));
     }
-    let timestamp = body.need("timestamp")?;
+    let timestamp = body.require("timestamp")?;
     let timestamp_raw = timestamp.raw();
     let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
-    let (from, to) = (body.need("from")?, body.need("to")?);
+    let (from, to) = (body.require("from")?, body.require("to")?);
     let (from_raw, to_raw) = (from.raw(), to.raw());
-    let (from, to) = (identity(from)?, identity(to)?);
-    let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.text()).transpose()?;
+    let (from, to) = (decode_identity(from)?, decode_identity(to)?);
+    let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.string()).transpose()?;
     let action = body.take_unless_null("action")?;
     let payload = body.take_unless_null("payload")?.map(|payload| payload.raw());
-    let sealed = body.take_unless_null("encryption")?.map(sealed).transpose()?;
+    let sealed = body.take_unless_null("encryption")?.map(decode_sealed).transpose()?;
     if payload.is_some() && sealed.is_some() {
-        return Err(Fault::invalid("/payload", "`payload` is there beside `encryption`, which holds one"));
+        return Err(Fault::invalid(
+            "/payload",
+            "`payload` and `encryption` exclude each other: send one of them",
+        ));
     }
     let header = format!(
         r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw},"timestamp":{timestamp_raw}}}"#
@@ -171,15 +174,15 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         member("action", action.as_ref().map(Field::raw)),
         member("payload", payload),
     );
-    let event = if kind == Kind::Event { Some(event_head(&mut body)?) } else { None };
-    if kind == Kind::Response {
-        body.need("requestId")?.text()?;
-        body.need("status")?.word(&Status::WORDS)?;
+    let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
+    if kind == MessageType::Response {
+        body.require("requestId")?.string()?;
+        body.require("status")?.enum_value(&ResponseStatus::WORDS)?;
     }
-    if kind == Kind::Error && sealed.is_none() {
-        body.need("error")?.object()?.need("code")?.text()?;
+    if kind == MessageType::Error && sealed.is_none() {
+        body.require("error")?.object()?.require("code")?.string()?;
     }
-    if correlation_id.is_none() && matches!(kind, Kind::Response | Kind::Ack) {
+    if correlation_id.is_none() && matches!(kind, MessageType::Response | MessageType::Ack) {
         return Err(Fault::invalid("/correlationId", "`correlationId` is missing"));
     }
     let envelope = Envelope {
@@ -194,94 +197,95 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         payload,
         sealed,
         event,
-        signature: body.take_unless_null("signature")?.map(|signature| signature.text()).transpose()?,
-        priority: body.need("priority")?.word(&PRIORITIES)?,
-        ttl_ms: body.need("ttl")?.integer(1, MAX_TTL_MS)?,
-        requires_ack: body.need("requiresAck")?.boolean()?,
+        signature: body.take_unless_null("signature")?.map(|signature| signature.string()).transpose()?,
+        priority: body.require("priority")?.enum_value(&PRIORITIES)?,
+        ttl_ms: body.require("ttl")?.integer(1, MAX_TTL_MS)?,
+        requires_ack: body.require("requiresAck")?.boolean()?,
         header,
         full,
     };
-    // Every message is signed here, whatever it says.
-    body.need("requiresSignature")?.boolean()?;
+    // The member is validated and ignored: this executor verifies every signature.
+    body.require("requiresSignature")?.boolean()?;
     Ok(envelope)
 }
 
-/// A value that decides what the message is.
-fn not_a_message(fault: Fault) -> Fault {
+/// Reports a wrong `type` as an invalid message and not as an invalid parameter.
+fn as_invalid_request(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
     Fault::InvalidRequest(message)
 }
 
-fn identity(field: Field<'_>) -> Result<String, Fault> {
+fn decode_identity(field: Field<'_>) -> Result<String, Fault> {
     let mut identity = field.object()?;
-    let id = identity.need("id")?;
-    let name = id.text()?;
+    let id = identity.require("id")?;
+    let name = id.string()?;
     if name.is_empty() || name.len() > MAX_AGENT_BYTES {
-        return Err(id.must_be(&format!("1 to {MAX_AGENT_BYTES} bytes long")));
+        return Err(id.expected_error(&format!("1 to {MAX_AGENT_BYTES} bytes long")));
     }
-    identity.need("type")?.word(&AGENT_TYPES)?;
-    identity.need("version")?.text()?;
-    identity.need("capabilities")?.texts()?;
+    identity.require("type")?.enum_value(&AGENT_TYPES)?;
+    identity.require("version")?.string()?;
+    identity.require("capabilities")?.strings()?;
     for optional in ["endpoint", "publicKey"] {
         if let Some(field) = identity.take_unless_null(optional)? {
-            field.text()?;
+            field.string()?;
         }
     }
     Ok(name)
 }
 
-fn sealed(field: Field<'_>) -> Result<Sealed, Fault> {
+fn decode_sealed(field: Field<'_>) -> Result<SealedPayload, Fault> {
     let mut sealed = field.object()?;
-    sealed.need("algorithm")?.word(&[(ALGORITHM, ())])?;
+    sealed.require("algorithm")?.enum_value(&[(ALGORITHM, ())])?;
     let mut bytes = |name: &str| -> Result<(Field<'_>, Vec<u8>), Fault> {
-        let field = sealed.need(name)?;
-        let bytes = STANDARD.decode(field.text()?).map_err(|_| field.must_be("base64, with padding"))?;
+        let field = sealed.require(name)?;
+        let bytes =
+            STANDARD.decode(field.string()?).map_err(|_| field.expected_error("base64, with padding"))?;
         Ok((field, bytes))
     };
     let (iv, iv_bytes) = bytes("iv")?;
     let (_, ciphertext) = bytes("ciphertext")?;
     let (tag, tag_bytes) = bytes("authTag")?;
-    Ok(Sealed {
-        iv: iv_bytes.try_into().map_err(|_| iv.must_be("12 bytes in base64"))?,
+    Ok(SealedPayload {
+        iv: iv_bytes.try_into().map_err(|_| iv.expected_error("12 bytes in base64"))?,
         ciphertext,
-        auth_tag: tag_bytes.try_into().map_err(|_| tag.must_be("16 bytes in base64"))?,
+        auth_tag: tag_bytes.try_into().map_err(|_| tag.expected_error("16 bytes in base64"))?,
     })
 }
 
-fn event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
+fn decode_event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
     Ok(EventHead {
-        kind: body.need("eventType")?.text()?,
-        name: body.need("eventName")?.text()?,
-        guarantee: body.need("deliveryGuarantee")?.word(&Guarantee::WORDS)?,
+        kind: body.require("eventType")?.string()?,
+        name: body.require("eventName")?.string()?,
+        guarantee: body.require("deliveryGuarantee")?.enum_value(&DeliveryGuarantee::WORDS)?,
     })
 }
 
 impl<'a> Envelope<'a> {
-    /// The id that it says it has.
+    /// The claimed id.
     #[must_use]
     pub fn id(&self) -> IntentId {
         self.id
     }
 
-    /// What it says it is.
+    /// The claimed type.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MessageType {
         self.kind
     }
 
-    /// The agent that it says it is of.
+    /// The claimed sender.
     #[must_use]
     pub fn from(&self) -> &str {
         &self.from
     }
 
-    /// The agent that it says it is for.
+    /// The claimed recipient.
     #[must_use]
     pub fn to(&self) -> &str {
         &self.to
     }
 
-    /// The identity that it says it is of, as it came.
+    /// The claimed identity of the sender, verbatim.
     #[must_use]
     pub fn from_raw(&self) -> &'a RawValue {
         self.from_raw
@@ -289,158 +293,165 @@ impl<'a> Envelope<'a> {
 
     fn read(&self, payload: Option<&str>) -> Result<Content, Fault> {
         match self.kind {
-            Kind::Command => command(self.action.as_ref(), payload),
-            Kind::Query => query(self.action.as_ref(), payload),
-            Kind::Event => {
-                event(payload)?;
+            MessageType::Command => decode_command(self.action.as_ref(), payload),
+            MessageType::Query => decode_query(self.action.as_ref(), payload),
+            MessageType::Event => {
+                check_event(payload)?;
                 let missing = || Fault::invalid("/eventType", "`eventType` is missing");
                 self.event.clone().map(Content::Event).ok_or_else(missing)
             }
-            Kind::Response => Ok(Content::Response),
-            Kind::Ack => {
+            MessageType::Response => Ok(Content::Response),
+            MessageType::Ack => {
                 let id = self.correlation_id.as_deref().unwrap_or_default();
                 let wrong = |error: IdentError| Fault::invalid("/correlationId", error.to_string());
                 IntentId::parse(id).map(Content::Ack).map_err(wrong)
             }
-            Kind::Error => Ok(Content::Error),
+            MessageType::Error => Ok(Content::Error),
         }
     }
 
-    /// Checks the signature by the keys of the agent that it says it is of.
+    /// Verifies the signature with the keys of the claimed sender.
     ///
     /// # Errors
-    /// `SIGNATURE_INVALID`, which does not say whether there is such an agent.
-    pub fn verified(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, Failure> {
+    /// `SIGNATURE_INVALID`, the same for an unknown agent and a wrong signature.
+    pub fn verify(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, NexusError> {
         let text = match scope {
             SignatureScope::Header => &self.header,
             SignatureScope::Full => &self.full,
         };
         let signed = match (keys, &self.signature) {
-            (Some(keys), Some(signature)) => keys.verifies(text, signature),
+            (Some(keys), Some(signature)) => keys.verify(text, signature),
             (None, _) | (_, None) => false,
         };
         if signed {
             return Ok(Verified { envelope: self, scope });
         }
-        Err(Failure::new(
+        Err(NexusError::new(
             Code::SignatureInvalid,
-            "`signature` is not of this message by the secret of the agent in `from.id`",
+            "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
     }
 }
 
 impl<'a> Verified<'a> {
-    /// The envelope.
+    /// The verified envelope.
     #[must_use]
     pub fn envelope(&self) -> &Envelope<'a> {
         &self.envelope
     }
 
-    /// Whether the payload came sealed.
+    /// Returns `true` when the payload arrived sealed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.envelope.sealed.is_some()
     }
 
-    /// Which goes first of those who wait.
+    /// The priority in the queue.
     #[must_use]
     pub fn priority(&self) -> Priority {
         self.envelope.priority
     }
 
-    /// Whether an acknowledgement is asked for.
+    /// Returns `true` when the sender requests an acknowledgement.
     #[must_use]
     pub fn requires_ack(&self) -> bool {
         self.envelope.requires_ack
     }
 
-    /// When it was made, in milliseconds since 1970.
+    /// The time of the message, in milliseconds since 1970.
     #[must_use]
     pub fn timestamp_ms(&self) -> u64 {
         self.envelope.timestamp_ms
     }
 
-    /// Checks that it is of this time: neither older than its `ttl`, nor from further ahead than
-    /// `ahead_ms`.
+    /// Checks that the message is neither older than its `ttl` nor more than `ahead_ms` in the future.
     ///
     /// # Errors
     /// `VALIDATION_ERROR`.
-    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), Failure> {
+    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
-        let late =
-            |message: &str| Err(Failure::new(Code::ValidationError, message).with("pointer", "/timestamp"));
+        let late = |message: &str| {
+            Err(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"))
+        };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
-            return late("`timestamp` is ahead of the executor's clock: look at the clocks");
+            return late("`timestamp` is ahead of the executor's clock: compare the clocks");
         }
         if now_ms > timestamp_ms.saturating_add(*ttl_ms) {
-            return late("the message is older than its `ttl`: look at the clocks, and send it again");
+            return late("the message is older than its `ttl`: compare the clocks, and send it again");
         }
         Ok(())
     }
 
-    /// Opens the payload, if it was sealed, and reads it.
+    /// Decrypts the payload if it is sealed, and decodes it.
     ///
     /// # Errors
-    /// `SIGNATURE_INVALID` when nothing shows that the payload is the agent's; else what is wrong with it.
-    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, Failure> {
+    /// `SIGNATURE_INVALID` when the payload is not authenticated; otherwise the reason why it cannot be
+    /// decoded.
+    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, NexusError> {
         let envelope = &self.envelope;
-        let opened =
-            envelope.sealed.as_ref().map(|sealed| opened(sealed, keys, &envelope.header)).transpose()?;
+        let opened = envelope
+            .sealed
+            .as_ref()
+            .map(|sealed| open_payload(sealed, keys, &envelope.header))
+            .transpose()?;
         let payload = match &opened {
-            Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::of(&fault))?),
+            Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::to_error(&fault))?),
             None => envelope.payload.map(RawValue::get),
         };
-        if envelope.kind == Kind::Command && opened.is_none() && self.scope == SignatureScope::Header {
-            return Err(Failure::new(
+        // The document's signature covers five members of the header. A command counts only if its payload is
+        // sealed under that header or covered by the full signature.
+        if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
+            return Err(NexusError::new(
                 Code::SignatureInvalid,
-                "the signature does not cover a command's `payload`: seal it (`encryption`), or agree upon \
+                "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
                  `signature_scope = \"full\"`",
             ));
         }
-        envelope.read(payload).map_err(|fault| fault::of(&fault))
+        envelope.read(payload).map_err(|fault| fault::to_error(&fault))
     }
 }
 
-fn opened(sealed: &Sealed, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, Failure> {
-    let refuse = |message| Failure::new(Code::SignatureInvalid, message);
-    if !keys.seals() {
-        return Err(refuse("no encryption key is agreed upon with this agent"));
+fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
+    let refuse = |message| NexusError::new(Code::SignatureInvalid, message);
+    if !keys.can_seal() {
+        return Err(refuse("this executor has no encryption key for this agent"));
     }
     keys.open(sealed, header).ok_or_else(|| {
         refuse(
-            "`encryption` cannot be opened: seal the payload with the agreed key, and the signed text of the header as \
+            "`encryption` cannot be decrypted: seal the payload with the shared key, and the signed text of the header as \
              associated data",
         )
     })
 }
 
-/// The payload as an object, with pointers into the message.
-fn payload_of(payload: Option<&str>) -> Result<Object<'_>, Fault> {
+/// The payload as an object; pointers of faults are relative to the message.
+fn payload_object(payload: Option<&str>) -> Result<Object<'_>, Fault> {
     let payload = payload.ok_or_else(|| Fault::invalid("/payload", "`payload` is missing"))?;
-    Field::root(payload)?.object().map_err(in_payload)
+    Field::root(payload)?.object().map_err(prefix_pointer)
 }
 
-fn in_payload(fault: Fault) -> Fault {
+fn prefix_pointer(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer } = fault else { return fault };
     Fault::InvalidParams { message, pointer: format!("/payload{pointer}") }
 }
 
-fn action_of(action: Option<&Field<'_>>) -> Result<String, Fault> {
-    action.ok_or_else(|| Fault::invalid("/action", "`action` is missing"))?.text()
+fn action_name(action: Option<&Field<'_>>) -> Result<String, Fault> {
+    action.ok_or_else(|| Fault::invalid("/action", "`action` is missing"))?.string()
 }
 
-/// Reads `parameters`, beside what the payload says for the governor.
+/// Decodes `parameters`; the second argument is the context for the governor.
 type Parameters = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
 
-/// The payloads of two commands are never alike, because the signature of a header does not cover `action`.
-fn command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
-    let action = action_of(action)?;
+/// No two commands accept the same payload. Otherwise an attacker could change `action`, which the header
+/// signature does not cover, and turn one command into another.
+fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
+    let action = action_name(action)?;
     let read: Parameters = match action.as_str() {
-        "tool.execute" => execute,
-        "tool.cancel" => |parameters, _| only_id(parameters, "intentId").map(Content::Cancel),
-        "events.subscribe" => |parameters, _| subscribe(parameters).map(Content::Subscribe),
+        "tool.execute" => decode_execute,
+        "tool.cancel" => |parameters, _| decode_only_id(parameters, "intentId").map(Content::Cancel),
+        "events.subscribe" => |parameters, _| decode_subscribe(parameters).map(Content::Subscribe),
         "events.unsubscribe" => {
-            |parameters, _| only_id(parameters, "subscriptionId").map(Content::Unsubscribe)
+            |parameters, _| decode_only_id(parameters, "subscriptionId").map(Content::Unsubscribe)
         }
         other => {
             return Err(Fault::MethodNotFound(format!(
@@ -450,85 +461,86 @@ fn command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content,
             )));
         }
     };
-    let mut payload = payload_of(payload)?;
+    let mut payload = payload_object(payload)?;
     let mut parts = || -> Result<_, Fault> {
         let mut context = Map::new();
         for name in ["workflowId", "agentId"] {
             if let Some(field) = payload.take_unless_null(name)? {
-                context.insert(name.to_owned(), field.text()?.into());
+                context.insert(name.to_owned(), field.string()?.into());
             }
         }
-        Ok(((!context.is_empty()).then_some(context), payload.need("parameters")?.object()?))
+        Ok(((!context.is_empty()).then_some(context), payload.require("parameters")?.object()?))
     };
-    let (context, parameters) = parts().map_err(in_payload)?;
-    read(parameters, context).and_then(|content| payload.end().map(|()| content)).map_err(in_payload)
+    let (context, parameters) = parts().map_err(prefix_pointer)?;
+    read(parameters, context).and_then(|content| payload.finish().map(|()| content)).map_err(prefix_pointer)
 }
 
-fn execute(mut parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
-    let tool = parameters.need("tool")?.parsed(ToolName::parse)?;
+fn decode_execute(mut parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
+    let tool = parameters.require("tool")?.parse_with(ToolName::parse)?;
     let arguments = parameters.take_unless_null("arguments")?;
     let arguments = arguments.map(|arguments| arguments.map()).transpose()?.unwrap_or_default();
     let timeout = parameters.take_unless_null("timeoutMs")?;
     let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
-    parameters.end()?;
-    Ok(Content::Execute(Execute { tool, arguments, timeout, context }))
+    parameters.finish()?;
+    Ok(Content::Execute(ExecuteCommand { tool, arguments, timeout, context }))
 }
 
-fn only_id(mut parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
-    let id = parameters.need(name)?.parsed(IntentId::parse)?;
-    parameters.end()?;
+fn decode_only_id(mut parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
+    let id = parameters.require(name)?.parse_with(IntentId::parse)?;
+    parameters.finish()?;
     Ok(id)
 }
 
-fn subscribe(mut parameters: Object<'_>) -> Result<Subscribe, Fault> {
-    let events = parameters.need("events")?;
+fn decode_subscribe(mut parameters: Object<'_>) -> Result<SubscribeCommand, Fault> {
+    let events = parameters.require("events")?;
     let pointer = events.pointer().to_owned();
     let known = |text: String| {
         let found = EventName::WORDS.iter().find(|(word, _)| *word == text);
         found.map(|(_, name)| *name).ok_or_else(|| {
             let message = format!(
-                "`{}` is no event: there are `started`, `progress`, `log`, `artifact` and `finished`",
+                "there is no event `{}`: there are `started`, `progress`, `log`, `artifact` and `finished`",
                 excerpt(&text)
             );
             Fault::invalid(pointer.clone(), message)
         })
     };
-    let events = events.texts()?.into_iter().map(known).collect::<Result<BTreeSet<_>, _>>()?;
+    let events = events.strings()?.into_iter().map(known).collect::<Result<BTreeSet<_>, _>>()?;
     if events.is_empty() {
-        return Err(Fault::invalid(pointer, "`events` has to name one event or more"));
+        return Err(Fault::invalid(pointer, "`events` must name at least one event"));
     }
     let intent = parameters.take_unless_null("intentId")?;
-    let intent = intent.map(|intent| intent.parsed(IntentId::parse)).transpose()?;
+    let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
     let guarantee = parameters.take_unless_null("deliveryGuarantee")?;
-    let guarantee = guarantee.map(|guarantee| guarantee.word(&Guarantee::WORDS)).transpose()?;
-    parameters.end()?;
-    Ok(Subscribe { events, intent, guarantee: guarantee.unwrap_or_default() })
+    let guarantee = guarantee.map(|guarantee| guarantee.enum_value(&DeliveryGuarantee::WORDS)).transpose()?;
+    parameters.finish()?;
+    Ok(SubscribeCommand { events, intent, guarantee: guarantee.unwrap_or_default() })
 }
 
-fn query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
-    let action = action_of(action)?;
-    let found = Question::WORDS.iter().find(|(word, _)| *word == action);
+fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
+    let action = action_name(action)?;
+    let found = QueryAction::WORDS.iter().find(|(word, _)| *word == action);
     let (_, question) = found.ok_or_else(|| {
         Fault::MethodNotFound(format!(
             "there is no query `{}`: there are `get_status`, `get_metrics` and `get_state`",
             excerpt(&action)
         ))
     })?;
-    let mut payload = payload_of(payload)?;
-    let resource = payload.need("resourceId").and_then(|id| match id.text()?.as_str() {
-        "executor" => Ok(Resource::Executor),
-        _ => id.parsed(IntentId::parse).map(Resource::Intent),
+    let mut payload = payload_object(payload)?;
+    let resource = payload.require("resourceId").and_then(|id| match id.string()?.as_str() {
+        "executor" => Ok(QueryResource::Executor),
+        _ => id.parse_with(IntentId::parse).map(QueryResource::Intent),
     });
-    let resource = resource.and_then(|resource| payload.end().map(|()| resource)).map_err(in_payload)?;
+    let resource =
+        resource.and_then(|resource| payload.finish().map(|()| resource)).map_err(prefix_pointer)?;
     Ok(Content::Query(*question, resource))
 }
 
-fn event(payload: Option<&str>) -> Result<(), Fault> {
-    let mut payload = payload_of(payload)?;
-    let read = payload.need("data").and_then(|_| {
-        let mut metadata = payload.need("metadata")?.object()?;
-        metadata.need("schemaVersion")?.text()?;
-        metadata.need("contentType")?.text().map(drop)
+fn check_event(payload: Option<&str>) -> Result<(), Fault> {
+    let mut payload = payload_object(payload)?;
+    let read = payload.require("data").and_then(|_| {
+        let mut metadata = payload.require("metadata")?.object()?;
+        metadata.require("schemaVersion")?.string()?;
+        metadata.require("contentType")?.string().map(drop)
     });
-    read.map_err(in_payload)
+    read.map_err(prefix_pointer)
 }

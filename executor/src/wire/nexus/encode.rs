@@ -1,8 +1,10 @@
-//! Messages that go out: sealed when they answer what was sealed, and signed when it is known to whom.
+//! Outgoing messages: sealed if they answer a sealed message, and signed if the recipient is known.
 
-use super::fault::{self, Failure};
-use super::keys::{AgentKeys, Sealed};
-use super::message::{ALGORITHM, EVENT_TYPE, EventName, Guarantee, Kind, SignatureScope, Status, VERSION};
+use super::fault::{self, NexusError};
+use super::keys::{AgentKeys, SealedPayload};
+use super::message::{
+    ALGORITHM, DeliveryGuarantee, EVENT_TYPE, EventName, MessageType, ResponseStatus, SignatureScope, VERSION,
+};
 use crate::call::Priority;
 use crate::ident::IntentId;
 use crate::json::JsonText;
@@ -15,65 +17,65 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// For how long a message of the executor is worth something, in milliseconds.
+/// The `ttl` of the executor's messages, in milliseconds.
 const TTL_MS: u64 = 60_000;
-/// The version of what the data of events looks like.
+/// The version of the schema of event data.
 const SCHEMA_VERSION: &str = "1.0";
 
-/// What makes a message the one that it is.
+/// The members that are unique to each message.
 #[derive(Debug, Clone, Copy)]
-pub struct Stamp {
-    /// Its id.
+pub struct MessageStamp {
+    /// The id.
     pub id: IntentId,
-    /// When it is made, in milliseconds since 1970.
+    /// The time of the message, in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// A nonce that was never used before.
+    /// A nonce that has never been used before.
     pub iv: [u8; 12],
 }
 
-/// From whom to whom a message goes, and how it is protected.
+/// Sender, recipient and protection of outgoing messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Letter<'a> {
-    /// The executor's own identity.
+pub struct MessageWriter<'a> {
+    /// The executor's identity.
     pub from: &'a RawValue,
-    /// The other's, as it came.
+    /// The recipient's identity, verbatim.
     pub to: &'a RawValue,
-    /// Their keys; `None` when nothing shows who they are.
+    /// The recipient's keys; `None` when the recipient has not been authenticated.
     pub keys: Option<&'a AgentKeys>,
-    /// How much a signature covers.
+    /// The members that a signature covers.
     pub scope: SignatureScope,
-    /// Whether what it says is sealed.
+    /// `true` to seal the content.
     pub sealed: bool,
-    /// The priority of what it answers.
+    /// The priority, that of the request.
     pub priority: Priority,
 }
 
-/// What a message says.
+/// The content of an outgoing message.
 #[derive(Debug, Clone)]
-pub enum Body<'a> {
-    /// What became of a command or a query.
+pub enum OutgoingBody<'a> {
+    /// The result of a command or a query.
     Response {
-        /// Its id.
+        /// The id of the request.
         request: IntentId,
-        /// What became of it.
-        status: Status,
-        /// The answer.
+        /// The status.
+        status: ResponseStatus,
+        /// The data of the answer.
         data: Option<Box<RawValue>>,
-        /// What went wrong.
-        error: Option<Failure>,
-        /// How long it took, in milliseconds.
+        /// The error, if it failed.
+        error: Option<NexusError>,
+        /// The processing time, in milliseconds.
         processing_ms: u64,
     },
-    /// That the message with this id arrived.
+    /// The acknowledgement of the message with this id.
     Ack(IntentId),
-    /// What is wrong with a message, and its id when it could be read.
-    Error(Option<IntentId>, Failure),
-    /// Something that happened.
+    /// The rejection of a message, with its id if that was readable.
+    Error(Option<IntentId>, NexusError),
+    /// An event of a run.
     Event {
-        /// What.
+        /// The event.
         name: EventName,
-        /// How surely it is told.
-        guarantee: Guarantee,
+        /// The delivery guarantee.
+        guarantee: DeliveryGuarantee,
         /// The payload, from [`event_payload`].
         payload: &'a RawValue,
     },
@@ -81,7 +83,7 @@ pub enum Body<'a> {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Written<'a> {
+struct EncodedMessage<'a> {
     id: String,
     #[serde(rename = "type")]
     kind: &'a str,
@@ -102,7 +104,7 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     delivery_guarantee: Option<&'a str>,
     #[serde(flatten)]
-    said: Said<'a>,
+    content: MessageContent<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     encryption: Option<Encryption>,
     signature: String,
@@ -112,10 +114,10 @@ struct Written<'a> {
     requires_signature: bool,
 }
 
-/// What is left out of a message whose content is sealed.
+/// The content, which is omitted from a sealed message.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
-struct Said<'a> {
+struct MessageContent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,8 +137,8 @@ struct Encryption {
     auth_tag: String,
 }
 
-impl From<Sealed> for Encryption {
-    fn from(Sealed { iv, ciphertext, auth_tag }: Sealed) -> Self {
+impl From<SealedPayload> for Encryption {
+    fn from(SealedPayload { iv, ciphertext, auth_tag }: SealedPayload) -> Self {
         Self {
             algorithm: ALGORITHM,
             iv: STANDARD.encode(iv),
@@ -146,15 +148,15 @@ impl From<Sealed> for Encryption {
     }
 }
 
-impl Letter<'_> {
-    /// The whole message.
+impl MessageWriter<'_> {
+    /// Seals, signs and serializes one message.
     #[must_use]
-    pub fn write(&self, stamp: &Stamp, body: Body<'_>) -> String {
+    pub fn write(&self, stamp: &MessageStamp, body: OutgoingBody<'_>) -> String {
         let Self { from, to, keys, scope, sealed, priority } = *self;
-        let Stamp { id, timestamp_ms, iv } = *stamp;
-        let mut message = Written {
+        let MessageStamp { id, timestamp_ms, iv } = *stamp;
+        let mut message = EncodedMessage {
             id: id.to_string(),
-            kind: Kind::Ack.as_str(),
+            kind: MessageType::Ack.as_str(),
             version: VERSION,
             timestamp: timestamp_ms,
             from,
@@ -165,7 +167,7 @@ impl Letter<'_> {
             event_type: None,
             event_name: None,
             delivery_guarantee: None,
-            said: Said::default(),
+            content: MessageContent::default(),
             encryption: None,
             signature: String::new(),
             priority: priority.as_str(),
@@ -173,16 +175,17 @@ impl Letter<'_> {
             requires_ack: false,
             requires_signature: keys.is_some(),
         };
-        message.put(body);
-        let [header, full] = signed_texts(&message);
-        if let (true, Some(keys), true) = (sealed, keys, message.kind != Kind::Ack.as_str()) {
-            let text = message.to_seal();
+        message.set_body(body);
+        let [header, full] = signing_texts(&message);
+        if let (true, Some(keys), true) = (sealed, keys, message.kind != MessageType::Ack.as_str()) {
+            let text = message.plaintext();
             let sealed = keys.seal(text.get(), &header, iv);
-            // Never in the clear what was to be sealed.
-            message.said = Said::default();
+            // The content is removed even if sealing failed: plaintext must not be sent instead.
+            message.content = MessageContent::default();
             message.encryption = sealed.map(Encryption::from);
         }
-        // An outgoing message has no `action`; its `payload` is left out of what is signed once it is sealed.
+        // An outgoing message has no `action`, and no `payload` once it is sealed, so both scopes then cover
+        // the same members.
         let text = match (scope, &message.encryption) {
             (SignatureScope::Full, None) => full,
             (SignatureScope::Full, Some(_)) | (SignatureScope::Header, _) => header,
@@ -192,51 +195,51 @@ impl Letter<'_> {
     }
 }
 
-/// What is signed: with the header's members alone, and with the payload as well.
-fn signed_texts(message: &Written<'_>) -> [String; 2] {
-    let Written { id, kind, timestamp, from, to, said, .. } = message;
-    let payload = said.payload.map_or(String::new(), |payload| format!(r#","payload":{payload}"#));
+/// The signed texts for both scopes: the header alone, and the header with the payload.
+fn signing_texts(message: &EncodedMessage<'_>) -> [String; 2] {
+    let EncodedMessage { id, kind, timestamp, from, to, content, .. } = message;
+    let payload = content.payload.map_or(String::new(), |payload| format!(r#","payload":{payload}"#));
     [String::new(), payload].map(|payload| {
         format!(r#"{{"id":"{id}","type":"{kind}","from":{from},"to":{to}{payload},"timestamp":{timestamp}}}"#)
     })
 }
 
-impl<'a> Written<'a> {
-    fn put(&mut self, body: Body<'a>) {
+impl<'a> EncodedMessage<'a> {
+    fn set_body(&mut self, body: OutgoingBody<'a>) {
         match body {
-            Body::Response { request, status, data, error, processing_ms } => {
-                self.kind = Kind::Response.as_str();
+            OutgoingBody::Response { request, status, data, error, processing_ms } => {
+                self.kind = MessageType::Response.as_str();
                 self.correlation_id = Some(request.to_string());
                 self.request_id = Some(request.to_string());
                 self.status = Some(status.as_str());
-                self.said.data = data;
-                self.said.error = error.map(|error| error.object(self.timestamp));
-                self.said.processing_time = Some(processing_ms);
+                self.content.data = data;
+                self.content.error = error.map(|error| error.to_json(self.timestamp));
+                self.content.processing_time = Some(processing_ms);
             }
-            Body::Ack(id) => self.correlation_id = Some(id.to_string()),
-            Body::Error(of, failure) => {
-                self.kind = Kind::Error.as_str();
+            OutgoingBody::Ack(id) => self.correlation_id = Some(id.to_string()),
+            OutgoingBody::Error(of, failure) => {
+                self.kind = MessageType::Error.as_str();
                 self.correlation_id = of.map(|id| id.to_string());
-                self.said.error = Some(failure.object(self.timestamp));
+                self.content.error = Some(failure.to_json(self.timestamp));
             }
-            Body::Event { name, guarantee, payload } => {
-                self.kind = Kind::Event.as_str();
+            OutgoingBody::Event { name, guarantee, payload } => {
+                self.kind = MessageType::Event.as_str();
                 self.event_type = Some(EVENT_TYPE);
                 self.event_name = Some(name.as_str());
                 self.delivery_guarantee = Some(guarantee.as_str());
                 self.requires_ack = match guarantee {
-                    Guarantee::AtMostOnce => false,
-                    Guarantee::AtLeastOnce | Guarantee::ExactlyOnce => true,
+                    DeliveryGuarantee::AtMostOnce => false,
+                    DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => true,
                 };
-                self.said.payload = Some(payload);
+                self.content.payload = Some(payload);
             }
         }
     }
 
-    /// What is sealed: the payload of an event, and else an object of what is said, with the status, which the
-    /// signature does not cover where it stands.
-    fn to_seal(&self) -> Box<RawValue> {
-        if let Some(payload) = self.said.payload {
+    /// The plaintext to seal: the payload of an event, otherwise the content together with `status`, which the
+    /// header signature does not cover.
+    fn plaintext(&self) -> Box<RawValue> {
+        if let Some(payload) = self.content.payload {
             return payload.to_owned();
         }
         #[derive(Serialize)]
@@ -244,15 +247,15 @@ impl<'a> Written<'a> {
             #[serde(skip_serializing_if = "Option::is_none")]
             status: Option<&'a str>,
             #[serde(flatten)]
-            said: &'a Said<'a>,
+            content: &'a MessageContent<'a>,
         }
-        raw(&Content { status: self.status, said: &self.said })
+        raw(&Content { status: self.status, content: &self.content })
     }
 }
 
 /// The executor's identity.
 #[must_use]
-pub fn identity(id: &str) -> Box<RawValue> {
+pub fn executor_identity(id: &str) -> Box<RawValue> {
     raw(&json!({
         "id": id,
         "type": "mcp",
@@ -270,12 +273,12 @@ pub fn event_payload(data: &Value) -> Box<RawValue> {
     }))
 }
 
-/// What became of a run, whatever it was: the status of the response, its data, and its error.
+/// Status, data and error of the response to a run, successful or not.
 #[must_use]
-pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
+pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<NexusError>) {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Report<'a> {
+    struct RunReport<'a> {
         intent_id: String,
         tool: &'a str,
         status: &'static str,
@@ -287,7 +290,7 @@ pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
         artifacts: Vec<Value>,
     }
     let Receipt { agent: _, intent, tool, approved_by: _, durability: _, outcome } = receipt;
-    let data = raw(&Report {
+    let data = raw(&RunReport {
         intent_id: intent.to_string(),
         tool: tool.as_str(),
         status: outcome.end.status().as_str(),
@@ -296,18 +299,18 @@ pub fn report(receipt: &Receipt) -> (Status, Box<RawValue>, Option<Failure>) {
         result: if let End::Returned(result) = &outcome.end { Some(result) } else { None },
         artifacts: outcome.output.artifacts.iter().map(artifact).collect(),
     });
-    let error = fault::of_receipt(receipt);
+    let error = fault::receipt_error(receipt);
     let status = match (&error, outcome.output.truncated) {
-        (Some(_), _) => Status::Failure,
-        (None, true) => Status::Partial,
-        (None, false) => Status::Success,
+        (Some(_), _) => ResponseStatus::Failure,
+        (None, true) => ResponseStatus::Partial,
+        (None, false) => ResponseStatus::Success,
     };
     (status, data, error)
 }
 
-/// The answer to a question about a run that is over: its report.
+/// The answer to a query about a finished run: its report.
 #[must_use]
-pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
+pub fn finished_state(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
     struct Finished {
@@ -318,7 +321,7 @@ pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
         #[serde(skip_serializing_if = "Option::is_none")]
         error: Option<Value>,
     }
-    let (_, report, error) = report(receipt);
+    let (_, report, error) = run_report(receipt);
     raw(&Finished {
         resource_id: intent.to_string(),
         state: "finished",
@@ -328,13 +331,13 @@ pub fn finished(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
     })
 }
 
-/// An answer that was made here.
+/// An answer from a JSON value.
 #[must_use]
 pub fn answer(data: &Value) -> Box<RawValue> {
     raw(data)
 }
 
-/// What a run used.
+/// The measurements of a run.
 #[must_use]
 pub fn metrics(receipt: &Receipt) -> Value {
     let metrics = &receipt.outcome.metrics;
@@ -346,7 +349,7 @@ pub fn metrics(receipt: &Receipt) -> Value {
     })
 }
 
-/// The catalogue.
+/// The list of tools.
 #[must_use]
 pub fn tools(tools: &[Descriptor]) -> Value {
     let tools = tools.iter().map(|tool| {

@@ -1,44 +1,44 @@
-//! This door's table of error codes: the document's `A2AError`.
+//! The error codes of this door: the document's `A2AError`.
 //!
-//! The words mean something at this door only, so no other door may use this table.
+//! The codes have a meaning at this door only, so no other door may use this table.
 
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use crate::limit::Limit;
 use crate::outcome::{End, Receipt};
-use crate::wire::sentence;
+use crate::wire::failure_message;
 use serde_json::{Map, Value, json};
 
-/// A code.
+/// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// The token is nobody's.
+    /// The token is not valid.
     AuthFailed,
-    /// Known, and not allowed.
+    /// The caller is authenticated and not permitted.
     Unauthorized,
-    /// There is no such thing.
+    /// The tool, action or resource does not exist.
     NotFound,
     /// Not a message of this protocol.
     InvalidMessage,
-    /// Nothing shows that it is the agent's own word.
+    /// The message or its payload is not authenticated.
     SignatureInvalid,
-    /// A message whose parts break their description.
+    /// A member violates its schema.
     ValidationError,
-    /// It ran for too long.
+    /// The run exceeded its timeout.
     Timeout,
-    /// Not now.
+    /// The executor or the tool is temporarily unavailable.
     Unavailable,
-    /// Too many messages a second.
+    /// The agent exceeds its rate of messages.
     RateLimited,
-    /// Something of ours is broken.
+    /// The executor failed internally.
     InternalError,
-    /// The governor could not be reached.
+    /// The governor is unreachable.
     NetworkError,
     /// The tool ran and failed.
     ExecutionFailed,
 }
 
 impl Code {
-    /// All of them.
+    /// All codes.
     pub const ALL: [Self; 12] = [
         Self::AuthFailed,
         Self::Unauthorized,
@@ -54,7 +54,7 @@ impl Code {
         Self::ExecutionFailed,
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,9 +73,9 @@ impl Code {
         }
     }
 
-    /// Whether the same may go well another time.
+    /// Returns `true` when the same request may succeed later.
     #[must_use]
-    pub fn retryable(self) -> bool {
+    pub fn is_retryable(self) -> bool {
         match self {
             Self::AuthFailed
             | Self::Unauthorized
@@ -93,95 +93,105 @@ impl Code {
     }
 }
 
-/// An error of this door.
+/// An error of this door, before its encoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Failure {
-    /// The code.
+pub struct NexusError {
+    /// The error code.
     pub code: Code,
-    /// A tool's own words as they are, or a sentence of the executor's.
+    /// The tool's own message, verbatim, or a sentence by the executor.
     pub message: String,
-    /// What else is known.
+    /// The members of `details`.
     pub details: Map<String, Value>,
 }
 
-impl Failure {
-    /// With a code and a sentence.
+impl NexusError {
+    /// An error without details.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Map::new() }
     }
 
-    /// With one more thing that is known.
+    /// Adds one member to `details`.
     #[must_use]
-    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+    pub fn with_detail(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.details.insert(key.to_owned(), value.into());
         self
     }
 
-    /// On the wire. There is never a stack in it.
-    pub(super) fn object(&self, timestamp_ms: u64) -> Value {
+    /// The JSON form, always without a stack trace.
+    pub(super) fn to_json(&self, timestamp_ms: u64) -> Value {
         let Self { code, message, details } = self;
         let mut object = json!({ "code": code.as_str(), "message": message });
         if let Some(object) = object.as_object_mut() {
             if !details.is_empty() {
                 object.insert("details".to_owned(), details.clone().into());
             }
-            object.insert("retryable".to_owned(), code.retryable().into());
+            object.insert("retryable".to_owned(), code.is_retryable().into());
             object.insert("timestamp".to_owned(), timestamp_ms.into());
         }
         object
     }
 }
 
-/// How this door answers a fault. [`Fault::Internal`] keeps its detail, which is for the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
 #[must_use]
-pub fn of(fault: &Fault) -> Failure {
+pub fn to_error(fault: &Fault) -> NexusError {
     match fault {
-        Fault::Parse(message) | Fault::InvalidRequest(message) => Failure::new(Code::InvalidMessage, message),
-        Fault::MethodNotFound(message) => Failure::new(Code::NotFound, message),
+        Fault::Parse(message) | Fault::InvalidRequest(message) => {
+            NexusError::new(Code::InvalidMessage, message)
+        }
+        Fault::MethodNotFound(message) => NexusError::new(Code::NotFound, message),
         Fault::InvalidParams { message, pointer } => {
-            Failure::new(Code::ValidationError, message).with("pointer", pointer.as_str())
+            NexusError::new(Code::ValidationError, message).with_detail("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            Failure::new(Code::Unavailable, message).with("tool", tool.as_str())
+            NexusError::new(Code::Unavailable, message).with_detail("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let mut failure =
-                Failure::new(refused(*blocked_by), message).with("blockedBy", blocked_by.as_str());
+            let mut failure = NexusError::new(refusal_code(*blocked_by), message)
+                .with_detail("blockedBy", blocked_by.as_str());
             if let Some(intent) = intent {
-                failure = failure.with("intentId", intent.to_string());
+                failure = failure.with_detail("intentId", intent.to_string());
             }
             match risk_score {
-                Some(score) => failure.with("riskScore", *score),
+                Some(score) => failure.with_detail("riskScore", *score),
                 None => failure,
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            Failure::new(Code::Unavailable, message)
+            NexusError::new(Code::Unavailable, message)
         }
-        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => of_receipt(receipt)
-            .unwrap_or_else(|| Failure::new(Code::InternalError, sentence::of_failure(&receipt.outcome))),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            receipt_error(receipt).unwrap_or_else(|| {
+                NexusError::new(Code::InternalError, failure_message::describe_failure(&receipt.outcome))
+            })
+        }
         Fault::Busy { message, retry_after_ms } => {
-            Failure::new(Code::Unavailable, message).with("retryAfterMs", *retry_after_ms)
+            NexusError::new(Code::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
         }
-        Fault::ReceiptPending { intent, retry_after_ms } => Failure::new(Code::Unavailable, RECEIPT_PENDING)
-            .with("intentId", intent.to_string())
-            .with("ran", true)
-            .with("retryAfterMs", *retry_after_ms),
-        Fault::Internal(_) => Failure::new(Code::InternalError, "internal error of the executor"),
+        Fault::ReceiptPending { intent, retry_after_ms } => {
+            NexusError::new(Code::Unavailable, RECEIPT_PENDING)
+                .with_detail("intentId", intent.to_string())
+                .with_detail("ran", true)
+                .with_detail("retryAfterMs", *retry_after_ms)
+        }
+        Fault::Internal(_) => NexusError::new(Code::InternalError, "internal error of the executor"),
     }
 }
 
-/// How the core answers a command to run a tool: it speaks of an intent, which is the command's parameters here.
+/// The error for a fault of `tool.execute`. The core's pointers are relative to the call, which is the
+/// command's `parameters` here.
 #[must_use]
-pub fn of_execution(fault: &Fault) -> Failure {
+pub fn execution_error(fault: &Fault) -> NexusError {
     match fault {
         Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            Failure::new(Code::NotFound, message).with("pointer", "/payload/parameters/tool")
+            NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
         }
-        Fault::InvalidParams { message, pointer } => Failure::new(Code::ValidationError, message)
-            .with("pointer", format!("/payload/parameters{pointer}")),
-        Fault::InvalidRequest(message) => Failure::new(Code::ValidationError, message).with("pointer", "/id"),
+        Fault::InvalidParams { message, pointer } => NexusError::new(Code::ValidationError, message)
+            .with_detail("pointer", format!("/payload/parameters{pointer}")),
+        Fault::InvalidRequest(message) => {
+            NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id")
+        }
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
         | Fault::ToolUnavailable { .. }
@@ -192,11 +202,11 @@ pub fn of_execution(fault: &Fault) -> Failure {
         | Fault::LimitReached(..)
         | Fault::ReceiptPending { .. }
         | Fault::Busy { .. }
-        | Fault::Internal(_) => of(fault),
+        | Fault::Internal(_) => to_error(fault),
     }
 }
 
-fn refused(blocked_by: BlockedBy) -> Code {
+fn refusal_code(blocked_by: BlockedBy) -> Code {
     match blocked_by {
         BlockedBy::GovernorUnavailable => Code::NetworkError,
         BlockedBy::VerdictDenied
@@ -214,29 +224,30 @@ fn refused(blocked_by: BlockedBy) -> Code {
     }
 }
 
-/// What became of a run that did not succeed; `None` for one that did.
+/// The error for a failed run; `None` for a successful one.
 #[must_use]
-pub fn of_receipt(receipt: &Receipt) -> Option<Failure> {
-    let said = sentence::of_failure(&receipt.outcome);
+pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
+    let message = failure_message::describe_failure(&receipt.outcome);
     Some(match &receipt.outcome.end {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
-            let failure = Failure::new(Code::ExecutionFailed, message).with("toolCode", code.as_str());
+            let failure =
+                NexusError::new(Code::ExecutionFailed, message).with_detail("toolCode", code.as_str());
             match detail {
-                Some(detail) => failure.with("detail", detail.clone()),
+                Some(detail) => failure.with_detail("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            Failure::new(Code::ExecutionFailed, said).with("exitCode", *code)
+            NexusError::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
         }
-        End::Unlinkable(_) => Failure::new(Code::Unavailable, said),
+        End::Unlinkable(_) => NexusError::new(Code::Unavailable, message),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
-            Failure::new(code, said).with("limit", limit.as_str())
+            NexusError::new(code, message).with_detail("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            Failure::new(Code::ExecutionFailed, said)
+            NexusError::new(Code::ExecutionFailed, message)
         }
     })
 }

@@ -1,34 +1,34 @@
-//! The words of this protocol, version 1.0.0.
+//! The vocabulary of this protocol, version 1.0.0.
 
 use crate::call::Priority;
 use crate::ident::IntentId;
 
-/// The only version.
+/// The only supported version.
 pub const VERSION: &str = "1.0.0";
-/// The only algorithm of a sealed payload.
+/// The only algorithm for sealed payloads.
 pub const ALGORITHM: &str = "AES-256-GCM";
-/// The longest `ttl`, in milliseconds: for so long at least an `id` is remembered.
+/// The maximum `ttl`, in milliseconds. Every id is remembered at least this long, whatever its own `ttl` is,
+/// because the header signature does not cover `ttl`.
 pub const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 
-/// What a message is (`type`).
+/// The type of a message (`type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Does something.
+pub enum MessageType {
+    /// A request to do something.
     Command,
-    /// Asks for something.
+    /// A request for information.
     Query,
-    /// Tells something.
+    /// A notification.
     Event,
-    /// What became of a command or a query.
+    /// The result of a command or a query.
     Response,
-    /// That a message arrived.
+    /// An acknowledgement.
     Ack,
-    /// That a message is not one to act on.
+    /// A report that a message was rejected.
     Error,
 }
 
-impl Kind {
-    /// All six, by their words.
+impl MessageType {
     pub(super) const WORDS: [(&'static str, Self); 6] = [
         ("command", Self::Command),
         ("query", Self::Query),
@@ -38,7 +38,7 @@ impl Kind {
         ("error", Self::Error),
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// What an agent is (`from.type`). Nothing here depends on it.
+/// The values of `from.type`. They are validated and have no effect.
 pub(super) const AGENT_TYPES: [(&str, ()); 7] = [
     ("nexus", ()),
     ("igon7", ()),
@@ -63,7 +63,7 @@ pub(super) const AGENT_TYPES: [(&str, ()); 7] = [
     ("mcp", ()),
 ];
 
-/// The words of `priority`.
+/// The values of `priority`.
 pub(super) const PRIORITIES: [(&str, Priority); 4] = [
     ("low", Priority::Low),
     ("normal", Priority::Normal),
@@ -71,26 +71,27 @@ pub(super) const PRIORITIES: [(&str, Priority); 4] = [
     ("critical", Priority::Critical),
 ];
 
-/// How much is done that an event arrives.
+/// The delivery guarantee of an event (`deliveryGuarantee`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Guarantee {
-    /// It is sent once, and forgotten.
+pub enum DeliveryGuarantee {
+    /// Sent once.
     #[default]
     AtMostOnce,
-    /// It is sent again until it is acknowledged, a few times.
+    /// Sent again until acknowledged, a limited number of times.
     AtLeastOnce,
-    /// It is kept until it is acknowledged, and always has the same `id`, by which it is told from others.
+    /// Stored and sent again until acknowledged, always with the same `id`, by which the receiver recognizes
+    /// repeats.
     ExactlyOnce,
 }
 
-impl Guarantee {
+impl DeliveryGuarantee {
     pub(super) const WORDS: [(&'static str, Self); 3] = [
         ("at-most-once", Self::AtMostOnce),
         ("at-least-once", Self::AtLeastOnce),
         ("exactly-once", Self::ExactlyOnce),
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -101,23 +102,23 @@ impl Guarantee {
     }
 }
 
-/// What is told of a run (`eventName`; the `eventType` is always `execution`).
+/// The events of a run (`eventName`; the `eventType` is always `execution`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EventName {
-    /// Its guest runs.
+    /// The guest started.
     Started,
-    /// The tool said how far it is.
+    /// The tool reported progress.
     Progress,
-    /// A line of its log.
+    /// The tool logged a line.
     Log,
-    /// Something that it made.
+    /// The tool produced an artifact.
     Artifact,
-    /// It is over.
+    /// The run has ended.
     Finished,
 }
 
 impl EventName {
-    /// All five.
+    /// All event names.
     pub const ALL: [Self; 5] = [Self::Started, Self::Progress, Self::Log, Self::Artifact, Self::Finished];
 
     pub(super) const WORDS: [(&'static str, Self); 5] = [
@@ -128,7 +129,7 @@ impl EventName {
         ("finished", Self::Finished),
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -141,24 +142,24 @@ impl EventName {
     }
 }
 
-/// The `eventType` of what the executor publishes.
+/// The `eventType` of the executor's events.
 pub const EVENT_TYPE: &str = "execution";
 
-/// What became of a command or a query (`status`).
+/// The result of a command or a query (`status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// All of it.
+pub enum ResponseStatus {
+    /// It succeeded.
     Success,
-    /// Nothing of it; `error` says why.
+    /// It failed; `error` has the reason.
     Failure,
-    /// A part: it waits for a person, or output was cut at the limit.
+    /// It waits for a person, or its output was truncated at a limit.
     Partial,
 }
 
-impl Status {
+impl ResponseStatus {
     pub(super) const WORDS: [(&'static str, ()); 3] = [("SUCCESS", ()), ("FAILURE", ()), ("PARTIAL", ())];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -169,37 +170,37 @@ impl Status {
     }
 }
 
-/// What a query asks about.
+/// The subject of a query (`resourceId`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resource {
+pub enum QueryResource {
     /// The executor (`executor`).
     Executor,
-    /// One intent, by its id.
+    /// One intent.
     Intent(IntentId),
 }
 
-/// What a query asks for (`action`).
+/// The action of a query (`action`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Question {
-    /// Where it is.
+pub enum QueryAction {
+    /// `get_status`: the state of the subject.
     Status,
-    /// What it used.
+    /// `get_metrics`: measurements.
     Metrics,
-    /// All that is known.
+    /// `get_state`: everything that is available.
     State,
 }
 
-impl Question {
+impl QueryAction {
     pub(super) const WORDS: [(&'static str, Self); 3] =
         [("get_status", Self::Status), ("get_metrics", Self::Metrics), ("get_state", Self::State)];
 }
 
-/// How much a signature covers.
+/// The members that a signature covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SignatureScope {
-    /// `{id, type, from, to, timestamp}`: what a command asks for has to be sealed.
+    /// `{id, type, from, to, timestamp}`. The payload of a command must then be sealed.
     #[default]
     Header,
-    /// `{id, type, from, to, action, payload, timestamp}`, without what a message has not.
+    /// `{id, type, from, to, action, payload, timestamp}`, without members that the message lacks.
     Full,
 }

@@ -1,8 +1,10 @@
-use super::decode::{self, Content, Execute, Subscribe};
-use super::encode::{self, Body, Letter, Stamp};
-use super::fault::{self, Code, Failure};
+use super::decode::{self, Content, ExecuteCommand, SubscribeCommand};
+use super::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
+use super::fault::{self, Code, NexusError};
 use super::keys::AgentKeys;
-use super::message::{EventName, Guarantee, Kind, Question, Resource, SignatureScope, Status};
+use super::message::{
+    DeliveryGuarantee, EventName, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
+};
 use crate::call::Priority;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
@@ -26,7 +28,7 @@ fn identity(id: &str) -> String {
     format!(r#"{{"id":"{id}","type":"nexus","version":"1.0.0","capabilities":["x"]}}"#)
 }
 
-/// A message as an agent writes it, with what is more than its header, signed over `scope`.
+/// A signed message of an agent: `more` is added to its header, and `scope` selects the signed members.
 fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureScope) -> Value {
     let (from, to, keys) = (identity("a"), identity("b"), keys());
     let header =
@@ -70,10 +72,10 @@ fn message(kind: &str, more: &Value, sealed: Option<&Value>, scope: SignatureSco
     message
 }
 
-fn content(message: &Value, scope: SignatureScope) -> Result<Content, Failure> {
+fn content(message: &Value, scope: SignatureScope) -> Result<Content, NexusError> {
     let text = message.to_string();
     let envelope = decode::envelope(&text).map_err(|malformed| malformed.failure)?;
-    envelope.verified(Some(&keys()), scope)?.content(&keys(), &BOUNDS)
+    envelope.verify(Some(&keys()), scope)?.content(&keys(), &BOUNDS)
 }
 
 fn code(message: &Value, scope: SignatureScope) -> Code {
@@ -84,14 +86,14 @@ fn command(action: &str, parameters: Value) -> (Value, Value) {
     (json!({ "action": action }), json!({ "parameters": parameters }))
 }
 
-/// The vector of the project's notes on this protocol.
+/// The test vector of the project's notes on this protocol.
 #[test]
 fn the_signature_is_the_documents() {
     let text = r#"{"id":"550e8400-e29b-41d4-a716-446655440000","type":"command","from":{"id":"a","type":"nexus","version":"1.0.0","capabilities":["x"]},"to":{"id":"b","type":"mcp","version":"1.0.0","capabilities":[]},"timestamp":1700000000000}"#;
     let signature = "8d72d70266dd994477de41a16d9f14dcc9ddcbfe422798e8a3dec8b31b57a9d4";
     assert_eq!(keys().sign(text), signature);
     let other = AgentKeys::new(b"Secret", None).unwrap();
-    assert!(keys().verifies(text, signature) && !other.verifies(text, signature));
+    assert!(keys().verify(text, signature) && !other.verify(text, signature));
     for bad in [
         "",
         &signature[1..],
@@ -99,9 +101,9 @@ fn the_signature_is_the_documents() {
         &format!("{signature}0"),
         &signature.replace('8', "9"),
     ] {
-        assert!(!keys().verifies(text, bad), "{bad}");
+        assert!(!keys().verify(text, bad), "{bad}");
     }
-    // The same inside a message: with other members around it, in another order, and with spaces between.
+    // The same members inside a message: with others around them, in another order, and with white space.
     let message = format!(
         r#" {{ "ttl": 1, "priority":"low","version":"1.0.0", "requiresAck":false, "requiresSignature":true,
             "timestamp":1700000000000, "to":{{"id":"b","type":"mcp","version":"1.0.0","capabilities":[]}},
@@ -109,8 +111,8 @@ fn the_signature_is_the_documents() {
             "from":{{"id":"a","type":"nexus","version":"1.0.0","capabilities":["x"]}} }}"#
     );
     let envelope = decode::envelope(&message).unwrap();
-    assert!(envelope.verified(Some(&keys()), SignatureScope::Header).is_ok());
-    // What only means the same is not what was signed.
+    assert!(envelope.verify(Some(&keys()), SignatureScope::Header).is_ok());
+    // An equivalent text is not the signed text.
     for (from, to) in [
         (r#""id":"a","type":"nexus""#, r#""type":"nexus","id":"a""#),
         ("[\"x\"]", "[ \"x\"]"),
@@ -118,7 +120,7 @@ fn the_signature_is_the_documents() {
     ] {
         let changed = message.replacen(from, to, 1);
         assert_ne!(changed, message);
-        let refused = decode::envelope(&changed).unwrap().verified(Some(&keys()), SignatureScope::Header);
+        let refused = decode::envelope(&changed).unwrap().verify(Some(&keys()), SignatureScope::Header);
         assert_eq!(refused.unwrap_err().code, Code::SignatureInvalid, "{to}");
     }
 }
@@ -135,7 +137,7 @@ fn the_cipher_is_the_standards() {
     let key = bytes("feffe9928665731c6d6a8f9467308308feffe9928665731c6d6a8f9467308308");
     let keys = AgentKeys::new(b"secret", Some(&key.try_into().unwrap())).unwrap();
     let iv: [u8; 12] = bytes("cafebabefacedbaddecaf888").try_into().unwrap();
-    // An empty text without associated data, of the same key and nonce: only the tag.
+    // An empty text without associated data under the same key and nonce: the tag alone.
     let sealed = keys.seal("", "", iv).unwrap();
     assert!(sealed.ciphertext.is_empty());
     assert_eq!(keys.open(&sealed, ""), Some(Vec::new()));
@@ -172,7 +174,7 @@ fn every_command_and_query_is_read() {
     let commands = [
         (
             command("tool.execute", json!({ "tool": "t", "arguments": { "a": 1 }, "timeoutMs": 1500 })),
-            Content::Execute(Execute {
+            Content::Execute(ExecuteCommand {
                 tool: ToolName::parse("t").unwrap(),
                 arguments: json!({ "a": 1 }).as_object().unwrap().clone(),
                 timeout: Some(Timeout::from_millis(1500).unwrap()),
@@ -182,10 +184,10 @@ fn every_command_and_query_is_read() {
         (command("tool.cancel", json!({ "intentId": ID })), Content::Cancel(intent)),
         (
             command("events.subscribe", json!({ "events": ["finished"], "intentId": ID })),
-            Content::Subscribe(Subscribe {
+            Content::Subscribe(SubscribeCommand {
                 events: [EventName::Finished].into(),
                 intent: Some(intent),
-                guarantee: Guarantee::AtMostOnce,
+                guarantee: DeliveryGuarantee::AtMostOnce,
             }),
         ),
         (command("events.unsubscribe", json!({ "subscriptionId": ID })), Content::Unsubscribe(intent)),
@@ -197,10 +199,10 @@ fn every_command_and_query_is_read() {
         clear["payload"] = payload.clone();
         let full = message("command", &clear, None, SignatureScope::Full);
         assert_eq!(content(&full, SignatureScope::Full).as_ref(), Ok(expected));
-        // In the clear, a header's signature says nothing of it.
+        // The header signature does not cover a plaintext payload.
         let header = message("command", &clear, None, SignatureScope::Header);
         assert_eq!(code(&header, SignatureScope::Header), Code::SignatureInvalid);
-        // The action is not under the header's signature: no other one takes the same payload.
+        // The header signature does not cover the action, so no other action accepts the payload.
         for ((other, _), _) in &commands {
             if other != more {
                 let swapped = message("command", other, Some(payload), SignatureScope::Header);
@@ -212,10 +214,12 @@ fn every_command_and_query_is_read() {
             }
         }
     }
-    for (action, question) in
-        [("get_status", Question::Status), ("get_metrics", Question::Metrics), ("get_state", Question::State)]
-    {
-        for (id, resource) in [("executor", Resource::Executor), (ID, Resource::Intent(intent))] {
+    for (action, question) in [
+        ("get_status", QueryAction::Status),
+        ("get_metrics", QueryAction::Metrics),
+        ("get_state", QueryAction::State),
+    ] {
+        for (id, resource) in [("executor", QueryResource::Executor), (ID, QueryResource::Intent(intent))] {
             let query = json!({ "action": action, "payload": { "resourceId": id } });
             let query = message("query", &query, None, SignatureScope::Header);
             assert_eq!(content(&query, SignatureScope::Header), Ok(Content::Query(question, resource)));
@@ -226,7 +230,9 @@ fn every_command_and_query_is_read() {
     payload["agentId"] = json!("someone");
     let asked =
         content(&message("command", &more, Some(&payload), SignatureScope::Header), SignatureScope::Header);
-    let Ok(Content::Execute(Execute { context: Some(context), .. })) = asked else { panic!("{asked:?}") };
+    let Ok(Content::Execute(ExecuteCommand { context: Some(context), .. })) = asked else {
+        panic!("{asked:?}")
+    };
     assert_eq!(Value::Object(context), json!({ "workflowId": "w", "agentId": "someone" }));
 }
 
@@ -323,7 +329,7 @@ fn what_is_no_message_is_refused_in_its_own_word() {
     let unknown =
         message("command", &json!({ "action": "tool.destroy" }), Some(&json!({})), SignatureScope::Header);
     assert_eq!(code(&unknown, SignatureScope::Header), Code::NotFound);
-    // What was sealed passes the strict reader as well.
+    // A sealed payload passes the strict reader, too.
     let (from, to) = (identity("a"), identity("b"));
     let header =
         format!(r#"{{"id":"{ID}","type":"command","from":{from},"to":{to},"timestamp":1700000000000}}"#);
@@ -339,7 +345,7 @@ fn what_is_no_message_is_refused_in_its_own_word() {
 fn a_message_is_of_its_time() {
     let query = json!({ "action": "get_status", "payload": { "resourceId": "executor" } });
     let text = message("query", &query, None, SignatureScope::Header).to_string();
-    let verified = decode::envelope(&text).unwrap().verified(Some(&keys()), SignatureScope::Header).unwrap();
+    let verified = decode::envelope(&text).unwrap().verify(Some(&keys()), SignatureScope::Header).unwrap();
     let at = 1_700_000_000_000;
     for (now, good) in
         [(at, true), (at + 1000, true), (at + 1001, false), (at - 60_000, true), (at - 60_001, false)]
@@ -354,7 +360,7 @@ fn every_fault_has_its_code() {
     let codes = Code::ALL.map(Code::as_str);
     assert_eq!(codes.iter().collect::<std::collections::BTreeSet<_>>().len(), Code::ALL.len());
     let retryable =
-        Code::ALL.into_iter().filter(|code| code.retryable()).map(Code::as_str).collect::<Vec<_>>();
+        Code::ALL.into_iter().filter(|code| code.is_retryable()).map(Code::as_str).collect::<Vec<_>>();
     assert_eq!(
         retryable,
         ["TIMEOUT", "UNAVAILABLE", "RATE_LIMITED", "INTERNAL_ERROR", "NETWORK_ERROR", "EXECUTION_FAILED"]
@@ -382,34 +388,35 @@ fn every_fault_has_its_code() {
         (Fault::ReceiptPending { intent: IntentId::parse(ID).unwrap(), retry_after_ms: 5 }, "UNAVAILABLE"),
         (Fault::Internal("a secret".to_owned()), "INTERNAL_ERROR"),
     ] {
-        let failure = fault::of(&fault);
+        let failure = fault::to_error(&fault);
         assert_eq!(failure.code.as_str(), code, "{fault:?}");
-        let object = failure.object(5);
+        let object = failure.to_json(5);
         assert_eq!((&object["code"], &object["timestamp"]), (&json!(code), &json!(5)));
-        assert_eq!(object["retryable"], failure.code.retryable());
+        assert_eq!(object["retryable"], failure.code.is_retryable());
         assert!(!object.to_string().contains("a secret"));
     }
-    let unknown = fault::of_execution(&Fault::invalid("/tool", "there is none"));
+    let unknown = fault::execution_error(&Fault::invalid("/tool", "there is none"));
     assert_eq!(
         (unknown.code, &unknown.details["pointer"]),
         (Code::NotFound, &json!("/payload/parameters/tool"))
     );
-    let schema = fault::of_execution(&Fault::invalid("/arguments/path", "no"));
+    let schema = fault::execution_error(&Fault::invalid("/arguments/path", "no"));
     assert_eq!(schema.details["pointer"], "/payload/parameters/arguments/path");
-    assert_eq!(fault::of_execution(&Fault::InvalidRequest("used".to_owned())).code, Code::ValidationError);
+    assert_eq!(fault::execution_error(&Fault::InvalidRequest("used".to_owned())).code, Code::ValidationError);
 }
 
-/// What the executor writes, read as its peer would.
-fn read_back(sealed: bool, scope: SignatureScope, body: Body<'_>) -> (Value, Content) {
+/// Parses a message of the executor as its peer would.
+fn read_back(sealed: bool, scope: SignatureScope, body: OutgoingBody<'_>) -> (Value, Content) {
     let own = RawValue::from_string(identity("b")).unwrap();
     let to = RawValue::from_string(identity("a")).unwrap();
     let keys = keys();
     let letter =
-        Letter { from: &own, to: &to, keys: Some(&keys), scope, sealed, priority: Priority::Critical };
-    let stamp = Stamp { id: IntentId::parse(ID).unwrap(), timestamp_ms: 1_700_000_000_000, iv: [3; 12] };
+        MessageWriter { from: &own, to: &to, keys: Some(&keys), scope, sealed, priority: Priority::Critical };
+    let stamp =
+        MessageStamp { id: IntentId::parse(ID).unwrap(), timestamp_ms: 1_700_000_000_000, iv: [3; 12] };
     let text = letter.write(&stamp, body);
     let envelope = decode::envelope(&text).unwrap();
-    let verified = envelope.verified(Some(&keys), scope).unwrap();
+    let verified = envelope.verify(Some(&keys), scope).unwrap();
     let content = verified.content(&keys, &BOUNDS).unwrap();
     assert_eq!((verified.priority(), verified.timestamp_ms()), (Priority::Critical, stamp.timestamp_ms));
     let mut message: Value = serde_json::from_str(&text).unwrap();
@@ -420,7 +427,7 @@ fn read_back(sealed: bool, scope: SignatureScope, body: Body<'_>) -> (Value, Con
             r#"{{"id":"{ID}","type":{},"from":{own},"to":{to},"timestamp":1700000000000}}"#,
             message["type"]
         );
-        let packed = super::keys::Sealed {
+        let packed = super::keys::SealedPayload {
             iv: part("iv").try_into().unwrap(),
             ciphertext: part("ciphertext"),
             auth_tag: part("authTag").try_into().unwrap(),
@@ -439,10 +446,10 @@ fn answers_are_signed_and_sealed_as_they_were_asked_for() {
     let request = IntentId::random();
     for scope in [SignatureScope::Header, SignatureScope::Full] {
         for sealed in [false, true] {
-            let failure = Failure::new(Code::Timeout, "late").with("limit", "time");
-            let response = Body::Response {
+            let failure = NexusError::new(Code::Timeout, "late").with_detail("limit", "time");
+            let response = OutgoingBody::Response {
                 request,
-                status: Status::Failure,
+                status: ResponseStatus::Failure,
                 data: Some(encode::answer(&json!({ "x": 1 }))),
                 error: Some(failure.clone()),
                 processing_ms: 7,
@@ -458,12 +465,12 @@ fn answers_are_signed_and_sealed_as_they_were_asked_for() {
             assert_eq!((&said["data"], &said["processingTime"]), (&json!({ "x": 1 }), &json!(7)));
             assert_eq!((&said["error"]["code"], &said["status"]), (&json!("TIMEOUT"), &json!("FAILURE")));
 
-            let (message, content) = read_back(sealed, scope, Body::Error(Some(request), failure));
+            let (message, content) = read_back(sealed, scope, OutgoingBody::Error(Some(request), failure));
             assert_eq!((content, &message["correlationId"]), (Content::Error, &json!(request.to_string())));
             let said = if sealed { &message["opened"] } else { &message };
             assert_eq!(said["error"]["details"]["limit"], "time");
 
-            let (_, content) = read_back(sealed, scope, Body::Ack(request));
+            let (_, content) = read_back(sealed, scope, OutgoingBody::Ack(request));
             assert_eq!(content, Content::Ack(request));
         }
     }
@@ -474,18 +481,18 @@ proptest! {
     fn an_event_is_read_as_it_was_written(
         text in ".{0,40}", percent in proptest::num::f64::NORMAL, name in 0..5_usize, guarantee in 0..3_usize, sealed: bool,
     ) {
-        let guarantee = [Guarantee::AtMostOnce, Guarantee::AtLeastOnce, Guarantee::ExactlyOnce][guarantee];
+        let guarantee = [DeliveryGuarantee::AtMostOnce, DeliveryGuarantee::AtLeastOnce, DeliveryGuarantee::ExactlyOnce][guarantee];
         let name = EventName::ALL[name];
         let data = json!({ "message": text, "percent": percent });
         let payload = encode::event_payload(&data);
         let (message, content) =
-            read_back(sealed, SignatureScope::Header, Body::Event { name, guarantee, payload: &payload });
+            read_back(sealed, SignatureScope::Header, OutgoingBody::Event { name, guarantee, payload: &payload });
         let Content::Event(head) = content else { panic!("{content:?}") };
         prop_assert_eq!((head.kind.as_str(), head.name.as_str()), ("execution", name.as_str()));
         prop_assert_eq!(head.guarantee, guarantee);
         let said = if sealed { &message["opened"] } else { &message["payload"] };
         prop_assert_eq!(&said["data"], &data);
-        prop_assert_eq!(&message["requiresAck"], guarantee != Guarantee::AtMostOnce);
+        prop_assert_eq!(&message["requiresAck"], guarantee != DeliveryGuarantee::AtMostOnce);
     }
 
     #[test]
@@ -502,10 +509,10 @@ proptest! {
 
 #[test]
 fn the_words_are_the_documents() {
-    for (word, kind) in Kind::WORDS {
+    for (word, kind) in MessageType::WORDS {
         assert_eq!(kind.as_str(), word);
     }
-    for (word, guarantee) in Guarantee::WORDS {
+    for (word, guarantee) in DeliveryGuarantee::WORDS {
         assert_eq!(guarantee.as_str(), word);
     }
     for (word, name) in EventName::WORDS {

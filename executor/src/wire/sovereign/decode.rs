@@ -1,4 +1,4 @@
-//! Bodies of `POST /run` as requests. The body has passed the strict reader.
+//! Decoder for bodies of `POST /run`, which have passed the strict reader.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
@@ -7,116 +7,118 @@ use crate::wire::field::{Field, Object};
 use crate::wire::jsonrpc::Id;
 use serde_json::{Map, Value};
 
-/// In which form a request came, and is answered.
+/// The form of a request, which its response shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub enum RequestForm {
     /// `"jsonrpc": "3.0"`.
     Sovereign,
-    /// `"jsonrpc": "2.0"`: answered without `metadata`.
+    /// `"jsonrpc": "2.0"`; the response has no `metadata`.
     JsonRpc2,
-    /// Without `jsonrpc`: answered flat.
+    /// Without `jsonrpc`; the response is a flat object.
     Legacy,
 }
 
 /// A request to run an operation of a skill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Its form.
-    pub form: Form,
-    /// The id to answer with; `None` when there was none.
+    /// The form.
+    pub form: RequestForm,
+    /// The id of the response; `None` if the request had none.
     pub id: Option<Id>,
-    /// The skill.
+    /// The name of the skill, not empty.
     pub skill: String,
-    /// The operation; `None` when none was named.
+    /// The operation, if one was named.
     pub operation: Option<String>,
-    /// The arguments.
+    /// The arguments, not yet checked against the tool's schema.
     pub payload: Map<String, Value>,
-    /// Whether partial results are wanted as they come.
+    /// `true` to receive partial results while the tool runs.
     pub stream: bool,
-    /// What the caller hints at.
-    pub hints: Hints,
+    /// The caller's hints.
+    pub hints: ContextHints,
 }
 
-/// `metadata.context_hints` of a request. None of them can widen anything.
+/// `metadata.context_hints`. Hints can only narrow what a governor grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Hints {
-    /// The longest run.
+pub struct ContextHints {
+    /// The caller's own limit on the run time.
     pub timeout: Option<Timeout>,
-    /// Whether the caller will correct a payload that breaks the schema, so that it is told the schema.
+    /// `true` when the caller intends to correct an invalid payload: the error then contains the schema.
     pub corrects_payload: bool,
 }
 
-/// A request that is none, with all that is known to answer it.
+/// A request that cannot be decoded, with the parts that were readable.
 #[derive(Debug)]
-pub struct Malformed {
+pub struct SovereignDecodeError {
     /// The form.
-    pub form: Form,
-    /// The id, as far as it could be read.
+    pub form: RequestForm,
+    /// The id, if it was readable.
     pub id: Option<Id>,
-    /// The skill and the operation, as far as they could be read.
+    /// The skill and the operation, if they were readable.
     pub named: (Option<String>, Option<String>),
-    /// What is wrong.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// Reads a request.
+/// Decodes a request.
 ///
 /// # Errors
-/// [`Malformed`], in the form in which the request seems to be.
-pub fn request(text: &str) -> Result<Request, Box<Malformed>> {
-    let mut known = Known { form: Form::Sovereign, id: None, skill: None, operation: None };
+/// [`SovereignDecodeError`], in the form in which the request seems to be.
+pub fn request(text: &str) -> Result<Request, Box<SovereignDecodeError>> {
+    let mut known = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut known) {
         Ok((payload, stream, hints)) => {
-            let Known { form, id, skill, operation } = known;
+            let PartialRequest { form, id, skill, operation } = known;
             let skill = skill.unwrap_or_default();
             Ok(Request { form, id, skill, operation, payload, stream, hints })
         }
         Err(fault) => {
-            let Known { form, id, skill, operation } = known;
-            Err(Box::new(Malformed { form, id, named: (skill, operation), fault }))
+            let PartialRequest { form, id, skill, operation } = known;
+            Err(Box::new(SovereignDecodeError { form, id, named: (skill, operation), fault }))
         }
     }
 }
 
-/// What is known of a request before all of it was read.
-struct Known {
-    form: Form,
+/// The parts of a request that an error response needs, as far as they have been read.
+struct PartialRequest {
+    form: RequestForm,
     id: Option<Id>,
     skill: Option<String>,
     operation: Option<String>,
 }
 
-type Asked = (Map<String, Value>, bool, Hints);
+type RequestBody = (Map<String, Value>, bool, ContextHints);
 
-fn read(text: &str, known: &mut Known) -> Result<Asked, Fault> {
+fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
     let body = Field::root(text)?;
     if !body.is_object() {
-        return Err(Fault::InvalidRequest("a request is one object: this door has no batches".to_owned()));
+        return Err(Fault::InvalidRequest(
+            "a request must be one object: this door does not accept batches".to_owned(),
+        ));
     }
     let mut body = body.object()?;
     let version = body.take("jsonrpc")?;
     let Some(version) = version else {
-        known.form = Form::Legacy;
-        return legacy(body, known);
+        known.form = RequestForm::Legacy;
+        return read_legacy(body, known);
     };
-    known.id = id(body.take_unless_null("id")?)?;
-    known.form = match version.text().as_deref() {
-        Ok("3.0") => Form::Sovereign,
-        Ok("2.0") => Form::JsonRpc2,
+    known.id = decode_id(body.take_unless_null("id")?)?;
+    known.form = match version.string().as_deref() {
+        Ok("3.0") => RequestForm::Sovereign,
+        Ok("2.0") => RequestForm::JsonRpc2,
         Ok(_) | Err(_) => {
             return Err(Fault::InvalidRequest(
                 "`jsonrpc` must be \"3.0\", or \"2.0\" for a client of the older form".to_owned(),
             ));
         }
     };
-    let method = body.take_unless_null("method")?.map(|method| method.text()).transpose()?;
+    let method = body.take_unless_null("method")?.map(|method| method.string()).transpose()?;
     let mut params = match body.take_unless_null("params")? {
         Some(params) => Some(params.object()?),
         None => None,
     };
     let mut part = |name: &str| -> Result<Option<String>, Fault> {
         let field = params.as_mut().map(|params| params.take_unless_null(name)).transpose()?.flatten();
-        field.map(|field| field.text()).transpose()
+        field.map(|field| field.string()).transpose()
     };
     let (skill, operation) = (part("skill")?, part("operation")?);
     let split = method.as_deref().map(|method| match method.split_once('/') {
@@ -125,23 +127,23 @@ fn read(text: &str, known: &mut Known) -> Result<Asked, Fault> {
     });
     known.skill = split.map(|(skill, _)| skill.to_owned()).or_else(|| skill.clone());
     known.operation = split.and_then(|(_, named)| named).map(str::to_owned).or_else(|| operation.clone());
-    agrees("/params/skill", skill.as_deref(), known.skill.as_deref())?;
-    agrees("/params/operation", operation.as_deref(), known.operation.as_deref())?;
+    check_agreement("/params/skill", skill.as_deref(), known.skill.as_deref())?;
+    check_agreement("/params/operation", operation.as_deref(), known.operation.as_deref())?;
     let payload = params.as_mut().map(|params| params.take_unless_null("payload")).transpose()?.flatten();
     let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
     let metadata = body.take_unless_null("metadata")?.map(Field::object).transpose()?;
-    let (stream, hints) = metadata.map(self::metadata).transpose()?.unwrap_or_default();
-    named(known)?;
+    let (stream, hints) = metadata.map(decode_metadata).transpose()?.unwrap_or_default();
+    require_skill(known)?;
     Ok((payload, stream, hints))
 }
 
-/// `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
-fn legacy(mut body: Object<'_>, known: &mut Known) -> Result<Asked, Fault> {
-    known.id = id(body.take_unless_null("request_id")?)?;
-    known.skill = body.take_unless_null("skill")?.map(|skill| skill.text()).transpose()?;
-    let operation = one_of(&mut body, "operation", "action")?;
-    known.operation = operation.map(|operation| operation.text()).transpose()?;
-    let payload = one_of(&mut body, "payload", "params")?;
+/// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
+fn read_legacy(mut body: Object<'_>, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
+    known.id = decode_id(body.take_unless_null("request_id")?)?;
+    known.skill = body.take_unless_null("skill")?.map(|skill| skill.string()).transpose()?;
+    let operation = take_either(&mut body, "operation", "action")?;
+    known.operation = operation.map(|operation| operation.string()).transpose()?;
+    let payload = take_either(&mut body, "payload", "params")?;
     let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
     let timeout = body.take_unless_null("timeout_ms")?;
     let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
@@ -149,64 +151,65 @@ fn legacy(mut body: Object<'_>, known: &mut Known) -> Result<Asked, Fault> {
     if let Some(context) = context {
         context.object()?;
     }
-    named(known)?;
-    Ok((payload, false, Hints { timeout, corrects_payload: false }))
+    require_skill(known)?;
+    Ok((payload, false, ContextHints { timeout, corrects_payload: false }))
 }
 
-/// Of two names for one thing, the one that is there.
-fn one_of<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<Field<'a>>, Fault> {
+/// Takes a member that has two names, of which a request may use one.
+fn take_either<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<Field<'a>>, Fault> {
     match (body.take_unless_null(name)?, body.take_unless_null(other)?) {
         (Some(_), Some(field)) => {
-            Err(Fault::invalid(field.pointer(), format!("`{other}` says again what `{name}` says: send one")))
+            Err(Fault::invalid(field.pointer(), format!("`{other}` repeats `{name}`: send one of them")))
         }
         (one, other) => Ok(one.or(other)),
     }
 }
 
-fn named(known: &Known) -> Result<(), Fault> {
+fn require_skill(known: &PartialRequest) -> Result<(), Fault> {
     match known.skill.as_deref() {
         None | Some("") => Err(Fault::InvalidRequest(
-            "no skill is named: send `method` as `skill/operation`, or `params.skill`".to_owned(),
+            "the request names no skill: send `method` as `skill/operation`, or `params.skill`".to_owned(),
         )),
         Some(_) => Ok(()),
     }
 }
 
-/// `params` may say again what `method` says, and nothing else.
-fn agrees(pointer: &str, said: Option<&str>, meant: Option<&str>) -> Result<(), Fault> {
+/// Checks that `params` names nothing else than `method` does.
+fn check_agreement(pointer: &str, said: Option<&str>, meant: Option<&str>) -> Result<(), Fault> {
     match said {
         Some(said) if Some(said) != meant => {
-            Err(Fault::invalid(pointer, format!("`{}` is not what `method` names", excerpt(said))))
+            Err(Fault::invalid(pointer, format!("`{}` contradicts `method`", excerpt(said))))
         }
         Some(_) | None => Ok(()),
     }
 }
 
-fn id(field: Option<Field<'_>>) -> Result<Option<Id>, Fault> {
-    field.map(|field| Id::of(&field)).transpose()
+fn decode_id(field: Option<Field<'_>>) -> Result<Option<Id>, Fault> {
+    field.map(|field| Id::from_field(&field)).transpose()
 }
 
-/// The members that mean something here; others are for other agents on the way.
-fn metadata(mut metadata: Object<'_>) -> Result<(bool, Hints), Fault> {
+/// Decodes the members that this door interprets; others are for other agents on the way.
+fn decode_metadata(mut metadata: Object<'_>) -> Result<(bool, ContextHints), Fault> {
     if let Some(priority) = metadata.take_unless_null("priority")? {
-        priority.text()?;
+        priority.string()?;
     }
     if let Some(capabilities) = metadata.take_unless_null("capabilities")? {
-        capabilities.texts()?;
+        capabilities.strings()?;
     }
     let stream = metadata.take_unless_null("stream")?;
     let stream = stream.map(|stream| stream.boolean()).transpose()?.unwrap_or_default();
     let hints = metadata.take_unless_null("context_hints")?.map(Field::object).transpose()?;
-    Ok((stream, hints.map(self::hints).transpose()?.unwrap_or_default()))
+    Ok((stream, hints.map(decode_hints).transpose()?.unwrap_or_default()))
 }
 
-fn hints(mut hints: Object<'_>) -> Result<Hints, Fault> {
+fn decode_hints(mut hints: Object<'_>) -> Result<ContextHints, Fault> {
     if let Some(tier) = hints.take_unless_null("tier")? {
-        tier.word(&[("LOW", ()), ("MID", ()), ("HIGH", ())])?;
+        tier.enum_value(&[("LOW", ()), ("MID", ()), ("HIGH", ())])?;
     }
     let retry = hints.take_unless_null("retry_strategy")?;
-    let retry = retry.map(|retry| retry.word(&[("none", false), ("correct_payload", true)])).transpose()?;
+    let retry =
+        retry.map(|retry| retry.enum_value(&[("none", false), ("correct_payload", true)])).transpose()?;
     let timeout = hints.take_unless_null("timeout_ms")?;
     let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
-    Ok(Hints { timeout, corrects_payload: retry.unwrap_or_default() })
+    Ok(ContextHints { timeout, corrects_payload: retry.unwrap_or_default() })
 }

@@ -1,8 +1,10 @@
-//! Answers of this door.
+//! Encoder of this door's responses.
 
-use super::decode::Form;
-use super::fault::{self, Failure};
-use super::message::{AgentCard, Flat, Metadata, Outcome, Reason, Response, Success};
+use super::decode::RequestForm;
+use super::fault::{self, SovereignError};
+use super::message::{
+    AgentCard, LegacyResponse, Response, ResponseError, ResponseMetadata, ResponseResult, SuccessResult,
+};
 use super::skills;
 use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Progress, Receipt};
@@ -13,42 +15,42 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-/// To whom, and in which form, an answer goes.
+/// The parts of a request that its responses repeat.
 #[derive(Debug, Clone)]
 pub struct Reply {
     /// The form of the request.
-    pub form: Form,
-    /// Its id, or the one that was made for it.
+    pub form: RequestForm,
+    /// The request's id, or a random one if it had none.
     pub id: Id,
-    /// The skill that was asked for.
+    /// The requested skill.
     pub skill: Option<String>,
-    /// The operation that was asked for.
+    /// The requested operation.
     pub operation: Option<String>,
 }
 
-/// A piece of a result, while the tool runs.
+/// A partial result of a running tool.
 #[derive(Debug, Clone, Copy)]
-pub enum Chunk<'a> {
-    /// How far the tool is.
+pub enum PartialResult<'a> {
+    /// A progress report of the tool.
     Progress(&'a Progress),
-    /// A line of its log.
+    /// A log line of the tool.
     Log(&'a LogLine),
-    /// Something it made.
+    /// An output of the tool.
     Artifact(&'a Artifact),
 }
 
 impl Reply {
-    /// The answer to a run, whatever became of it.
+    /// The response to a finished run, successful or not.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
-        let result = match (&receipt.outcome.end, fault::of_receipt(receipt)) {
+        let result = match (&receipt.outcome.end, fault::receipt_error(receipt)) {
             (_, Some(failure)) => return self.failure(&failure),
             (End::Returned(result), None) => result.clone(),
             (_, None) => JsonText::null(),
         };
         let status_code = receipt.outcome.end.status().as_str();
-        if self.form == Form::Legacy {
-            return self.flat(Flat {
+        if self.form == RequestForm::Legacy {
+            return self.flat(LegacyResponse {
                 request_id: self.id.raw(),
                 success: true,
                 status_code,
@@ -59,22 +61,23 @@ impl Reply {
             });
         }
         let artifacts = receipt.outcome.output.artifacts.iter().map(artifact).collect();
-        let answer = Outcome::Success(Success { success: true, status_code, data: &result, artifacts });
-        let metadata = Metadata {
+        let answer =
+            ResponseResult::Success(SuccessResult { success: true, status_code, data: &result, artifacts });
+        let metadata = ResponseMetadata {
             agent_card: Some(agent_card(tools)),
-            context_hints: hints(receipt),
+            context_hints: run_hints(receipt),
             partial: None,
             remaining: None,
         };
         self.response(Some(answer), None, metadata)
     }
 
-    /// An error.
+    /// An error response.
     #[must_use]
-    pub fn failure(&self, failure: &Failure) -> String {
-        let data = fault::data(failure, self.skill.as_deref(), self.operation.as_deref());
-        if self.form == Form::Legacy {
-            return self.flat(Flat {
+    pub fn failure(&self, failure: &SovereignError) -> String {
+        let data = fault::error_data(failure, self.skill.as_deref(), self.operation.as_deref());
+        if self.form == RequestForm::Legacy {
+            return self.flat(LegacyResponse {
                 request_id: self.id.raw(),
                 success: false,
                 status_code: &failure.status_code,
@@ -84,23 +87,24 @@ impl Reply {
                 error_data: Some(&data),
             });
         }
-        let reason = Reason { code: failure.code, message: &failure.message, data: &data };
+        let reason = ResponseError { code: failure.code, message: &failure.message, data: &data };
         let metadata =
-            Metadata { agent_card: None, context_hints: Map::new(), partial: None, remaining: None };
+            ResponseMetadata { agent_card: None, context_hints: Map::new(), partial: None, remaining: None };
         self.response(None, Some(reason), metadata)
     }
 
-    /// The `index`th part of a result that is still to come. How many more there are is not known.
+    /// A partial result with its number, from 0. `remaining` is -1, because the number of further parts is
+    /// unknown.
     #[must_use]
-    pub fn partial(&self, chunk: Chunk<'_>, index: u64) -> String {
+    pub fn partial(&self, chunk: PartialResult<'_>, index: u64) -> String {
         let chunk = match chunk {
-            Chunk::Progress(Progress { percent, message }) => {
+            PartialResult::Progress(Progress { percent, message }) => {
                 json!({ "kind": "progress", "percent": percent, "message": message })
             }
-            Chunk::Log(LogLine { level, message }) => {
+            PartialResult::Log(LogLine { level, message }) => {
                 json!({ "kind": "log", "level": level.as_str(), "message": message })
             }
-            Chunk::Artifact(made) => {
+            PartialResult::Artifact(made) => {
                 let mut chunk = artifact(made);
                 if let Some(chunk) = chunk.as_object_mut() {
                     chunk.insert("kind".to_owned(), "artifact".into());
@@ -108,38 +112,38 @@ impl Reply {
                 chunk
             }
         };
-        let metadata = Metadata {
+        let metadata = ResponseMetadata {
             agent_card: None,
             context_hints: Map::new(),
             partial: Some(true),
             remaining: Some(-1),
         };
-        let part = Outcome::Partial(json!({ "chunk": chunk, "index": index }));
+        let part = ResponseResult::Partial(json!({ "chunk": chunk, "index": index }));
         self.response(Some(part), None, metadata)
     }
 
     fn response(
         &self,
-        result: Option<Outcome<'_>>,
-        error: Option<Reason<'_>>,
-        metadata: Metadata<'_>,
+        result: Option<ResponseResult<'_>>,
+        error: Option<ResponseError<'_>>,
+        metadata: ResponseMetadata<'_>,
     ) -> String {
         let (jsonrpc, metadata) = match self.form {
-            Form::Sovereign | Form::Legacy => ("3.0", Some(metadata)),
-            Form::JsonRpc2 => ("2.0", None),
+            RequestForm::Sovereign | RequestForm::Legacy => ("3.0", Some(metadata)),
+            RequestForm::JsonRpc2 => ("2.0", None),
         };
         raw(&Response { jsonrpc, id: self.id.raw(), result, error, metadata }).get().to_owned()
     }
 
-    fn flat(&self, answer: Flat<'_>) -> String {
+    fn flat(&self, answer: LegacyResponse<'_>) -> String {
         raw(&answer).get().to_owned()
     }
 }
 
-/// What `GET /capabilities` answers.
+/// The body of `GET /capabilities`.
 #[must_use]
 pub fn capabilities(tools: &[Descriptor]) -> String {
-    let skills = skills::all(tools).into_iter().map(|(skill, operations)| {
+    let skills = skills::group_by_skill(tools).into_iter().map(|(skill, operations)| {
         let operations = operations.into_iter().map(|(operation, tool)| {
             json!({
                 "name": operation,
@@ -163,14 +167,14 @@ fn agent_card(tools: &[Descriptor]) -> AgentCard<'_> {
     AgentCard {
         name: "a2g-executor",
         version: env!("CARGO_PKG_VERSION"),
-        skills: skills::all(tools).into_keys().collect(),
+        skills: skills::group_by_skill(tools).into_keys().collect(),
         capabilities: ["partial_results"],
         trust_level: "governed",
     }
 }
 
-/// How the answer came about.
-fn hints(receipt: &Receipt) -> Map<String, Value> {
+/// The measurements of a run.
+fn run_hints(receipt: &Receipt) -> Map<String, Value> {
     let metrics = &receipt.outcome.metrics;
     let hints = json!({
         "execution_path": "governor/wasm",

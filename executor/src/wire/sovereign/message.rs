@@ -1,34 +1,34 @@
-//! The messages of this door as they are written. Nothing outside this folder sees them.
+//! The wire structs of this door's messages, private to this folder.
 
 use crate::json::JsonText;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// An answer to a message of JSON-RPC.
+/// A response to a JSON-RPC request.
 #[derive(Serialize)]
 pub(super) struct Response<'a> {
     pub(super) jsonrpc: &'static str,
     pub(super) id: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) result: Option<Outcome<'a>>,
+    pub(super) result: Option<ResponseResult<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<Reason<'a>>,
-    /// Clients of 2.0 know none.
+    pub(super) error: Option<ResponseError<'a>>,
+    /// Absent for clients of 2.0.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) metadata: Option<Metadata<'a>>,
+    pub(super) metadata: Option<ResponseMetadata<'a>>,
 }
 
-/// The outcome of a run, or a part of it.
+/// The result of a run, or a part of it.
 #[derive(Serialize)]
 #[serde(untagged)]
-pub(super) enum Outcome<'a> {
-    Success(Success<'a>),
+pub(super) enum ResponseResult<'a> {
+    Success(SuccessResult<'a>),
     Partial(Value),
 }
 
 #[derive(Serialize)]
-pub(super) struct Success<'a> {
+pub(super) struct SuccessResult<'a> {
     pub(super) success: bool,
     pub(super) status_code: &'a str,
     pub(super) data: &'a JsonText,
@@ -37,14 +37,14 @@ pub(super) struct Success<'a> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Reason<'a> {
+pub(super) struct ResponseError<'a> {
     pub(super) code: i64,
     pub(super) message: &'a str,
     pub(super) data: &'a Value,
 }
 
 #[derive(Serialize)]
-pub(super) struct Metadata<'a> {
+pub(super) struct ResponseMetadata<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) agent_card: Option<AgentCard<'a>>,
     pub(super) context_hints: Map<String, Value>,
@@ -54,7 +54,7 @@ pub(super) struct Metadata<'a> {
     pub(super) remaining: Option<i64>,
 }
 
-/// What this agent can do, as it says with every success.
+/// A summary of this agent, part of every successful response.
 #[derive(Serialize)]
 pub(super) struct AgentCard<'a> {
     pub(super) name: &'static str,
@@ -64,9 +64,9 @@ pub(super) struct AgentCard<'a> {
     pub(super) trust_level: &'static str,
 }
 
-/// An answer to the legacy form.
+/// A response in the legacy form.
 #[derive(Serialize)]
-pub(super) struct Flat<'a> {
+pub(super) struct LegacyResponse<'a> {
     pub(super) request_id: &'a RawValue,
     pub(super) success: bool,
     pub(super) status_code: &'a str,

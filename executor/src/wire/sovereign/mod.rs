@@ -1,8 +1,7 @@
-//! sovereign-a2a: JSON-RPC 3.0, its legacy form, and clients that still speak 2.0.
+//! sovereign-a2a: JSON-RPC 3.0, its legacy form, and clients that still use 2.0.
 //!
-//! A tool is a skill with operations. One whose name has a dot, such as `email.check_unread`, is the operation
-//! behind the dot of the skill before it; any other is a skill with the one operation `run`, which need not be
-//! named.
+//! A tool is an operation of a skill. `email.check_unread` is the operation `check_unread` of the skill
+//! `email`; a tool without a dot is a skill with the single operation `run`, which a request may omit.
 
 pub mod decode;
 pub mod encode;

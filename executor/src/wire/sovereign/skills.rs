@@ -1,47 +1,48 @@
-//! The tools as this protocol names them: skills with operations.
+//! The mapping of tools to this protocol's skills and operations.
 
 use crate::ident::{ToolName, excerpt};
 use crate::tool::Descriptor;
 use std::collections::BTreeMap;
 
-/// The one operation of a tool that is a skill by itself.
-pub const RUN: &str = "run";
+/// The operation of a tool without a dot in its name.
+pub const DEFAULT_OPERATION: &str = "run";
 
-/// A tool's skill and operation.
+/// The skill and the operation of a tool.
 #[must_use]
-pub fn of(tool: &ToolName) -> (&str, &str) {
+pub fn skill_and_operation(tool: &ToolName) -> (&str, &str) {
     match tool.as_str().split_once('.') {
         Some((skill, operation)) if !operation.is_empty() => (skill, operation),
-        Some(_) | None => (tool.as_str(), RUN),
+        Some(_) | None => (tool.as_str(), DEFAULT_OPERATION),
     }
 }
 
-/// What is not there.
+/// A requested skill or operation that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
-    /// The skill. The text says so.
+    /// The skill does not exist. The text is the error message.
     Skill(String),
-    /// The operation, with those that there are.
+    /// The operation does not exist: the error message, and the existing operations.
     Operation(String, Vec<String>),
 }
 
-/// The tool behind a skill's operation. A skill with one operation needs none to be named.
+/// Finds the tool of an operation, which may be omitted for a skill with a single one.
 ///
 /// # Errors
-/// [`Missing`] says what is not there.
+/// [`Missing`] with the error message.
 pub fn find<'a>(
     tools: &'a [Descriptor],
     skill: &str,
     operation: Option<&str>,
 ) -> Result<&'a Descriptor, Missing> {
     let theirs = tools.iter().filter_map(|tool| {
-        let (of, operation) = self::of(&tool.name);
+        let (of, operation) = self::skill_and_operation(&tool.name);
         (of == skill).then_some((operation, tool))
     });
     let operations = theirs.collect::<Vec<_>>();
     let found = match (operation, operations.as_slice()) {
         (_, []) => {
-            let message = format!("there is no skill `{}`: `GET /capabilities` lists them", excerpt(skill));
+            let message =
+                format!("there is no skill `{}`: `GET /capabilities` lists the skills", excerpt(skill));
             return Err(Missing::Skill(message));
         }
         (None, [(_, only)]) => Some(*only),
@@ -59,12 +60,12 @@ pub fn find<'a>(
     })
 }
 
-/// All skills in order, each with its operations.
+/// All skills in alphabetical order, each with its operations.
 #[must_use]
-pub fn all(tools: &[Descriptor]) -> BTreeMap<&str, Vec<(&str, &Descriptor)>> {
+pub fn group_by_skill(tools: &[Descriptor]) -> BTreeMap<&str, Vec<(&str, &Descriptor)>> {
     let mut skills = BTreeMap::<&str, Vec<(&str, &Descriptor)>>::new();
     for tool in tools {
-        let (skill, operation) = of(&tool.name);
+        let (skill, operation) = skill_and_operation(&tool.name);
         skills.entry(skill).or_default().push((operation, tool));
     }
     skills

@@ -1,8 +1,8 @@
-//! What this door reads and writes, and its table of errors.
+//! Decoding, encoding, and the table of errors.
 
-use super::decode::{self, Form, Hints, Request};
+use super::decode::{self, ContextHints, Request, RequestForm};
 use super::encode::Reply;
-use super::fault::{self, Failure};
+use super::fault::{self, SovereignError};
 use super::skills;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 fn read(body: &Value) -> Result<Request, i64> {
-    decode::request(&body.to_string()).map_err(|malformed| fault::of(&malformed.fault).code)
+    decode::request(&body.to_string()).map_err(|malformed| fault::to_error(&malformed.fault).code)
 }
 
-/// A request as a client writes it.
+/// A request of a client.
 fn written(request: &Request) -> Value {
     let mut params = Map::new();
     params.insert("skill".to_owned(), json!(request.skill));
@@ -32,7 +32,7 @@ fn written(request: &Request) -> Value {
         hints.insert("retry_strategy".to_owned(), json!("correct_payload"));
     }
     let mut body = json!({
-        "jsonrpc": if request.form == Form::Sovereign { "3.0" } else { "2.0" },
+        "jsonrpc": if request.form == RequestForm::Sovereign { "3.0" } else { "2.0" },
         "params": params,
         "metadata": { "stream": request.stream, "context_hints": hints },
     });
@@ -44,7 +44,7 @@ fn written(request: &Request) -> Value {
 
 prop_compose! {
     fn requests()(
-        form in prop_oneof![Just(Form::Sovereign), Just(Form::JsonRpc2)],
+        form in prop_oneof![Just(RequestForm::Sovereign), Just(RequestForm::JsonRpc2)],
         id in prop::option::of("[a-z0-9]{1,20}"),
         skill in "[a-z][a-z_]{0,10}",
         operation in prop::option::of("[a-z][a-z_/]{0,10}"),
@@ -55,12 +55,12 @@ prop_compose! {
     ) -> Request {
         Request {
             form,
-            id: id.map(|id| Id::text(&id)),
+            id: id.map(|id| Id::from_text(&id)),
             skill,
             operation,
             payload: keys.into_iter().map(|(key, value)| (key, json!(value))).collect(),
             stream,
-            hints: Hints {
+            hints: ContextHints {
                 timeout: timeout.map(|millis| Timeout::from_millis(millis).unwrap()),
                 corrects_payload,
             },
@@ -102,7 +102,7 @@ fn the_method_splits_at_its_first_slash() {
 fn a_tool_is_an_operation_of_a_skill() {
     let of = |name: &str| {
         let name = ToolName::parse(name).unwrap();
-        let (skill, operation) = skills::of(&name);
+        let (skill, operation) = skills::skill_and_operation(&name);
         (skill.to_owned(), operation.to_owned())
     };
     assert_eq!(of("email.check"), ("email".to_owned(), "check".to_owned()));
@@ -135,29 +135,36 @@ fn every_fault_has_its_code_and_keeps_what_is_private() {
         ),
         (Fault::Internal("/secret/path".to_owned()), -32000, "SERVER_ERROR"),
     ] {
-        let failure = fault::of(&fault);
+        let failure = fault::to_error(&fault);
         assert_eq!((failure.code, failure.status_code.as_str()), (code, status), "{fault:?}");
         assert!(!failure.message.contains("secret"));
     }
-    let pointer = fault::of(&Fault::invalid("/arguments/a", "i"));
+    let pointer = fault::to_error(&Fault::invalid("/arguments/a", "i"));
     assert_eq!(pointer.data.get("pointer"), Some(&json!("/params/payload/a")));
 }
 
 #[test]
 fn an_error_says_what_was_asked_for_in_every_form() {
-    let failure = fault::of(&Fault::Busy { message: "full".to_owned(), retry_after_ms: 5 });
-    let answer = |form, failure: &Failure| -> Value {
-        let reply =
-            Reply { form, id: Id::text("r"), skill: Some("a".to_owned()), operation: Some("b".to_owned()) };
+    let failure = fault::to_error(&Fault::Busy { message: "full".to_owned(), retry_after_ms: 5 });
+    let answer = |form, failure: &SovereignError| -> Value {
+        let reply = Reply {
+            form,
+            id: Id::from_text("r"),
+            skill: Some("a".to_owned()),
+            operation: Some("b".to_owned()),
+        };
         serde_json::from_str(&reply.failure(failure)).unwrap()
     };
     let data = json!({ "skill": "a", "operation": "b", "status_code": "BUSY", "retry_after_ms": 5 });
     let error = json!({ "code": -32000, "message": "full", "data": data });
     let sovereign =
         json!({ "jsonrpc": "3.0", "id": "r", "error": error, "metadata": { "context_hints": {} } });
-    assert_eq!(answer(Form::Sovereign, &failure), sovereign);
-    assert_eq!(answer(Form::JsonRpc2, &failure), json!({ "jsonrpc": "2.0", "id": "r", "error": error }));
+    assert_eq!(answer(RequestForm::Sovereign, &failure), sovereign);
+    assert_eq!(
+        answer(RequestForm::JsonRpc2, &failure),
+        json!({ "jsonrpc": "2.0", "id": "r", "error": error })
+    );
     let flat = json!({ "request_id": "r", "success": false, "status_code": "BUSY", "error": "full",
         "error_code": -32000, "error_data": data });
-    assert_eq!(answer(Form::Legacy, &failure), flat);
+    assert_eq!(answer(RequestForm::Legacy, &failure), flat);
 }

@@ -54,9 +54,9 @@ pub fn register(params: &str) -> Result<Registration, Fault> {
     let mut object = Object::root(params)?;
     let requested = object.take_unless_null("capabilities_requested")?;
     Ok(Registration {
-        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
-        public_key: object.take_unless_null("public_key")?.map(|field| field.text()).transpose()?,
-        capabilities_requested: requested.map(Field::texts).transpose()?.unwrap_or_default(),
+        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
+        public_key: object.take_unless_null("public_key")?.map(|field| field.string()).transpose()?,
+        capabilities_requested: requested.map(Field::strings).transpose()?.unwrap_or_default(),
         metadata: object.take_unless_null("metadata")?.map(|field| field.map()).transpose()?,
     })
 }
@@ -67,8 +67,8 @@ pub fn register(params: &str) -> Result<Registration, Fault> {
 /// As [`register`].
 pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     let mut object = Object::root(params)?;
-    let agent = object.need("agent_did")?.parsed(AgentDid::parse)?;
-    let mut count = |name| object.need(name)?.integer(0, u64::MAX);
+    let agent = object.require("agent_did")?.parse_with(AgentDid::parse)?;
+    let mut count = |name| object.require(name)?.integer(0, u64::MAX);
     Ok(Heartbeat {
         agent,
         uptime_seconds: count("uptime_seconds")?,
@@ -84,14 +84,14 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
 /// # Errors
 /// As [`register`].
 pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
-    Object::root(params)?.need("agent_did")?.parsed(AgentDid::parse)
+    Object::root(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
 /// The count and the root of a journal. A signature is for whoever keeps it.
 fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
-    let count = object.need("count")?.integer(0, u64::MAX)?;
-    let root = object.need("root")?.text()?;
+    let count = object.require("count")?.integer(0, u64::MAX)?;
+    let root = object.require("root")?.string()?;
     Ok((count, root))
 }
 
@@ -103,12 +103,12 @@ fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
 pub fn report(params: &str) -> Result<ReportHead, Fault> {
     let mut object = Object::root(params)?;
     let head = ReportHead {
-        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
-        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
-        status: object.need("status")?.one_of::<Status>()?,
+        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        status: object.require("status")?.one_of::<Status>()?,
     };
     if let Some(error) = object.take_unless_null("error")? {
-        error.text()?;
+        error.string()?;
     }
     if let Some(metrics) = object.take_unless_null("metrics")? {
         check_metrics(metrics)?;

@@ -57,11 +57,11 @@ pub fn intent(params: &str) -> Result<Call, Fault> {
 /// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
 pub fn execute(params: &str) -> Result<Execute, Fault> {
     let mut object = Object::root(params)?;
-    let call = call(object.need("intent")?)?;
-    let said = object.need("verdict")?;
+    let call = call(object.require("intent")?)?;
+    let said = object.require("verdict")?;
     let proof = object.take_unless_null("proof")?.map(|field| proof(&field, &said)).transpose()?;
     let execute = Execute { call, verdict: verdict::read(said)?, proof };
-    object.end()?;
+    object.finish()?;
     Ok(execute)
 }
 
@@ -75,8 +75,8 @@ pub fn revoke(params: &str) -> Result<Revoke, Fault> {
     let agent = object.take_unless_null("agent_did")?;
     let intent = object.take_unless_null("intent_id")?;
     let revoke = Revoke {
-        agent: agent.map(|field| field.parsed(AgentDid::parse)).transpose()?,
-        intent: intent.map(|field| field.parsed(IntentId::parse)).transpose()?,
+        agent: agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?,
+        intent: intent.map(|field| field.parse_with(IntentId::parse)).transpose()?,
     };
     if revoke.agent.is_none() && revoke.intent.is_none() {
         return Err(Fault::invalid("", "`agent_did` or `intent_id` must be there"));
@@ -89,7 +89,7 @@ pub fn revoke(params: &str) -> Result<Revoke, Fault> {
 /// # Errors
 /// As [`intent`].
 pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
-    Object::root(params)?.need("intent_id")?.parsed(IntentId::parse)
+    Object::root(params)?.require("intent_id")?.parse_with(IntentId::parse)
 }
 
 /// Checks that a method without parameters was given none: nothing, `{}` or `[]`.
@@ -100,7 +100,7 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
     let Some(params) = params else { return Ok(()) };
     let field = Field::root(params)?;
     let empty = matches!(serde_json::from_str(params), Ok(serde_json::Value::Array(list)) if list.is_empty());
-    if empty { Ok(()) } else { field.object()?.end() }
+    if empty { Ok(()) } else { field.object()?.finish() }
 }
 
 /// The executor that an agent wants a proof for: `context.executor` of its intent.
@@ -120,7 +120,7 @@ pub fn executor_of(call: &Call) -> Result<Option<AgentDid>, Fault> {
 fn proof(field: &Field<'_>, said: &Field<'_>) -> Result<Proof, Fault> {
     let mut verdict = said.map()?;
     verdict.shift_remove("proof");
-    Ok(Proof { compact: field.text()?, verdict })
+    Ok(Proof { compact: field.string()?, verdict })
 }
 
 fn call(field: Field<'_>) -> Result<Call, Fault> {
@@ -129,12 +129,12 @@ fn call(field: Field<'_>) -> Result<Call, Fault> {
         at_most: None,
         priority: Priority::Normal,
         door: Door::A2g,
-        agent: object.need("agent_did")?.parsed(AgentDid::parse)?,
-        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
+        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
         is_new: false,
         charge: crate::memory::Charge::default(),
-        tool: object.need("tool")?.parsed(ToolName::parse)?,
-        arguments: object.need("arguments")?.map()?,
+        tool: object.require("tool")?.parse_with(ToolName::parse)?,
+        arguments: object.require("arguments")?.map()?,
         context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,
     })
 }

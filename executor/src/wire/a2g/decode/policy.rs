@@ -41,7 +41,7 @@ pub fn policy_file(text: &str) -> Result<Policy, Fault> {
     let text = strict_json::check(text.as_bytes(), &JsonBounds::default())?;
     let mut object = Object::root(text)?;
     if let Some(description) = object.take("description")? {
-        description.text()?;
+        description.string()?;
     }
     read(object, Source::File)
 }
@@ -61,12 +61,12 @@ pub fn registered(result: &str) -> Result<Option<Policy>, Fault> {
 }
 
 fn read(mut object: Object<'_>, source: Source) -> Result<Policy, Fault> {
-    let agent = agent(&object.need("agent_did")?, source)?;
-    let version = object.need("version")?.text()?;
-    let capabilities = object.need("capabilities")?;
+    let agent = agent(&object.require("agent_did")?, source)?;
+    let version = object.require("version")?.string()?;
+    let capabilities = object.require("capabilities")?;
     let hash = object.take_unless_null("constitution_hash")?;
-    let constitution_hash = hash.map(|field| field.text()).transpose()?;
-    object.end()?;
+    let constitution_hash = hash.map(|field| field.string()).transpose()?;
+    object.finish()?;
 
     let mut object = capabilities.object()?;
     let policy = Policy {
@@ -77,25 +77,25 @@ fn read(mut object: Object<'_>, source: Source) -> Result<Policy, Fault> {
         resources: object.take("resources")?.map(resources).transpose()?.unwrap_or_default(),
         constitution_hash,
     };
-    object.end()?;
+    object.finish()?;
     Ok(policy)
 }
 
 fn agent(field: &Field<'_>, source: Source) -> Result<Option<AgentDid>, Fault> {
-    if source == Source::File && field.text()? == "*" {
+    if source == Source::File && field.string()? == "*" {
         return Ok(None);
     }
-    field.parsed(AgentDid::parse).map(Some)
+    field.parse_with(AgentDid::parse).map(Some)
 }
 
 fn tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
     let mut rules = BTreeMap::new();
     let whole = field.pointer().to_owned();
-    for (key, field) in field.object()?.rest() {
+    for (key, field) in field.object()?.remaining() {
         let name = ToolName::parse(&key).map_err(|error| Fault::invalid(&whole, error.to_string()))?;
         let pointer = field.pointer().to_owned();
         if rules.insert(name, tool(field)?).is_some() {
-            return Err(Fault::invalid(pointer, "the tool is there twice"));
+            return Err(Fault::invalid(pointer, "the tool occurs twice"));
         }
     }
     Ok(rules)
@@ -103,9 +103,9 @@ fn tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
 
 fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     let mut object = field.object()?;
-    let allowed = object.need("allowed")?.boolean()?;
+    let allowed = object.require("allowed")?.boolean()?;
     let constraints = object.take("constraints")?;
-    object.end()?;
+    object.finish()?;
     let Some(constraints) = constraints else { return Ok(ToolRule { allowed, ..ToolRule::default() }) };
 
     let mut object = constraints.object()?;
@@ -113,13 +113,13 @@ fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     let size = object.take("max_size_bytes")?;
     let rule = ToolRule {
         allowed,
-        paths: object.take("paths")?.map(Field::texts).transpose()?,
+        paths: object.take("paths")?.map(Field::strings).transpose()?,
         blocked_paths: texts(&mut object, "blocked_paths")?,
         blocked_patterns: texts(&mut object, "blocked_patterns")?,
         max_size_bytes: size.map(|field| field.integer(1, MAX_SIZE_BYTES)).transpose()?,
         timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
     };
-    object.end()?;
+    object.finish()?;
     Ok(rule)
 }
 
@@ -127,13 +127,13 @@ fn network(field: Field<'_>) -> Result<NetworkRule, Fault> {
     let mut object = field.object()?;
     let requests = object.take("max_requests_per_minute")?;
     let rule = NetworkRule {
-        allowed_domains: object.take("allowed_domains")?.map(Field::texts).transpose()?,
+        allowed_domains: object.take("allowed_domains")?.map(Field::strings).transpose()?,
         blocked_domains: texts(&mut object, "blocked_domains")?,
         max_requests_per_minute: requests
             .map(|field| field.integer(1, MAX_REQUESTS_PER_MINUTE))
             .transpose()?,
     };
-    object.end()?;
+    object.finish()?;
     Ok(rule)
 }
 
@@ -142,7 +142,7 @@ fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
     let memory = object.take("max_memory_mb")?;
     let cpu = object.take("max_cpu_percent")?;
     let disk = object.take("max_disk_mb")?;
-    object.end()?;
+    object.finish()?;
     Ok(ResourceRule {
         max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
         max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
@@ -152,5 +152,5 @@ fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
 
 /// A list that adds nothing when it is absent.
 fn texts(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
-    Ok(object.take(name)?.map(Field::texts).transpose()?.unwrap_or_default())
+    Ok(object.take(name)?.map(Field::strings).transpose()?.unwrap_or_default())
 }

@@ -48,10 +48,10 @@ pub struct ProofClaims {
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
 pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
-    object.need("alg")?.word(&[("EdDSA", ()), ("Ed25519", ())])?;
-    let key = object.need("kid")?.text()?;
-    object.take("typ")?.map(|field| field.word(&[("JWT", ())])).transpose()?;
-    object.end()?;
+    object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
+    let key = object.require("kid")?.string()?;
+    object.take("typ")?.map(|field| field.enum_value(&[("JWT", ())])).transpose()?;
+    object.finish()?;
     Ok(key)
 }
 
@@ -61,20 +61,20 @@ pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
 /// As [`proof_header`], with pointers into the claims.
 pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
     let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
-    let issuer = object.need("iss")?.parsed(Issuer::parse)?;
+    let issuer = object.require("iss")?.parse_with(Issuer::parse)?;
     let claims = ProofClaims {
-        id: object.need("jti")?.parsed(|text| ProofId::parse(issuer, text))?,
-        audience: object.need("aud")?.parsed(AgentDid::parse)?,
-        agent: object.need("sub")?.parsed(AgentDid::parse)?,
-        issued_at: object.need("iat")?.second()?,
-        not_before: object.need("nbf")?.second()?,
-        expires_at: object.need("exp")?.second()?,
-        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
-        tool: object.need("tool")?.parsed(ToolName::parse)?,
-        arguments: object.need("arguments_sha256")?.parsed(Digest::parse)?,
-        module: object.take("tool_sha256")?.map(|field| field.parsed(Digest::parse)).transpose()?,
-        verdict: object.need("verdict")?.map()?,
+        id: object.require("jti")?.parse_with(|text| ProofId::parse(issuer, text))?,
+        audience: object.require("aud")?.parse_with(AgentDid::parse)?,
+        agent: object.require("sub")?.parse_with(AgentDid::parse)?,
+        issued_at: object.require("iat")?.timestamp()?,
+        not_before: object.require("nbf")?.timestamp()?,
+        expires_at: object.require("exp")?.timestamp()?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        tool: object.require("tool")?.parse_with(ToolName::parse)?,
+        arguments: object.require("arguments_sha256")?.parse_with(Digest::parse)?,
+        module: object.take("tool_sha256")?.map(|field| field.parse_with(Digest::parse)).transpose()?,
+        verdict: object.require("verdict")?.map()?,
     };
-    object.end()?;
+    object.finish()?;
     Ok(claims)
 }

@@ -24,19 +24,19 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
     let Some(context) = Object::root(params)?.take_unless_null("context")? else { return Ok(None) };
     let Some(signature) = context.object()?.take_unless_null("signature")? else { return Ok(None) };
     let mut object = signature.object()?;
-    let timestamp = object.need("timestamp")?;
-    let digits = timestamp.text()?;
+    let timestamp = object.require("timestamp")?;
+    let digits = timestamp.string()?;
     let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= LATEST_MILLISECOND);
     let timestamp_ms = timestamp_ms.filter(|ms| ms.to_string() == digits);
-    let (nonce, hash) = (object.need("nonce")?, object.need("hash")?);
-    let timestamp_ms =
-        timestamp_ms.ok_or_else(|| timestamp.must_be("milliseconds since 1970, in digits, as a string"))?;
-    let head = format!("{timestamp_ms}:{}:", nonce.parsed(nonce_of)?);
+    let (nonce, hash) = (object.require("nonce")?, object.require("hash")?);
+    let timestamp_ms = timestamp_ms
+        .ok_or_else(|| timestamp.expected_error("milliseconds since 1970, in digits, as a string"))?;
+    let head = format!("{timestamp_ms}:{}:", nonce.parse_with(nonce_of)?);
     let texts = texts(params, escape_non_ascii)?.into_iter().map(|text| format!("{head}{text}"));
     Ok(Some(ContextSignature {
         timestamp_ms,
-        nonce: nonce.text()?,
-        hash: hash.parsed(|text| crate::tool::Digest::parse(text).map(|_| text.to_owned()))?,
+        nonce: nonce.string()?,
+        hash: hash.parse_with(|text| crate::tool::Digest::parse(text).map(|_| text.to_owned()))?,
         texts: texts.collect(),
     }))
 }
@@ -50,7 +50,7 @@ fn nonce_of(text: &str) -> Result<String, &'static str> {
 /// The canonical texts of params without `context.signature`.
 fn texts(params: &str, escape: bool) -> Result<Vec<String>, Fault> {
     let root = Field::root(params)?;
-    let unreadable = || root.must_be("an object of JSON");
+    let unreadable = || root.expected_error("an object of JSON");
     let mut members = members(params).ok_or_else(unreadable)?;
     let context = members.get("context").map(|raw| raw.get());
     let mut inside = context.and_then(self::members).ok_or_else(unreadable)?;

@@ -27,19 +27,19 @@ pub fn verdict(result: &str) -> Result<Verdict, Fault> {
 pub fn directive(params: &str) -> Result<Directive, Fault> {
     let mut object = Object::root(params)?;
     let directive = Directive {
-        intent: object.need("intent_id")?.parsed(IntentId::parse)?,
-        approved: object.need("decision")?.word(&[("APPROVED", true), ("DENIED", false)])?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
         manifest: object.take("capability_manifest")?.map(manifest).transpose()?,
     };
-    object.end()?;
+    object.finish()?;
     Ok(directive)
 }
 
 /// Reads a verdict where it stands.
 pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
     let mut object = field.object()?;
-    let decision = object.need("verdict")?.one_of::<Decision>()?;
-    let intent = object.need("intent_id")?.parsed(IntentId::parse)?;
+    let decision = object.require("verdict")?.one_of::<Decision>()?;
+    let intent = object.require("intent_id")?.parse_with(IntentId::parse)?;
     let (needs_manifest, needs_conditions, needs_expiry) = match decision {
         Decision::Approved => (true, false, true),
         Decision::Conditional => (true, true, true),
@@ -54,9 +54,9 @@ pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
         intent,
         risk: object.take_unless_null("risk_assessment")?.map(risk).transpose()?,
         manifest: granted.map(manifest).transpose()?.unwrap_or_default(),
-        conditions: conditions.map(Field::texts).transpose()?.unwrap_or_default(),
+        conditions: conditions.map(Field::strings).transpose()?.unwrap_or_default(),
         expires_at: expires_at.map(|field| moment(&field)).transpose()?,
-        reason: object.take_unless_null("reason")?.map(|field| field.text()).transpose()?,
+        reason: object.take_unless_null("reason")?.map(|field| field.string()).transpose()?,
     })
 }
 
@@ -70,7 +70,7 @@ fn member<'a>(
     match (decision, needed) {
         (Decision::Denied, _) => object.take_unless_null(name),
         (Decision::Approved | Decision::Escalate | Decision::Conditional, true) => {
-            object.need(name).map(Some)
+            object.require(name).map(Some)
         }
         (Decision::Approved | Decision::Escalate | Decision::Conditional, false) => object.take(name),
     }
@@ -80,11 +80,11 @@ fn risk(field: Field<'_>) -> Result<Risk, Fault> {
     let mut object = field.object()?;
     let score = |field: Field<'_>| field.number(0.0, 1.0);
     Ok(Risk {
-        score: score(object.need("score")?)?,
-        level: object.need("level")?.one_of::<RiskLevel>()?,
+        score: score(object.require("score")?)?,
+        level: object.require("level")?.one_of::<RiskLevel>()?,
         model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
         heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
-        threats: object.take_unless_null("threats")?.map(Field::texts).transpose()?.unwrap_or_default(),
+        threats: object.take_unless_null("threats")?.map(Field::strings).transpose()?.unwrap_or_default(),
     })
 }
 
@@ -96,17 +96,17 @@ fn manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     let timeout = object.take("timeout_seconds")?;
     let network = object.take("network_allowed")?;
     let scope = object.take("filesystem_scope")?;
-    object.end()?;
+    object.finish()?;
     Ok(Manifest {
         max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
         max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
         timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
         network_allowed: network.map(|field| field.boolean()).transpose()?,
-        filesystem_scope: scope.map(Field::texts).transpose()?.unwrap_or_default(),
+        filesystem_scope: scope.map(Field::strings).transpose()?.unwrap_or_default(),
     })
 }
 
 fn moment(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
-    OffsetDateTime::parse(&field.text()?, &Rfc3339)
-        .map_err(|_| field.must_be("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
+    OffsetDateTime::parse(&field.string()?, &Rfc3339)
+        .map_err(|_| field.expected_error("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
 }

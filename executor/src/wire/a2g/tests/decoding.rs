@@ -1,7 +1,7 @@
 //! What is read, and above all what is not.
 
 use super::*;
-use crate::quantity::OutOfRange;
+use crate::quantity::OutOfRangeError;
 use crate::verdict::{Decision, RiskLevel};
 use crate::wire::a2g::decode;
 use crate::wire::strict_json::{self, JsonBounds};
@@ -129,7 +129,7 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
             strict_json::check(body.as_bytes(), &JsonBounds::default()).unwrap();
             let (at, message) = invalid(decoder(&body));
             assert_eq!(at, pointer, "{bad}");
-            let expected = format!("`{name}` {}, not ", OutOfRange { least: 1, most });
+            let expected = format!("`{name}` {}, not ", OutOfRangeError { least: 1, most });
             assert!(message.starts_with(&expected), "{pointer} = {bad}: {message}");
         }
         for good in [1, most] {
@@ -278,7 +278,7 @@ fn an_unknown_member_is_refused_where_it_could_restrict() {
         let key = key.replace("~1", "/");
         body.pointer_mut(parent).unwrap()[&key] = json!(1);
         let (at, message) = invalid(decoder(&body.to_string()));
-        assert_eq!((at.as_str(), message), (pointer, format!("`{key}` is not known here")));
+        assert_eq!((at.as_str(), message), (pointer, format!("`{key}` is not a known member")));
     }
 }
 
@@ -305,7 +305,7 @@ fn a_member_that_is_there_twice_is_refused_also_without_the_gate() {
     for second in [r#""verdict":"DENIED""#, r#""expires_at":null"#, r#""c\u006fnditions":["read_only"]"#] {
         let body = document_verdict().to_string().replacen('{', &format!("{{{second},"), 1);
         let (_, message) = invalid(decode::verdict(&body));
-        assert!(message.ends_with("is there twice"), "{second}: {message}");
+        assert!(message.ends_with("occurs twice"), "{second}: {message}");
     }
     let twice = r#"{"agent_did":"did:a:b","version":"1","capabilities":{"tools":{
         "a":{"allowed":false},"\u0061":{"allowed":true}}}}"#;

@@ -1,7 +1,7 @@
-//! Why the executor ends a guest from inside its store, and what to make of the error that comes out.
+//! Ending a guest from inside its store, and turning the resulting wasmtime error into an [`End`].
 
 use super::limiter::MemoryGauge;
-use super::network::NoNetwork;
+use super::network::NetworkDeniedError;
 use crate::limit::Limit;
 use crate::outcome::{AbortReason, End};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,34 +9,34 @@ use tokio::sync::Notify;
 use wasmtime::component::{Resource, ResourceTableError};
 use wasmtime::{AsContextMut, PoolConcurrencyLimitError, Trap};
 
-/// A decision of the executor, travelling as an error through wasmtime.
+/// The executor's reason to end a guest, carried through wasmtime as an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Stop {
+pub(super) enum TerminationReason {
     #[error("the {} limit was reached", .0.as_str())]
     Limit(Limit),
     #[error("{}", .0.message())]
     Aborted(AbortReason),
 }
 
-impl From<Stop> for End {
-    fn from(stop: Stop) -> Self {
+impl From<TerminationReason> for End {
+    fn from(stop: TerminationReason) -> Self {
         match stop {
-            Stop::Limit(limit) => Self::LimitReached(limit),
-            Stop::Aborted(reason) => Self::Aborted(reason),
+            TerminationReason::Limit(limit) => Self::LimitReached(limit),
+            TerminationReason::Aborted(reason) => Self::Aborted(reason),
         }
     }
 }
 
-/// The switch by which a running guest is stopped from outside. The first reason wins.
+/// Stops a running guest from another thread. The first reason wins.
 #[derive(Debug, Default)]
 pub struct Abort {
     reason: AtomicU8,
-    pulled: Notify,
+    triggered: Notify,
 }
 
 impl Abort {
-    /// Stops the guest, unless it was stopped before.
-    pub fn pull(&self, reason: AbortReason) {
+    /// Stops the guest for `reason`, unless it was stopped before.
+    pub fn trigger(&self, reason: AbortReason) {
         let code = match reason {
             AbortReason::Cancelled => 1,
             AbortReason::Revoked => 2,
@@ -44,10 +44,10 @@ impl Abort {
             AbortReason::Lost => 4,
         };
         let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
-        self.pulled.notify_waiters();
+        self.triggered.notify_waiters();
     }
 
-    /// The reason, once there is one.
+    /// The first reason given; `None` while the guest may run.
     #[must_use]
     pub fn reason(&self) -> Option<AbortReason> {
         match self.reason.load(Ordering::SeqCst) {
@@ -62,37 +62,42 @@ impl Abort {
     /// Waits for a reason.
     pub async fn wait(&self) -> AbortReason {
         loop {
-            let pulled = self.pulled.notified();
+            // Registered before the check: a reason given in between would otherwise be missed.
+            let triggered = self.triggered.notified();
             if let Some(reason) = self.reason() {
                 return reason;
             }
-            pulled.await;
+            triggered.await;
         }
     }
 }
 
-/// Marks the one handle that [`lacks_handles`] asks for.
+/// The resource type of the one handle that [`is_out_of_handles`] takes.
 struct Probe;
 
-/// `true` when the store can name no further resource. The store is not used again: the probe takes what may be the
-/// last handle.
-pub(super) fn lacks_handles(store: impl AsContextMut) -> bool {
+/// Returns `true` when the store has no free handle. The store must not be used again, because the probe takes the
+/// last one.
+// wasmtime 48 has no error type for a component that names or lends one handle too many, only two texts, of which
+// one changed unnoticed. A guest that holds every handle and breaks the contract in another way gets the same
+// answer, which is true of it too.
+pub(super) fn is_out_of_handles(store: impl AsContextMut) -> bool {
     Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
 }
 
-/// The end of a run whose guest failed with `error`; `lacks_handles` says whether the store has no handle left. An exit
-/// with code 0 is no error, and is `None`.
-pub(super) fn end_of(
+/// The end of a run whose guest failed with `error`; `is_out_of_handles` is asked only if nothing else explains it.
+/// `None` for an exit with code 0, which is no failure.
+pub(super) fn end_from_error(
     error: &wasmtime::Error,
     memory: &MemoryGauge,
-    lacks_handles: impl FnOnce() -> bool,
+    is_out_of_handles: impl FnOnce() -> bool,
 ) -> Option<End> {
-    if let Some(stop) = error.downcast_ref::<Stop>() {
+    if let Some(stop) = error.downcast_ref::<TerminationReason>() {
         return Some((*stop).into());
     }
-    if let Some(no_network) = error.downcast_ref::<NoNetwork>() {
+    if let Some(no_network) = error.downcast_ref::<NetworkDeniedError>() {
         return Some(End::Trapped(no_network.to_string()));
     }
+    // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.
     let refused_memory = memory.refused.load(Ordering::Relaxed);
     if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         return match exit.0 {
@@ -107,8 +112,8 @@ pub(super) fn end_of(
     if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
         return Some(End::LimitReached(Limit::Stack));
     }
-    // A guest that was refused memory usually aborts with an `unreachable`. A first memory that is far
-    // too large is refused by the kernel, before the limiter is asked.
+    // A guest that was refused memory usually aborts with an `unreachable`. An initial memory that is far too
+    // large is refused by the kernel before the limiter is asked.
     let no_room = |error: &std::io::Error| error.kind() == std::io::ErrorKind::OutOfMemory;
     if refused_memory || error.downcast_ref().is_some_and(no_room) {
         return Some(End::LimitReached(Limit::Memory));
@@ -119,9 +124,8 @@ pub(super) fn end_of(
     if let Some(trap) = error.downcast_ref::<Trap>() {
         return Some(End::Trapped(trap.to_string()));
     }
-    // wasmtime has a type for the error of a handle that the host holds. It has none for one that a component names or
-    // lends, but such an error leaves the store without a handle.
-    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || lacks_handles() {
+    // wasmtime has an error type for a full host table, and none for a component's own handles.
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || is_out_of_handles() {
         return Some(End::LimitReached(Limit::Handles));
     }
     Some(End::Trapped("the guest broke the contract of a host call".to_owned()))

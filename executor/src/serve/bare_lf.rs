@@ -1,43 +1,44 @@
-//! Bare line feeds in the heads of HTTP requests.
+//! Rejects bare line feeds in the heads of HTTP requests.
 //!
-//! hyper's parser takes a line that ends with LF alone. A proxy in front of the executor may not, and then the two
-//! disagree about where a head ends. So the bytes of a connection pass here first: a bare LF in a head becomes a NUL,
-//! which hyper refuses with 400 and the end of the connection. Bodies are counted and passed on, by the length or
-//! the chunks that their head announces, as hyper reads them.
+//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured not to. A proxy in front
+//! of the executor may not accept it, and then the two disagree about where a head ends (request smuggling). So the
+//! bytes of a connection pass through here first: a bare LF in a head becomes a NUL, which hyper answers with 400 and
+//! closes the connection, so that bad heads are answered in one place. Bodies are skipped by the length or the chunks
+//! that their head announces, so that a large body costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The bytes that are kept of a header line. A line with the length of a body has to fit.
+/// Bytes of a header line that are stored. A `Content-Length` line has to fit.
 const MAX_LINE: usize = 128;
 const CHUNKED: &[u8] = b"transfer-encoding:";
 const LENGTH: &[u8] = b"content-length:";
 
-/// Reads along with the parser of one connection.
+/// Follows the framing of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Heads {
-    place: Place,
-    line: Line,
+pub(super) struct BareLfFilter {
+    position: Position,
+    line: HeaderLine,
     framing: Framing,
-    /// `true` once the connection speaks another protocol.
+    /// `true` once the connection has switched protocols.
     upgraded: Arc<AtomicBool>,
 }
 
-/// The place of the next byte.
+/// The context of the next byte.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// In a head, after its first line or before it.
+enum Position {
+    /// In a head, before or after its first line.
     #[default]
     Head,
-    /// In a body or a chunk with so many bytes to come; then in another chunk's size, or a head.
+    /// In a body or a chunk with `left` bytes to come. A chunk size follows a chunk, and a head follows a body.
     Body { left: u64, chunked: bool },
-    /// In the line with the size of a chunk: as far as it was read, and whether it may go on.
+    /// In the size line of a chunk: the value so far, and `true` once its digits have ended.
     Size { value: u64, ended: bool },
     /// In the lines after the last chunk.
     Trailers,
 }
 
-/// The framing of the body that follows the head that is read.
+/// The framing of the body after the current head.
 #[derive(Debug, Default, Clone, Copy)]
 struct Framing {
     begun: bool,
@@ -45,21 +46,21 @@ struct Framing {
     length: u64,
 }
 
-/// The line that is read, as far as it is kept.
+/// The start of the current line, and its last byte.
 #[derive(Debug, Default)]
-struct Line {
+struct HeaderLine {
     start: Vec<u8>,
     last: u8,
 }
 
-impl Line {
+impl HeaderLine {
     fn push(&mut self, bytes: &[u8]) {
         let room = MAX_LINE.saturating_sub(self.start.len());
         self.start.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    /// Ends the line, and gives its start, without the CR where that is kept. `None` without a CR.
+    /// Ends the line, and returns its start without the CR. `None` if it does not end with CR.
     fn end(&mut self) -> Option<Vec<u8>> {
         let mut line = std::mem::take(&mut self.start);
         if std::mem::take(&mut self.last) != b'\r' {
@@ -73,7 +74,8 @@ impl Line {
 }
 
 impl Framing {
-    /// Reads a line. `false` for a length that cannot be read, so that nobody knows where the body ends.
+    /// Reads a header line. Returns `false` for an invalid `Content-Length`: guessing would take part of a body for a
+    /// head.
     fn read(&mut self, line: &[u8]) -> bool {
         let value = |name: &[u8]| {
             let (start, value) = line.split_at_checked(name.len())?;
@@ -90,39 +92,38 @@ impl Framing {
         true
     }
 
-    /// The place after the head.
-    fn body(self) -> Place {
+    fn position_after_head(self) -> Position {
         match (self.chunked, self.length) {
-            (true, _) => Place::Size { value: 0, ended: false },
-            (false, 0) => Place::Head,
-            (false, left) => Place::Body { left, chunked: false },
+            (true, _) => Position::Size { value: 0, ended: false },
+            (false, 0) => Position::Head,
+            (false, left) => Position::Body { left, chunked: false },
         }
     }
 }
 
-impl Heads {
-    /// The flag to set when the connection speaks another protocol from then on.
-    pub(super) fn upgraded(&self) -> Arc<AtomicBool> {
+impl BareLfFilter {
+    /// The flag to set when the connection switches protocols.
+    pub(super) fn upgrade_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.upgraded)
     }
 
-    /// Looks at the bytes that came, and makes each bare LF of a head a NUL.
-    pub(super) fn check(&mut self, mut bytes: &mut [u8]) {
+    /// Scans received bytes, and replaces each bare LF of a head with a NUL.
+    pub(super) fn filter(&mut self, mut bytes: &mut [u8]) {
         if self.upgraded.load(Ordering::Acquire) {
             return;
         }
         while !bytes.is_empty() {
-            let read = match self.place {
-                Place::Head | Place::Trailers => self.lines(bytes),
-                Place::Body { left, chunked } => self.skip(left, chunked, bytes.len()),
-                Place::Size { value, ended } => self.size(value, ended, bytes),
+            let read = match self.position {
+                Position::Head | Position::Trailers => self.read_line(bytes),
+                Position::Body { left, chunked } => self.skip_body(left, chunked, bytes.len()),
+                Position::Size { value, ended } => self.read_chunk_size(value, ended, bytes),
             };
             bytes = bytes.get_mut(read..).unwrap_or_default();
         }
     }
 
-    /// Reads to the end of a line, and gives how many bytes that were.
-    fn lines(&mut self, bytes: &mut [u8]) -> usize {
+    /// Reads to the end of a line, and returns the number of bytes.
+    fn read_line(&mut self, bytes: &mut [u8]) -> usize {
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.line.push(bytes);
             return bytes.len();
@@ -135,41 +136,41 @@ impl Heads {
             }
         };
         match self.line.end() {
-            None => refuse("a bare line feed in its head"),
+            None => refuse("bare line feed in the head"),
             Some(line) if !line.is_empty() => {
-                if self.place == Place::Head && !self.framing.read(&line) {
-                    refuse("its length cannot be read");
+                if self.position == Position::Head && !self.framing.read(&line) {
+                    refuse("invalid Content-Length");
                 }
             }
-            Some(_) if self.place == Place::Trailers => self.place = Place::Head,
-            // Empty lines before a request are passed over.
+            Some(_) if self.position == Position::Trailers => self.position = Position::Head,
+            // Empty lines before a request line are allowed (RFC 9112, section 2.2).
             Some(_) if !self.framing.begun => {}
-            Some(_) => self.place = std::mem::take(&mut self.framing).body(),
+            Some(_) => self.position = std::mem::take(&mut self.framing).position_after_head(),
         }
         end + 1
     }
 
-    fn skip(&mut self, left: u64, chunked: bool, here: usize) -> usize {
+    fn skip_body(&mut self, left: u64, chunked: bool, here: usize) -> usize {
         let read = usize::try_from(left).unwrap_or(usize::MAX).min(here);
         let left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-        self.place = match (left, chunked) {
-            (0, true) => Place::Size { value: 0, ended: false },
-            (0, false) => Place::Head,
-            (left, chunked) => Place::Body { left, chunked },
+        self.position = match (left, chunked) {
+            (0, true) => Position::Size { value: 0, ended: false },
+            (0, false) => Position::Head,
+            (left, chunked) => Position::Body { left, chunked },
         };
         read
     }
 
-    /// Reads the size of a chunk, digit by digit.
-    fn size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
+    /// Reads the hexadecimal size of a chunk, and returns the number of bytes.
+    fn read_chunk_size(&mut self, value: u64, ended: bool, bytes: &[u8]) -> usize {
         let (mut value, mut ended) = (value, ended);
         for (index, byte) in bytes.iter().enumerate() {
             match (char::from(*byte).to_digit(16), byte) {
                 (_, b'\n') => {
-                    // The line end after a chunk belongs to it.
-                    self.place = match value {
-                        0 => Place::Trailers,
-                        value => Place::Body { left: value.saturating_add(2), chunked: true },
+                    // Counts the CRLF after the data as part of the chunk.
+                    self.position = match value {
+                        0 => Position::Trailers,
+                        value => Position::Body { left: value.saturating_add(2), chunked: true },
                     };
                     return index + 1;
                 }
@@ -177,7 +178,7 @@ impl Heads {
                 _ => ended = true,
             }
         }
-        self.place = Place::Size { value, ended };
+        self.position = Position::Size { value, ended };
         bytes.len()
     }
 }
@@ -186,10 +187,10 @@ impl Heads {
 mod tests {
     use super::*;
 
-    /// The result for bytes that come in pieces of this length.
-    fn checked(text: &str, piece: usize) -> String {
-        let (mut heads, mut bytes) = (Heads::default(), text.as_bytes().to_vec());
-        bytes.chunks_mut(piece).for_each(|piece| heads.check(piece));
+    /// The result for text that arrives in chunks of this length.
+    fn filtered(text: &str, piece: usize) -> String {
+        let (mut line_feeds, mut bytes) = (BareLfFilter::default(), text.as_bytes().to_vec());
+        bytes.chunks_mut(piece).for_each(|piece| line_feeds.filter(piece));
         String::from_utf8(bytes).unwrap()
     }
 
@@ -205,7 +206,7 @@ mod tests {
         ];
         for text in good {
             for piece in 1..=text.len() {
-                assert_eq!(checked(text, piece), text, "in pieces of {piece}");
+                assert_eq!(filtered(text, piece), text, "in pieces of {piece}");
             }
         }
         let bad = [
@@ -222,14 +223,14 @@ mod tests {
         ];
         for (text, count) in bad {
             for piece in 1..=text.len() {
-                let found = checked(text, piece).matches('\0').count();
+                let found = filtered(text, piece).matches('\0').count();
                 assert_eq!(found, count, "{text:?} in pieces of {piece}");
             }
         }
-        let mut heads = Heads::default();
-        heads.upgraded().store(true, Ordering::Release);
+        let mut line_feeds = BareLfFilter::default();
+        line_feeds.upgrade_flag().store(true, Ordering::Release);
         let mut frame = *b"\x81\x05a\nb\nc";
-        heads.check(&mut frame);
+        line_feeds.filter(&mut frame);
         assert_eq!(frame, *b"\x81\x05a\nb\nc");
     }
 }

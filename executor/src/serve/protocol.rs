@@ -1,6 +1,6 @@
-//! What the doors of the other protocols have in common: whom they let in, and in whose name a call is made.
+//! Access control that the doors of the other protocols share: authentication, and the agent of a call.
 //!
-//! A door's protocol says what a message means; here is what none of them may decide for itself.
+//! A door decodes its protocol; it never decides who is let in or for which agent a caller may act.
 
 use crate::call::{Call, Door};
 use crate::fault::{BlockedBy, Fault};
@@ -12,31 +12,30 @@ use crate::wire::strict_json::{self, JsonBounds};
 use axum::Router;
 use axum::body::Bytes;
 
-/// The way in of another protocol on the port of the A2G door.
-pub struct Doorway {
-    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`Arrived`] body among the request's
-    /// extensions.
+/// The router of another protocol on the port of the A2G door.
+pub struct ProtocolRouter {
+    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`] body in the request's extensions.
     pub routes: Router,
-    /// Who lets whom in.
-    pub gate: Gate,
+    /// The authentication that its paths require.
+    pub auth: AuthPolicy,
 }
 
-/// The body of a request.
+/// The body of a request, read before the handler runs.
 #[derive(Debug, Clone)]
-pub(super) enum Arrived {
-    /// All of it, with what it counts for in its caller's share of memory.
+pub(super) enum BufferedBody {
+    /// The whole body, with its charge against the caller's share of memory.
     Whole(Bytes, Charge),
-    /// It is longer than `server.max_body_bytes`, and was not kept.
+    /// The body is longer than `server.max_body_bytes`, and was dropped.
     TooLong,
-    /// There is no room for its values.
+    /// The memory budget has no room for its values.
     NoRoom(Fault),
 }
 
-impl Arrived {
+impl BufferedBody {
     /// The body as text that has passed the strict reader.
     ///
     /// # Errors
-    /// [`Fault::Parse`] says what is wrong with it; [`Fault::Busy`] when there is no room for it.
+    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget has no room for it.
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
             Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
@@ -45,7 +44,6 @@ impl Arrived {
         }
     }
 
-    /// The share of its caller's memory that it takes.
     pub(super) fn charge(&self) -> Charge {
         match self {
             Self::Whole(_, charge) => charge.clone(),
@@ -54,14 +52,14 @@ impl Arrived {
     }
 }
 
-/// Messages and answers that take up to this many bytes are not counted, and are taken even when the server holds as
-/// much as it may: a cancel is one.
+/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up: a
+/// caller has to be able to send a cancel.
 pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 
 /// Counts the values of a message against its caller's share of memory.
 ///
 /// # Errors
-/// [`Fault::Busy`] when the server or the caller holds as much as it may.
+/// [`Fault::Busy`] if the memory budget or the caller's share is used up.
 pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
     let bytes = strict_json::tree_bytes(message);
     if bytes <= SMALL_MESSAGE_BYTES {
@@ -73,7 +71,7 @@ pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
     memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
 }
 
-/// The fault of a caller that holds as much as one may.
+/// The fault for a caller whose share is used up.
 pub(super) fn no_share() -> Fault {
     busy(NO_SHARE)
 }
@@ -82,88 +80,88 @@ fn busy(message: &str) -> Fault {
     Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
 }
 
-/// The answer to more than a short message when the server holds as much as it may.
+/// The answer to a longer message when the memory budget is used up.
 pub(super) const NO_ROOM: &str =
-    "the executor holds as much as it may (`server.max_memory_mb`) and takes no more than short messages\n";
+    "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
 
-/// The answer to a caller that holds as much as one may.
-pub(super) const NO_SHARE: &str = "your messages and the answers that you have not taken hold as much as one caller's may \
-                                   (a share of `server.max_memory_mb`): take the answers, let calls end, and send it again\n";
+/// The answer to a caller whose share is used up.
+pub(super) const NO_SHARE: &str = "your messages and unread answers use up one caller's memory (a share of \
+                                   `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
 
-/// The pause before a caller that found no room should come again.
+/// Pause before a caller that found no room should retry.
 const NO_ROOM_RETRY_MS: u64 = 1_000;
 
-/// Among the extensions of an answer in pieces: its door itself asks again who is told them, such as by what was
-/// shown since.
+/// An extension of a streamed answer whose door authenticates the caller again itself, so that the port does not. A2E
+/// needs it: a later handshake may present another token.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct AsksAgain;
+pub(super) struct SelfReauthenticating;
 
-/// Whom a door is open to.
+/// The callers that a door is open to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenTo {
-    /// Those whom the executor knows, by `Authorization: Bearer …`, `X-API-Key` or a certificate.
+pub enum DoorAccess {
+    /// Callers in the operator's list, by `Authorization: Bearer …`, `X-API-Key` or a client certificate.
     Callers,
-    /// Everybody, each as an agent of any name.
-    Everybody,
+    /// Every client, each as an agent of any name.
+    Public,
 }
 
-/// Who asks a request's caller who they are.
+/// The place where a request is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Gate {
-    /// The port, before a handler sees the request.
-    Port(OpenTo),
-    /// The port as well, and the door refuses in words of its own: `Option<Arc<`[`Caller`]`>>` is among a request's
-    /// extensions, and of whoever is not known no body is read.
-    Door(OpenTo),
-    /// Nobody: whoever comes is answered, and nothing that they send is read.
-    Open,
+pub enum AuthPolicy {
+    /// The port authenticates, and answers unknown callers itself.
+    Required(DoorAccess),
+    /// The port authenticates, and the door answers unknown callers in its own format: `Option<Arc<`[`Caller`]`>>` is
+    /// in a request's extensions. The body of an unknown caller is not read.
+    Delegated(DoorAccess),
+    /// No authentication. Such paths read no body.
+    Public,
 }
 
-/// What the operator decided about a door.
+/// The operator's settings that every door has.
 #[derive(Debug, Clone)]
 pub struct DoorSettings {
-    /// Whom it is open to.
-    pub open_to: OpenTo,
-    /// In whose name calls are made of those who name no agent, and may speak for more than one.
+    /// The callers that may use it.
+    pub access: DoorAccess,
+    /// The agent of calls that name none, for callers with more than one agent.
     pub agent: AgentDid,
 }
 
 impl DoorSettings {
-    /// In whose name a caller makes a call. `claimed` is what the message says: a DID as it is, and any other
-    /// name as one of the door's own, `did:a2e:my%20agent`. Whether the caller may, [`in_own_name`] says.
+    /// The agent of a call. `claimed` is the name in the message: a DID is taken verbatim, and any other name becomes a
+    /// DID of this door, `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
     ///
     /// # Errors
-    /// [`Fault::InvalidRequest`] when the name cannot be a DID's.
+    /// [`Fault::InvalidRequest`] if the name does not fit into a DID.
     pub fn agent_of(&self, door: Door, caller: &Caller, claimed: Option<&str>) -> Result<AgentDid, Fault> {
         match claimed {
-            Some(name) => named(door, name),
+            Some(name) => agent_did(door, name),
             None => Ok(caller.only_agent().unwrap_or(&self.agent).clone()),
         }
     }
 }
 
-/// Refuses a call in the name of an agent that is not the caller's.
+/// Checks that the caller may act for the agent of a call.
 ///
 /// # Errors
 /// `caller_unauthorized`.
-pub(super) fn in_own_name(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
-    if caller.speaks_for(&call.agent) {
+pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
+    if caller.may_act_as(&call.agent) {
         return Ok(());
     }
-    let message = not_in_the_name_of(caller, &call.agent);
+    let message = foreign_agent_message(caller, &call.agent);
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 
-/// The sentence about a caller that speaks in the name of an agent that is not its own.
-pub(super) fn not_in_the_name_of(caller: &Caller, agent: &AgentDid) -> String {
+/// The message for a caller that names an agent that is not its own.
+pub(super) fn foreign_agent_message(caller: &Caller, agent: &AgentDid) -> String {
     format!(
         "`{}` does not send intents in the name of `{agent}`: add it to the caller's `agents`",
         caller.name()
     )
 }
 
-/// A name that another protocol gives to an agent, as a DID.
-pub(super) fn named(door: Door, name: &str) -> Result<AgentDid, Fault> {
+/// Maps an agent's name in another protocol to a DID. Percent-encoding keeps two names from becoming one DID.
+pub(super) fn agent_did(door: Door, name: &str) -> Result<AgentDid, Fault> {
     if name.starts_with("did:") {
         return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
     }
@@ -188,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_name_becomes_a_did_of_its_door_and_no_other() {
-        let did = |door, name| named(door, name).map(|did| did.to_string()).ok();
+        let did = |door, name| agent_did(door, name).map(|did| did.to_string()).ok();
         assert_eq!(did(Door::A2e, "planner").as_deref(), Some("did:a2e:planner"));
         assert_eq!(did(Door::Nexus, "a:b/c d%").as_deref(), Some("did:nexus:a%3Ab%2Fc%20d%25"));
         assert_eq!(did(Door::A2e, "did:aeon:x:1").as_deref(), Some("did:aeon:x:1"));
@@ -200,7 +198,7 @@ mod tests {
     #[test]
     fn who_names_nobody_speaks_for_the_one_it_may_speak_for() {
         let agent = AgentDid::parse("did:a2g:agent:1.0:sovereign").unwrap();
-        let settings = DoorSettings { open_to: OpenTo::Callers, agent: agent.clone() };
+        let settings = DoorSettings { access: DoorAccess::Callers, agent: agent.clone() };
         let anybody = Caller::any_agent();
         assert_eq!(settings.agent_of(Door::Sovereign, &anybody, None).unwrap(), agent);
         let named = settings.agent_of(Door::Sovereign, &anybody, Some("x")).unwrap();

@@ -1,7 +1,6 @@
-//! The host calls of WASI 0.2 that take of a budget and have no room of their own: random bytes and
-//! polls. Each is wasmtime's, behind the budget.
+//! The WASI 0.2 host calls for random bytes and polls: wasmtime's implementation behind a budget.
 
-use super::state::State;
+use super::state::StoreState;
 use wasmtime::component::{HasData, Linker, Resource};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::p2::DynPollable;
@@ -9,36 +8,38 @@ use wasmtime_wasi::p2::bindings::io::poll;
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
 
-/// The most random bytes of one call: wasmtime makes them all before the guest has the first.
+/// The most random bytes of one call.
+// wasmtime generates all bytes of a call before the guest receives the first.
 pub(super) const MAX_RANDOM_BYTES: u64 = 64 << 10;
 
 /// Links `wasi:random` and `wasi:io/poll`.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    random::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
-    insecure::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
-    insecure_seed::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))?;
-    poll::add_to_linker::<State, HasCounted>(linker, |state| Counted(state))
+pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    random::add_to_linker::<StoreState, HasBudgetedHost>(linker, |state| BudgetedHost(state))?;
+    insecure::add_to_linker::<StoreState, HasBudgetedHost>(linker, |state| BudgetedHost(state))?;
+    insecure_seed::add_to_linker::<StoreState, HasBudgetedHost>(linker, |state| BudgetedHost(state))?;
+    poll::add_to_linker::<StoreState, HasBudgetedHost>(linker, |state| BudgetedHost(state))
 }
 
-struct HasCounted;
+struct HasBudgetedHost;
 
-impl HasData for HasCounted {
-    type Data<'a> = Counted<'a>;
+impl HasData for HasBudgetedHost {
+    type Data<'a> = BudgetedHost<'a>;
 }
 
-struct Counted<'a>(&'a mut State);
+struct BudgetedHost<'a>(&'a mut StoreState);
 
-impl Counted<'_> {
-    /// wasmtime's own, once `bytes` are spent. What one call may not ask for is left to it to refuse.
+impl BudgetedHost<'_> {
+    /// wasmtime's generator, after `bytes` were charged.
     fn random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
+        // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
         if bytes <= MAX_RANDOM_BYTES {
-            self.0.gauges.budget.random(bytes)?;
+            self.0.stats.budget.random(bytes)?;
         }
         Ok(self.0.wasi.ctx().ctx.random())
     }
 }
 
-impl random::Host for Counted<'_> {
+impl random::Host for BudgetedHost<'_> {
     fn get_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
         self.random(bytes)?.get_random_bytes(bytes)
     }
@@ -48,7 +49,7 @@ impl random::Host for Counted<'_> {
     }
 }
 
-impl insecure::Host for Counted<'_> {
+impl insecure::Host for BudgetedHost<'_> {
     fn get_insecure_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
         self.random(bytes)?.get_insecure_random_bytes(bytes)
     }
@@ -58,20 +59,20 @@ impl insecure::Host for Counted<'_> {
     }
 }
 
-impl insecure_seed::Host for Counted<'_> {
+impl insecure_seed::Host for BudgetedHost<'_> {
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
         self.random(16)?.insecure_seed()
     }
 }
 
-impl poll::Host for Counted<'_> {
+impl poll::Host for BudgetedHost<'_> {
     async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
-        self.0.gauges.budget.poll(u64::try_from(pollables.len()).unwrap_or(u64::MAX))?;
+        self.0.stats.budget.poll(u64::try_from(pollables.len()).unwrap_or(u64::MAX))?;
         poll::Host::poll(self.0.wasi.ctx().table, pollables).await
     }
 }
 
-impl poll::HostPollable for Counted<'_> {
+impl poll::HostPollable for BudgetedHost<'_> {
     async fn block(&mut self, pollable: Resource<DynPollable>) -> wasmtime::Result<()> {
         poll::HostPollable::block(self.0.wasi.ctx().table, pollable).await
     }

@@ -1,15 +1,17 @@
-//! One zygote with its children, from the server's side.
+//! The server's handle of one zygote and its children.
 //!
 //! ```text
 //! started ── ready ──▶ in use ── retired ──▶ ends with its last child
-//!                        └─ refill: a child is forked for each that was taken
+//!                        └─ refill: forks a child for each that was taken
 //! ```
-//! A generation that was retired forks no more. Its waiting children end when its last handle is dropped, and the
-//! zygote itself with the last child that runs.
+//! A retired zygote forks no more. Its waiting children end when the last handle is dropped, and the zygote itself ends
+//! with its last running child.
 
-use super::Ahead;
+use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
 use super::channel::{Channel, Exit, FromZygote, ToZygote, VERSION};
+use super::error::ChildError;
+use crate::clock::timer_now;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
@@ -32,48 +34,46 @@ const MAX_START_TIME: Duration = Duration::from_secs(60);
 /// The longest time in which a zygote may make a child.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// A child, or why there is none.
-pub(super) type Made = std::result::Result<Child, String>;
+/// A child, or the reason why it could not be forked.
+pub(super) type ChildResult = std::result::Result<Child, ChildError>;
 
-/// A tool that every zygote is given.
-pub(super) struct Loaded {
+/// A tool in the form in which every zygote receives it.
+pub(super) struct ToolImage {
     pub(super) message: ToZygote,
     pub(super) files: Vec<File>,
 }
 
-/// One zygote with its children.
-pub(super) struct Generation {
+pub(super) struct ZygoteHandle {
     fork: mpsc::UnboundedSender<()>,
-    waiting: Mutex<Waiting>,
-    /// Children that were taken for a run.
+    waiting: Mutex<ReadyChildren>,
+    /// The number of children that were taken for a run.
     runs: AtomicU64,
-    since: Instant,
+    started_at: Instant,
     retired: watch::Sender<bool>,
-    /// Ends when its zygote is reaped, where it has one for all children.
+    /// Completes when the zygote is reaped; `None` if each child has a zygote of its own.
     ended: Option<JoinHandle<()>>,
 }
 
-/// The children that wait for a job.
-struct Waiting {
-    /// Children that were made before the first run.
-    first: VecDeque<Made>,
-    made: mpsc::UnboundedReceiver<Made>,
+struct ReadyChildren {
+    /// Children that were forked by [`ZygoteHandle::warm_up`].
+    first: VecDeque<ChildResult>,
+    made: mpsc::UnboundedReceiver<ChildResult>,
 }
 
-/// A child that waits for its job or runs.
+/// A child process, waiting or running. Dropping it kills the process.
 pub(super) struct Child {
     pub(super) channel: Channel,
     pub(super) pid: i32,
     pidfd: OwnedFd,
     pub(super) exit: oneshot::Receiver<Exit>,
-    /// The kernel's limits on it, where control groups are delegated.
+    /// Its control group, where these are delegated.
     pub(super) group: Option<Arc<Group>>,
-    /// Keeps the zygote, and with it the child, alive.
+    /// Keeps the zygote alive, and with it the child, which would receive its death signal.
     _zygote: mpsc::UnboundedSender<()>,
 }
 
-/// Dropped, it asks the zygote for another child: when the one before has its job, or never will.
-pub(super) struct Refill(Arc<Generation>);
+/// Requests another child when it is dropped: after the previous one has received its job, or failed to.
+pub(super) struct Refill(Arc<ZygoteHandle>);
 
 impl Drop for Refill {
     fn drop(&mut self) {
@@ -83,29 +83,29 @@ impl Drop for Refill {
     }
 }
 
-impl Generation {
-    /// A generation whose children come from `made`, one for each message to `fork`.
-    pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<Made>) -> Self {
+impl ZygoteHandle {
+    /// A handle whose children arrive in `made`, one for each message to `fork`.
+    pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<ChildResult>) -> Self {
         Self {
             fork,
-            waiting: Mutex::new(Waiting { first: VecDeque::new(), made }),
+            waiting: Mutex::new(ReadyChildren { first: VecDeque::new(), made }),
             runs: AtomicU64::new(0),
-            since: Instant::now(),
+            started_at: timer_now(),
             retired: watch::Sender::new(false),
             ended: None,
         }
     }
 
-    /// Starts a zygote with `tools` that forks so many children ahead of time, and gives the reason for each tool that
-    /// it cannot run.
+    /// Starts a zygote with `tools` that forks `children` ahead of time. Returns for each tool the reason that it
+    /// cannot run, or `None`.
     pub(super) async fn start(
-        tools: &[Loaded],
-        settings: &Ahead,
+        tools: &[ToolImage],
+        settings: &PreforkConfig,
         children: usize,
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Self, Vec<Option<String>>)> {
         let (ours, theirs) = UnixStream::pair()?;
-        // The program that runs, even when its file was replaced meanwhile.
+        // The running program itself, even if its file was replaced since.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
             .args(settings.meters_fuel.then_some("--fuel"))
@@ -120,7 +120,7 @@ impl Generation {
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
-            async { tokio::time::timeout(MAX_START_TIME, ready(&mut control, tools, settings)).await? };
+            async { tokio::time::timeout(MAX_START_TIME, send_tools(&mut control, tools, settings)).await? };
         let unusable = match ready.await {
             Ok(unusable) => unusable,
             Err(error) => {
@@ -134,33 +134,33 @@ impl Generation {
         for _ in 0..children {
             let _just_made = fork.send(());
         }
-        let keeper = Keeper {
+        let controller = ZygoteController {
             waits_since: None,
             control,
             wanted,
             fork: fork.downgrade(),
             made,
-            asked: HashMap::new(),
-            living: HashMap::new(),
+            pending: HashMap::new(),
+            children: HashMap::new(),
             cgroups,
         };
         let ended = tokio::spawn(async move {
-            if let Err(error) = keeper.keep().await {
-                tracing::error!(%error, "the zygote is given up");
+            if let Err(error) = controller.run().await {
+                tracing::error!(%error, "the zygote has failed and is killed");
             }
-            // It has no children any more, or does not answer.
+            // The zygote has no children left, or does not answer.
             let _already_gone = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
         Ok((Self { ended: Some(ended), ..Self::new(fork, ready) }, unusable))
     }
 
-    /// Waits until `children` of its children wait for work, so that the next run need not.
+    /// Waits until `children` children are ready.
     pub(super) async fn warm_up(&self, children: usize) -> Result<()> {
         let mut waiting = self.waiting.lock().await;
         let all_made = async {
             while waiting.first.len() < children {
-                let made = waiting.made.recv().await.ok_or_else(ended)?;
+                let made = waiting.made.recv().await.ok_or_else(zygote_ended_error)?;
                 waiting.first.push_back(made);
             }
             Ok(())
@@ -168,14 +168,14 @@ impl Generation {
         tokio::time::timeout(MAX_START_TIME, all_made).await?
     }
 
-    /// A child that waits already, if any.
-    pub(super) fn try_next(&self) -> Option<Made> {
+    /// A child that is ready now, if any.
+    pub(super) fn try_next(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.try_lock().ok()?;
         waiting.first.pop_front().or_else(|| waiting.made.try_recv().ok())
     }
 
-    /// The next child; `None` when the zygote has ended. A wait that is given up loses no child.
-    pub(super) async fn next(&self) -> Option<Made> {
+    /// The next child; `None` when the zygote has ended. Cancelling the wait loses no child.
+    pub(super) async fn next(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.lock().await;
         match waiting.first.pop_front() {
             Some(made) => Some(made),
@@ -183,38 +183,36 @@ impl Generation {
         }
     }
 
-    /// Counts a child that goes to a run, and gives the guard that asks for the next one when it is dropped.
-    pub(super) fn taken(self: Arc<Self>) -> Refill {
+    /// Counts a child that goes to a run. Returns the guard that requests the next one when it is dropped.
+    pub(super) fn count_run(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
     }
 
-    /// Takes note of a child that goes to no run.
-    pub(super) fn lost(self: &Arc<Self>) {
+    /// Requests a replacement for a child that goes to no run.
+    pub(super) fn request_replacement(self: &Arc<Self>) {
         drop(Refill(Arc::clone(self)));
     }
 
-    /// The number of runs that it has made children for.
     pub(super) fn runs(&self) -> u64 {
         self.runs.load(Ordering::Relaxed)
     }
 
-    /// The time of its start.
-    pub(super) fn since(&self) -> Instant {
-        self.since
+    pub(super) fn started_at(&self) -> Instant {
+        self.started_at
     }
 
-    /// `true` while its zygote lives.
-    pub(super) fn lives(&self) -> bool {
+    /// The zygote is alive.
+    pub(super) fn is_alive(&self) -> bool {
         !self.fork.is_closed()
     }
 
-    /// Stops its forking, because another generation has taken its place.
+    /// Stops forking, because another zygote has replaced this one.
     pub(super) fn retire(&self) {
         self.retired.send_replace(true);
     }
 
-    /// Ends its zygote and waits until that is reaped.
+    /// Ends the zygote and waits until it is reaped.
     pub(super) async fn close(self) {
         let Self { fork, waiting, ended, .. } = self;
         drop((fork, waiting));
@@ -223,21 +221,25 @@ impl Generation {
         }
     }
 
-    /// Waits until it is retired.
-    pub(super) async fn retired(&self) {
+    /// Waits for [`Self::retire`].
+    pub(super) async fn wait_retired(&self) {
         let mut retired = self.retired.subscribe();
         drop(retired.wait_for(|retired| *retired).await);
     }
 }
 
-/// Gives a zygote its tools.
-async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Result<Vec<Option<String>>> {
+/// Sends a new zygote its tools, and waits until it has loaded them.
+async fn send_tools(
+    control: &mut Channel,
+    tools: &[ToolImage],
+    settings: &PreforkConfig,
+) -> Result<Vec<Option<String>>> {
     control.send(&ToZygote::Hello { version: VERSION }, &[]).await?;
-    for Loaded { message, files } in tools {
+    for ToolImage { message, files } in tools {
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
         control.send(message, &files).await?;
     }
-    let Ahead { largest_file, handles, .. } = *settings;
+    let PreforkConfig { largest_file, handles, .. } = *settings;
     control.send(&ToZygote::Start { largest_file, handles }, &[]).await?;
     match control.receive().await? {
         Some(FromZygote::Ready { unusable }) => Ok(unusable),
@@ -245,44 +247,44 @@ async fn ready(control: &mut Channel, tools: &[Loaded], settings: &Ahead) -> Res
     }
 }
 
-fn ended() -> Error {
+fn zygote_ended_error() -> Error {
     Error::new(ErrorKind::UnexpectedEof, "the zygote ended")
 }
 
-/// Copies a zygote's standard error to the log of this process, which answers for it.
+/// Copies a zygote's standard error to this process's log.
 async fn relay(said: Receiver) {
     let mut lines = BufReader::new(said).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        tracing::warn!(line, "the zygote says");
+        tracing::warn!(line, "message from the zygote");
     }
 }
 
-/// The one reader and writer of a zygote's socket.
-struct Keeper {
+/// The only reader and writer of a zygote's socket.
+struct ZygoteController {
     control: Channel,
     wanted: mpsc::UnboundedReceiver<()>,
     fork: mpsc::WeakUnboundedSender<()>,
-    made: mpsc::UnboundedSender<Made>,
-    /// Our ends of the sockets of children that are being made.
-    asked: HashMap<u64, UnixStream>,
-    /// The time since which the zygote owes an answer.
-    waits_since: Option<tokio::time::Instant>,
-    living: HashMap<u64, Living>,
+    made: mpsc::UnboundedSender<ChildResult>,
+    /// The server's ends of the sockets of children that are being forked.
+    pending: HashMap<u64, UnixStream>,
+    /// The time since which the zygote has not answered; `None` if no answer is due.
+    waits_since: Option<Instant>,
+    children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
 }
 
-/// The record of a child that is kept until the kernel has reaped it.
-struct Living {
+/// The state of a child until it is reaped.
+struct ChildEntry {
     exit: oneshot::Sender<Exit>,
     _group: Option<Arc<Group>>,
 }
 
-impl Keeper {
-    /// Keeps the zygote until it ends, or until nobody wants children and the last one is gone.
-    async fn keep(mut self) -> Result<()> {
+impl ZygoteController {
+    /// Runs until the zygote ends, or until every handle and every child has been dropped.
+    async fn run(mut self) -> Result<()> {
         let mut next = 0;
         loop {
-            let patience = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
+            let answer_due = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
             tokio::select! {
                 wanted = self.wanted.recv() => {
                     if wanted.is_none() {
@@ -292,71 +294,72 @@ impl Keeper {
                     // The failure of one child must not end the others.
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
-                            self.asked.insert(next, ours);
-                            self.waits_since.get_or_insert_with(tokio::time::Instant::now);
+                            self.pending.insert(next, ours);
+                            self.waits_since.get_or_insert_with(timer_now);
                             let fork = ToZygote::Fork { child: next };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
-                        Err(error) => drop(self.made.send(Err(error.to_string()))),
+                        Err(error) => drop(self.made.send(Err(error.into()))),
                     }
                 }
                 message = self.control.receive() => match message? {
                     Some(message) => {
-                        self.heard(message).await?;
-                        self.waits_since = (!self.asked.is_empty()).then(tokio::time::Instant::now);
+                        self.on_message(message).await?;
+                        self.waits_since = (!self.pending.is_empty()).then(timer_now);
                     }
                     None => return Ok(()),
                 },
-                () = tokio::time::sleep_until(patience.unwrap_or_else(tokio::time::Instant::now)), if patience.is_some() => {
+                () = tokio::time::sleep_until(answer_due.unwrap_or_else(timer_now)), if answer_due.is_some() => {
                     return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
                 }
             }
         }
     }
 
-    /// A control group with a new child in it, where there are any.
+    /// A control group with the new child in it; `None` where none are delegated.
     async fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
+        // The kernel may take milliseconds to create a group. On this thread it would block a worker at every run, and
+        // tokio would move other tasks to yet another thread, each with a malloc arena of its own.
         let entered = tokio::task::spawn_blocking(move || {
             let group = cgroups.group()?;
             group.enter(pid)?;
             Ok(Some(Arc::new(group)))
         });
-        // The kernel may take milliseconds to make a group.
         entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
     }
 
-    async fn heard(&mut self, message: FromZygote) -> Result<()> {
-        let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote said what was not expected of it");
+    async fn on_message(&mut self, message: FromZygote) -> Result<()> {
+        let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote sent an unexpected message");
         match message {
             FromZygote::Forked { child, pid } => {
-                let socket = self.asked.remove(&child).ok_or_else(unexpected)?;
+                let socket = self.pending.remove(&child).ok_or_else(unexpected)?;
                 let (gone, exit) = oneshot::channel();
-                let pidfd = self.control.handle();
+                let pidfd = self.control.take_handle();
                 let (group, ungrouped) = match self.group_of(pid).await {
                     Ok(group) => (group, None),
-                    Err(error) => (None, Some(error.to_string())),
+                    Err(error) => (None, Some(error)),
                 };
-                self.living.insert(child, Living { exit: gone, _group: group.clone() });
+                self.children.insert(child, ChildEntry { exit: gone, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
-                // A descriptor that did not arrive, or a socket that cannot be watched, is for want of
-                // room here; the child ends when its socket closes.
+                // A missing descriptor or a failed registration means that this process has reached a
+                // limit. The child ends when its socket is closed.
                 let made = match (pidfd, Channel::to_child(socket), ungrouped) {
                     (Some(pidfd), Ok(channel), None) => {
                         Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
                     }
-                    (None, _, _) => Err("the server has no room for a descriptor".to_owned()),
-                    (_, Err(error), _) => Err(error.to_string()),
-                    (_, _, Some(ungrouped)) => Err(ungrouped),
+                    (None, _, _) => Err(ChildError::NoDescriptor),
+                    (_, Err(error), _) => Err(error.into()),
+                    (_, _, Some(ungrouped)) => Err(ungrouped.into()),
                 };
                 let _nobody_waits = self.made.send(made);
             }
             FromZygote::Refused { child, reason } => {
-                self.asked.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_waits = self.made.send(Err(reason));
+                self.pending.remove(&child).ok_or_else(unexpected)?;
+                let _nobody_waits = self.made.send(Err(ChildError::Reported(reason)));
             }
             FromZygote::Exited { child, exit } => {
-                let gone = self.living.remove(&child).ok_or_else(unexpected)?;
+                let gone = self.children.remove(&child).ok_or_else(unexpected)?;
                 let _nobody_asks = gone.exit.send(exit);
             }
             FromZygote::Ready { .. } => return Err(unexpected()),
@@ -366,15 +369,15 @@ impl Keeper {
 }
 
 impl Child {
-    /// `true` unless it was killed while it waited.
-    pub(super) fn lives(&self) -> bool {
+    /// The process has not ended.
+    pub(super) fn is_alive(&self) -> bool {
         let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut gone, Some(&now)).is_ok_and(|ended| ended == 0)
     }
 
     pub(super) fn kill(&self) {
-        // The descriptor names this process and no other, also when it is gone already.
+        // The pidfd refers to this process alone, even after it has ended and its number was reused.
         let _already_gone = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }

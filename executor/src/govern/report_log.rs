@@ -1,10 +1,10 @@
-//! The reports that the governor inside keeps: one JSON object a line, in a file of the operator's.
+//! The report log of the local governor: one JSON object on each line of a file.
 //!
 //! ```text
-//! record ─ channel ─▶ thread: all that wait ─ write ─ fdatasync ─▶ each caller is told
+//! record ─ channel ─▶ thread: all that wait ─ write ─ fdatasync ─▶ each caller gets the result
 //! ```
-//! A report that was recorded is on the disk. Reports come at least once, and a repeat of one that the file has is not
-//! written again: the SHA-256 of the latest lines is kept, and read from the file at the start.
+//! A recorded report is on the disk. Reports are delivered at least once, and a repeat is not written again:
+//! the SHA-256 of the latest lines is kept in memory, and computed from the file at the start.
 
 use crate::tool::Digest;
 use sha2::Digest as _;
@@ -15,37 +15,41 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::oneshot;
 
-/// The most reports that are recognised as repeats. A repeat of an older one is recorded twice: an executor repeats the
-/// reports that it could not deliver, and it keeps 10,000 of those by default.
+/// The maximum number of reports that are recognized as repeats. A repeat of an older one is recorded twice.
+/// Executors repeat only undelivered reports, of which they keep 10,000 by default.
 const MAX_KNOWN: usize = 100_000;
-/// The most bytes of the file's end that are read at the start.
+/// The maximum number of bytes that are read from the end of the file at the start.
 const MAX_READ: u64 = 256 << 20;
 
-/// Where reports go; nowhere, when the operator named no file.
+/// The sender to the writer thread; `None` when the operator configured no file.
 #[derive(Debug, Default)]
-pub struct Records(Option<Sender<Waiting>>);
+pub struct ReportLog(Option<Sender<PendingReport>>);
 
-/// A report that is to be recorded, and who waits for that.
+/// A report to write, and the channel for the result.
 #[derive(Debug)]
-struct Waiting {
+struct PendingReport {
     line: String,
     recorded: oneshot::Sender<Result<()>>,
 }
 
-impl Records {
-    /// Appends to a file, which is made when it is not there.
+impl ReportLog {
+    /// Appends to a file, which is created if it does not exist.
     ///
     /// # Ambient Authority
     /// Opens `path` for appending, reads the end of it, and starts a thread.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// The error of the system when the file cannot be opened.
     pub fn append_to(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
-        let mut lines =
-            Lines { is_file: file.metadata()?.is_file(), file, cut_off: false, known: Known::default() };
+        let mut lines = ReportWriter {
+            is_file: file.metadata()?.is_file(),
+            file,
+            cut_off: false,
+            known: RecentDigests::default(),
+        };
         if lines.is_file {
-            // A file that may not be read shows no lines.
+            // A file that cannot be read, such as one with write permission only, yields no known lines.
             lines.cut_off = lines.known.read(path).unwrap_or(false);
         }
         let (sender, waiting) = channel();
@@ -53,48 +57,48 @@ impl Records {
         Ok(Self(Some(sender)))
     }
 
-    /// Records one report, given as the JSON text of its params, which is only asked for when it
-    /// is kept. A repeat is not recorded again.
+    /// ReportLog one report, whose JSON text is computed only if a file is configured. A repeat is not recorded
+    /// again.
     ///
     /// # Errors
-    /// When it cannot be written; then it was not recorded and has to be sent again.
+    /// The error of the system. The report is then not recorded and must be sent again.
     pub async fn record<T: AsRef<str>>(&self, report: impl FnOnce() -> T) -> Result<()> {
         let Some(lines) = &self.0 else { return Ok(()) };
-        // Text from a caller may have line ends between its tokens, and none inside a string.
+        // A caller's JSON may contain line ends between tokens, but never inside a string.
         let line = report().as_ref().replace(['\n', '\r'], " ");
         let (recorded, written) = oneshot::channel();
         let gone = || Error::other("the thread that records reports has ended");
-        lines.send(Waiting { line, recorded }).map_err(|_| gone())?;
+        lines.send(PendingReport { line, recorded }).map_err(|_| gone())?;
         written.await.map_err(|_| gone())?
     }
 }
 
-/// The file, and what is known of it.
+/// The file and its recent lines, owned by the writer thread.
 #[derive(Debug)]
-struct Lines {
+struct ReportWriter {
     file: File,
-    /// A pipe, for one, cannot be synced.
+    /// `false` for a pipe, for example, which cannot be synced.
     is_file: bool,
-    /// `true` when the last line has no end: a crash or a full disk cut it off. Its report was not acknowledged, and
-    /// comes again; the next report must not become a part of it.
+    /// `true` when a crash or a full disk truncated the last line. Its report was not acknowledged and will be
+    /// sent again; the next report must not be appended to the fragment.
     cut_off: bool,
-    known: Known,
+    known: RecentDigests,
 }
 
-impl Lines {
-    /// Records reports until every sender is gone. Reports that wait together share one sync.
-    fn write_all(mut self, waiting: &Receiver<Waiting>) {
+impl ReportWriter {
+    /// Writes reports until every sender is dropped. Reports that arrive together share one sync.
+    fn write_all(mut self, waiting: &Receiver<PendingReport>) {
         while let Ok(first) = waiting.recv() {
             let all = std::iter::once(first).chain(waiting.try_iter()).collect();
             self.write(all);
         }
     }
 
-    fn write(&mut self, all: Vec<Waiting>) {
+    fn write(&mut self, all: Vec<PendingReport>) {
         let mut written = Vec::new();
-        for Waiting { line, recorded } in all {
+        for PendingReport { line, recorded } in all {
             let digest = Digest::of(line.as_bytes());
-            let repeats = self.known.has(&digest) || written.iter().any(|(other, _)| *other == digest);
+            let repeats = self.known.contains(&digest) || written.iter().any(|(other, _)| *other == digest);
             match if repeats { Ok(()) } else { self.append(&line) } {
                 Ok(()) => written.push((digest, recorded)),
                 Err(error) => drop(recorded.send(Err(error))),
@@ -102,14 +106,14 @@ impl Lines {
         }
         let synced = if self.is_file { self.file.sync_data() } else { Ok(()) };
         for (digest, recorded) in written {
-            let told = match &synced {
+            let result = match &synced {
                 Ok(()) => {
                     self.known.insert(digest);
                     Ok(())
                 }
                 Err(error) => Err(Error::new(error.kind(), error.to_string())),
             };
-            let _gone = recorded.send(told);
+            let _gone = recorded.send(result);
         }
     }
 
@@ -121,16 +125,18 @@ impl Lines {
     }
 }
 
-/// The SHA-256 of the latest lines.
+/// The SHA-256 of the latest [`MAX_KNOWN`] lines. An executor repeats a report byte for byte, so the hash of a
+/// line recognizes a repeat without parsing. A different report of the same intent is recorded, too: otherwise
+/// the first sender would decide what is on record.
 #[derive(Debug, Default)]
-struct Known {
+struct RecentDigests {
     all: HashSet<Digest>,
     /// Oldest first.
     order: VecDeque<Digest>,
 }
 
-impl Known {
-    fn has(&self, line: &Digest) -> bool {
+impl RecentDigests {
+    fn contains(&self, line: &Digest) -> bool {
         self.all.contains(line)
     }
 
@@ -146,40 +152,39 @@ impl Known {
         }
     }
 
-    /// Reads the end of a file. `true` when its last line has no end.
+    /// Hashes the last lines of a file. `true` when the last line is truncated.
     fn read(&mut self, path: &Path) -> Result<bool> {
         let mut file = File::open(path)?;
         let start = file.metadata()?.len().saturating_sub(MAX_READ);
         file.seek(SeekFrom::Start(start))?;
         let mut reader = BufReader::new(file);
         if start > 0 {
-            // The first line is a part of one.
+            // The first line is incomplete, because reading started inside it.
             next_line(&mut reader)?;
         }
         loop {
             match next_line(&mut reader)? {
-                Line::Whole(digest) => self.insert(digest),
-                Line::CutOff => return Ok(true),
-                Line::End => return Ok(false),
+                NextLine::Whole(digest) => self.insert(digest),
+                NextLine::CutOff => return Ok(true),
+                NextLine::End => return Ok(false),
             }
         }
     }
 }
 
-/// The next item of a file.
-enum Line {
+enum NextLine {
     Whole(Digest),
     CutOff,
     End,
 }
 
-/// Hashes the next line. It may be longer than memory has room for.
-fn next_line(reader: &mut impl BufRead) -> Result<Line> {
+/// Hashes the next line in pieces, because it may be larger than the memory.
+fn next_line(reader: &mut impl BufRead) -> Result<NextLine> {
     let (mut hash, mut is_empty) = (sha2::Sha256::new(), true);
     loop {
         let part = reader.fill_buf()?;
         if part.is_empty() {
-            return Ok(if is_empty { Line::End } else { Line::CutOff });
+            return Ok(if is_empty { NextLine::End } else { NextLine::CutOff });
         }
         is_empty = false;
         let end = part.iter().position(|byte| *byte == b'\n');
@@ -187,7 +192,7 @@ fn next_line(reader: &mut impl BufRead) -> Result<Line> {
         let read = end.map_or(part.len(), |end| end + 1);
         reader.consume(read);
         if end.is_some() {
-            return Ok(Line::Whole(Digest(hash.finalize().into())));
+            return Ok(NextLine::Whole(Digest(hash.finalize().into())));
         }
     }
 }
@@ -201,11 +206,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("reports.ndjson");
         for report in ["{}", "{ }"] {
-            Records::append_to(&path).unwrap().record(|| report).await.unwrap();
+            ReportLog::append_to(&path).unwrap().record(|| report).await.unwrap();
         }
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(br#"{"half":"#).unwrap();
-        let records = Records::append_to(&path).unwrap();
+        let records = ReportLog::append_to(&path).unwrap();
         records.record(|| "{  }").await.unwrap();
         records.record(|| "[\n]").await.unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n{ }\n{\"half\":\n{  }\n[ ]\n");
@@ -217,7 +222,7 @@ mod tests {
         let path = folder.path().join("reports.ndjson");
         let long = format!("{{\"long\":\"{}\"}}", "x".repeat(100_000));
         for _restart in 0..3 {
-            let records = Records::append_to(&path).unwrap();
+            let records = ReportLog::append_to(&path).unwrap();
             for report in ["{}", "[\n]", &long, "{}"] {
                 records.record(|| report).await.unwrap();
             }
@@ -232,12 +237,14 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_first() {
         let digest = |nth: usize| Digest::of(nth.to_string().as_bytes());
-        let mut known = Known::default();
+        let mut known = RecentDigests::default();
         for nth in 0..=MAX_KNOWN {
             known.insert(digest(nth));
             known.insert(digest(nth));
         }
         assert_eq!((known.all.len(), known.order.len()), (MAX_KNOWN, MAX_KNOWN));
-        assert!(!known.has(&digest(0)) && known.has(&digest(1)) && known.has(&digest(MAX_KNOWN)));
+        assert!(
+            !known.contains(&digest(0)) && known.contains(&digest(1)) && known.contains(&digest(MAX_KNOWN))
+        );
     }
 }

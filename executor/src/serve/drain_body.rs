@@ -1,7 +1,8 @@
-//! What is left of a request's body when its answer is ready before its end.
+//! Drains the rest of a request's body when its answer is ready before the body has ended.
 //!
-//! The next request of a connection begins where the body ends. Closing the connection instead costs the caller
-//! another one, and may cost it the answer: a system that closes with bytes unread resets the connection.
+//! The next request of a connection begins where the body ends. hyper closes the connection instead, without saying so.
+//! That costs the client another connection, and may cost it the answer: a system that closes a socket with unread
+//! bytes resets the connection. All routes are wrapped, so that no handler has to think of it.
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -12,22 +13,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// The most bytes that are read for nothing.
+/// Bytes that are read and dropped.
 const MAX_DRAINED_BYTES: u64 = 4 << 20;
-/// How long that may take.
+/// Time for reading them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A body that is lent to a handler, which may leave it where it likes.
+/// A body that a handler borrows and may stop reading at any point.
 #[derive(Debug)]
-pub(super) struct Lent<B>(Arc<Mutex<B>>);
+pub(super) struct BorrowedBody<B>(Arc<Mutex<B>>);
 
-impl<B> Clone for Lent<B> {
+impl<B> Clone for BorrowedBody<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
+impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
     pub(super) fn new(body: B) -> Self {
         Self(Arc::new(Mutex::new(body)))
     }
@@ -36,20 +37,20 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads what is left, so that another request can follow; or says in the head of the answer that none can.
-    /// A body that its sender holds back until it is asked for is not asked for.
-    pub(super) async fn end(self, held_back: bool, answer: &mut HeaderMap) {
+    /// Reads the rest, so that another request can follow, or adds `Connection: close` to the answer. A body that the
+    /// client holds back (`Expect: 100-continue`) is not requested.
+    pub(super) async fn drain(self, held_back: bool, answer: &mut HeaderMap) {
         if self.is_end_stream() {
             return;
         }
-        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_out().await;
+        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
         if !all {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
-    /// Whether it was read to its end.
-    async fn read_out(mut self) -> bool {
+    /// Returns `true` if the end was reached.
+    async fn read_to_end(mut self) -> bool {
         let read = async {
             let mut left = MAX_DRAINED_BYTES;
             loop {
@@ -70,7 +71,7 @@ impl<B: Body<Data = Bytes> + Unpin> Lent<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Lent<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for BorrowedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

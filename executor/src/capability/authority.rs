@@ -1,0 +1,32 @@
+//! The right to make grants that name a verdict.
+//!
+//! A process has one [`Authority`], as an embedded board has one set of peripherals. The main program takes it at
+//! start and moves it to the code that admits calls. No other code can obtain one afterwards, so no other code can
+//! label a limit as a verdict's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The right to make a [`Grant`](super::Grant) with the limits of a verdict. It cannot be copied.
+#[derive(Debug)]
+pub struct Authority(());
+
+impl Authority {
+    /// Takes the authority of this process; `None` when it was taken before.
+    #[must_use]
+    pub fn take() -> Option<Self> {
+        (!TAKEN.swap(true, Ordering::SeqCst)).then_some(Self(()))
+    }
+
+    /// `true` in a process that makes grants of its own.
+    pub(super) fn is_taken() -> bool {
+        TAKEN.load(Ordering::SeqCst)
+    }
+
+    /// An authority for a unit test, beside the one of the process.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self(())
+    }
+}

@@ -1,0 +1,62 @@
+//! An error with its causes on one line, for the log and for the operator's terminal.
+//!
+//! Errors of this program do not repeat the text of their source. What a caller may be told is a
+//! [`Fault`](crate::fault::Fault), and never a chain.
+
+use std::error::Error;
+use std::fmt;
+
+/// An error of another crate, or of any of several.
+pub type BoxedError = Box<dyn Error + Send + Sync>;
+
+/// Displays an error and its sources, outermost first, with `: ` between them.
+#[derive(Debug, Clone, Copy)]
+pub struct ErrorChain<'a>(pub &'a (dyn Error + 'static));
+
+impl fmt::Display for ErrorChain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outer = self.0.to_string();
+        f.write_str(&outer)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            let text = error.to_string();
+            // Some crates end their text with that of the source and name the source as well.
+            if !outer.ends_with(&text) {
+                write!(f, ": {text}")?;
+                outer = text;
+            }
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Example {
+        #[error("the tool cannot be loaded")]
+        Plain(#[source] std::io::Error),
+        #[error("the tool cannot be loaded: {0}")]
+        Repeating(#[source] std::io::Error),
+        #[error(transparent)]
+        Transparent(BoxedError),
+    }
+
+    #[test]
+    fn each_text_stands_once() {
+        let cause = || std::io::Error::other(std::fmt::Error);
+        for (error, expected) in [
+            (Example::Plain(cause()), format!("the tool cannot be loaded: {}", cause())),
+            (Example::Repeating(cause()), format!("the tool cannot be loaded: {}", cause())),
+            (
+                Example::Transparent(Box::new(Example::Plain(cause()))),
+                format!("the tool cannot be loaded: {}", cause()),
+            ),
+        ] {
+            assert_eq!(ErrorChain(&error).to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The files and processes of the demo: a temporary folder with a catalogue, a configuration, policies and a
+//! workspace; under `target/`, the logs and a cache that makes the second demo quick.
+
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use fs_err as fs;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::protocols::{NEXUS_AGENT, NEXUS_SECRET};
+use crate::run::{self, UNLIMITED, Workspace};
+
+/// The tools that misbehave, of `guests/`.
+const GUESTS: [&str; 3] = ["endless_loop", "memory_bomb", "busy"];
+/// The link in the workspace to a file outside, and the text of that file.
+pub(super) const LINK: &str = "shortcut.txt";
+pub(super) const PRIVATE_TEXT: &str = "not for agents\n";
+/// The executor compiles its catalogue before it is ready for the first time.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The folder is removed with this value.
+pub(super) struct Fixture {
+    program: PathBuf,
+    folder: TempDir,
+    pub(super) logs: PathBuf,
+}
+
+impl Fixture {
+    /// Creates all files, and adds the demo's guests to the catalogue by `a2g-executor tool add`.
+    pub(super) fn create(workspace: &Workspace) -> Result<Self> {
+        let folder = tempfile::Builder::new().prefix("a2g-demo-").tempdir()?;
+        let fixture = Self { program: workspace.executor(), folder, logs: workspace.state().join("demo") };
+        fs::create_dir_all(&fixture.logs)?;
+        let (sources, cache) = (workspace.root.join("xtask/src/demo"), workspace.state().join("demo-cache"));
+        // Compiled tools are machine code: the executor refuses a folder that others may write.
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&cache)?;
+        let configuration = fs::read_to_string(sources.join("executor.toml"))?;
+        fs::write(fixture.path("executor.toml"), format!("{configuration}cache = {}\n", json!(cache)))?;
+        fs::create_dir(fixture.path("policies"))?;
+        fs::copy(sources.join("policy.json"), fixture.path("policies/demo-agent.json"))?;
+        for name in ["policies/default.json", "policies/demo-restricted.json"] {
+            fs::copy(workspace.root.join(name), fixture.path(name))?;
+        }
+        fs::create_dir(fixture.path("workspace"))?;
+        fs::write(fixture.path("private.txt"), PRIVATE_TEXT)?;
+        fs::os::unix::fs::symlink(fixture.path("private.txt"), fixture.path("workspace").join(LINK))?;
+        fs::write(fixture.path("nexus.keys"), format!("{NEXUS_AGENT} {NEXUS_SECRET} -\n"))?;
+        fs::set_permissions(fixture.path("nexus.keys"), Permissions::from_mode(0o600))?;
+        fixture.create_catalogue(workspace)?;
+        Ok(fixture)
+    }
+
+    fn create_catalogue(&self, workspace: &Workspace) -> Result<()> {
+        let (built, copied) = (workspace.target.join("tools"), self.path("tools"));
+        run::show("copy the tools", Command::new("cp").arg("-R").arg(built).arg(copied))?;
+        let sources = workspace.root.join("xtask/src/demo/guests");
+        let mut assemble = workspace.cargo(&["run", "--locked", "-p", "xtask", "--features", "wat"]);
+        assemble.args(["--bin", "assemble", "--"]);
+        for name in GUESTS {
+            fs::create_dir(self.path(name))?;
+            fs::copy(sources.join(name).with_extension("toml"), self.path(name).join("tool.toml"))?;
+            assemble.arg(sources.join(name).with_extension("wat")).arg(self.path(name).join("tool.wasm"));
+        }
+        run::log(workspace, "assemble the guests of the demo", &mut assemble, UNLIMITED)?;
+        run::progress("Adding", "the demo's guests by `a2g-executor tool add`");
+        for name in GUESTS {
+            let mut add = Command::new(&self.program);
+            add.args(["tool", "add"]).arg(self.path(name)).arg("--config").arg(self.path("executor.toml"));
+            run::log(workspace, &format!("add {name} to the demo's tools"), &mut add, UNLIMITED)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn start_governor(&self) -> Result<Server> {
+        let mut command = Command::new(&self.program);
+        command.args(["governor", "--listen", "127.0.0.1:0", "--policies"]).arg(self.path("policies"));
+        command.arg("--reports").arg(self.path("reports.ndjson"));
+        Server::start("governor", command, self.logs.join("governor.log"), "")
+    }
+
+    /// Starts the executor, and waits until every tool can be called.
+    pub(super) fn start_executor(&self, governor: SocketAddr) -> Result<Server> {
+        let mut command = Command::new(&self.program);
+        command.args(["serve", "--governor", &format!("http://{governor}/jsonrpc")]);
+        command.arg("--config").arg(self.path("executor.toml"));
+        Server::start("executor", command, self.logs.join("executor.log"), "all tools are prepared")
+    }
+}
+
+/// A process that listens. It is ended and reaped with this value.
+pub(super) struct Server {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+    pub(super) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts a program and waits until its log has an address and the text `ready`.
+    fn start(name: &'static str, mut command: Command, log: PathBuf, ready: &str) -> Result<Self> {
+        let output = fs::File::create(&log)?.into_parts().0;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        let child = command.spawn().with_context(|| format!("the {name} could not be started"))?;
+        let mut server = Self { name, child, log, address: ([127, 0, 0, 1], 0).into() };
+        let started = run::now();
+        while started.elapsed() < START_TIMEOUT {
+            let text = fs::read_to_string(&server.log)?;
+            if let Some(address) = parse_address(&text).filter(|_| text.contains(ready)) {
+                anstream::println!("{name:<9} http://{address}/jsonrpc  (process {})", server.child.id());
+                server.address = address;
+                return Ok(server);
+            }
+            server.check_alive()?;
+            thread::sleep(POLL_INTERVAL);
+        }
+        let seconds = START_TIMEOUT.as_secs();
+        bail!("the {name} was not ready within {seconds} s; its output is in {}", server.log.display());
+    }
+
+    pub(super) fn check_alive(&mut self) -> Result<()> {
+        let Some(end) = self.child.try_wait()? else { return Ok(()) };
+        bail!("the {} ended too early ({end}); its output is in {}", self.name, self.log.display())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both calls fail only for a child that has ended and was reaped.
+        let _has_ended = self.child.kill();
+        let _was_reaped = self.child.wait();
+    }
+}
+
+/// The address in the complete line `… listens on http://ADDRESS/jsonrpc…`.
+fn parse_address(log: &str) -> Option<SocketAddr> {
+    let (complete, _) = log.rsplit_once('\n')?;
+    let (_, rest) = complete.split_once(" listens on http://")?;
+    rest.split_once("/jsonrpc")?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_has_to_listen() {
+        let log = "INFO ready\na2g-executor listens on http://127.0.0.1:80/jsonrpc with 9 tools\n";
+        assert_eq!(parse_address(log), Some(([127, 0, 0, 1], 80).into()));
+        assert_eq!(parse_address(log.trim_end()), None, "an incomplete line");
+        let folder = tempfile::tempdir().unwrap();
+        let ended = Server::start("executor", Command::new("false"), folder.path().join("log"), "");
+        assert!(ended.err().unwrap().to_string().contains("ended too early (exit status: 1)"));
+    }
+}

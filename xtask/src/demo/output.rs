@@ -1,0 +1,173 @@
+//! The tables of the demo, in 80 columns: the steps, and the reports that the governor received.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use fs_err as fs;
+use serde_json::Value;
+
+use super::client::{at, text};
+use crate::run::{self, BOLD, FAINT, GREEN, RED, YELLOW};
+
+const WIDTH: usize = 80;
+const NOTE_INDENT: usize = 6;
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The time in which surplus reports would arrive.
+const SETTLE_DELAY: Duration = Duration::from_millis(200);
+
+/// The governor's verdict, or the code of an error that is not a denial.
+pub(super) fn verdict(answer: &Value) -> String {
+    match (text(answer, "/result/verdict"), text(answer, "/error/data/blocked_by")) {
+        ("", "verdict_denied") => "DENIED".to_owned(),
+        ("", _) => format!("error {}", at(answer, "/error/code")),
+        (verdict, _) => verdict.to_owned(),
+    }
+}
+
+pub(super) fn outcome(answer: &Value) -> &str {
+    at(answer, "/result/report/status").as_str().unwrap_or("not run")
+}
+
+/// The reason of a failure: the report's, or else the governor's.
+pub(super) fn reason(answer: &Value) -> Result<String> {
+    let mut reasons = ["/result/report/error", "/error/message", "/result/reason"].into_iter();
+    let reason = reasons.find_map(|pointer| at(answer, pointer).as_str());
+    reason.map(str::to_owned).context("the answer gives no reason")
+}
+
+/// A limit of the report: the granted and the used amount.
+pub(super) fn limit(answer: &Value, name: &str) -> Result<(f64, f64)> {
+    let limit = at(answer, "/result/report/usage/limits").get(name).unwrap_or(&Value::Null);
+    let amounts = at(limit, "/granted").as_f64().zip(at(limit, "/used").as_f64());
+    amounts.with_context(|| format!("the report has no {name}"))
+}
+
+pub(super) fn mark(is_good: bool) -> String {
+    if is_good { format!("{GREEN}✓{GREEN:#}") } else { format!("{RED}✗{RED:#}") }
+}
+
+pub(super) fn print_header() {
+    let titles = format!("   #  {:<49}  {:<8}  Risk  Outcome", "The agent's intent", "Verdict");
+    anstream::println!("\n{BOLD}{titles}{BOLD:#}\n{FAINT}{}{FAINT:#}", "─".repeat(WIDTH));
+}
+
+/// Prints the row of a step, its use of limits and its note.
+pub(super) fn print_row(number: usize, title: &str, answer: &Value, note: &Result<String>) {
+    let (mark, verdict, outcome) = (mark(note.is_ok()), verdict(answer), outcome(answer));
+    let style = |word| match word {
+        "APPROVED" | "SUCCESS" => GREEN,
+        "CONDITIONAL" | "ESCALATE" => YELLOW,
+        "not run" => FAINT,
+        _ => RED,
+    };
+    let (left, right) = (style(&verdict), style(outcome));
+    let score = at(answer, "/result/risk_assessment/score").as_f64();
+    let score = score.or_else(|| at(answer, "/error/data/risk_score").as_f64());
+    let risk = score.map_or_else(String::new, |score| format!("{score:.2}"));
+    anstream::println!(
+        "{mark} {number:>2}  {title:<49}  {left}{verdict:<8}{left:#}  {risk:<4}  {right}{outcome}{right:#}"
+    );
+    let limits = ["timeout_seconds", "max_cpu_percent", "max_memory_mb"].map(|name| limit(answer, name));
+    if let [Ok((time, time_used)), Ok((cpu, cpu_used)), Ok((memory, memory_used))] = limits {
+        let (time, cpu) = (format!("{time_used:.3} of {time} s"), format!("{cpu_used:.1} of {cpu} %"));
+        anstream::println!("{:NOTE_INDENT$}time {time}, CPU {cpu}, memory {memory_used} of {memory} MB", "");
+    }
+    match note {
+        Ok(note) => print_note(note, FAINT),
+        Err(error) => {
+            print_note(&reason(answer).unwrap_or_default(), FAINT);
+            print_note(&format!("not as expected: {error:#}"), RED);
+        }
+    }
+}
+
+fn print_note(text: &str, style: anstyle::Style) {
+    for line in textwrap::wrap(text, textwrap::Options::new(WIDTH - NOTE_INDENT).break_words(false)) {
+        anstream::println!("{:NOTE_INDENT$}{style}{line}{style:#}", "");
+    }
+}
+
+/// Waits for a report of each run and prints them. Returns `true` if the governor has exactly one for each,
+/// equal to the agent's, and no other, and if each run had a process of its own.
+pub(super) fn compare_reports(record: &Path, answers: &[&Value]) -> Result<bool> {
+    let reports =
+        (1..).zip(answers).filter_map(|(step, answer)| Some((step, answer.pointer("/result/report")?)));
+    let own: Vec<(usize, &Value)> = reports.collect();
+    let started = run::now();
+    while read_reports(record)?.len() < own.len() && started.elapsed() < DELIVERY_TIMEOUT {
+        thread::sleep(POLL_INTERVAL);
+    }
+    thread::sleep(SETTLE_DELAY);
+    let received = read_reports(record)?;
+
+    anstream::println!("\n{BOLD}The reports that the governor received{BOLD:#}");
+    for report in &received {
+        let step = own.iter().find(|(_, own)| *own == report).map(|(number, _)| number.to_string());
+        print_report(report, &step.unwrap_or_else(|| "?".to_owned()));
+    }
+    let is_once = |report: &Value| received.iter().filter(|received| *received == report).count() == 1;
+    let is_equal = received.len() == own.len() && own.iter().all(|(_, report)| is_once(report));
+    let isolated = received.iter().filter(|report| report.pointer("/usage/process").is_some()).count();
+    let (runs, others, reports) = (own.len(), answers.len() - own.len(), received.len());
+    let is_isolated = isolated == runs;
+    let verb = if is_equal { "equal" } else { "not equal" };
+    anstream::println!("{} {isolated} of {runs} runs had a process of their own", mark(is_isolated));
+    anstream::println!(
+        "{} {reports} reports, {verb} to the agent's for {runs} runs; none for the {others} that did not run",
+        mark(is_equal)
+    );
+    Ok(is_isolated && is_equal)
+}
+
+/// Reads the complete lines of the governor's record.
+fn read_reports(record: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(record)?;
+    let (complete, _) = text.rsplit_once('\n').unwrap_or_default();
+    let reports = complete.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+    reports.with_context(|| format!("a line of {} is not JSON", record.display()))
+}
+
+fn print_report(report: &Value, step: &str) {
+    let number = |pointer| at(report, pointer).to_string();
+    anstream::println!(
+        "  step {step:>2}  {:.8}  {:<7} {:>5} ms  cpu {:>5} %  memory {:>2} MB  process {:>2} MB",
+        text(report, "/intent_id"),
+        text(report, "/status"),
+        number("/metrics/duration_ms"),
+        number("/metrics/cpu_percent"),
+        number("/metrics/memory_used_mb"),
+        number("/usage/process/peak_resident_mb"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_one_equal_report_for_each_run_agrees() {
+        let report = json!({ "intent_id": "one", "status": "SUCCESS", "usage": { "process": {} } });
+        let other = json!({ "intent_id": "one", "status": "FAILURE", "usage": { "process": {} } });
+        let inline = json!({ "intent_id": "one", "status": "SUCCESS", "usage": {} });
+        let ran = |report: &Value| json!({ "result": { "report": report } });
+        let denied = json!({ "error": { "code": -32000 } });
+        let folder = tempfile::tempdir().unwrap();
+        let record = folder.path().join("reports.ndjson");
+        for (answer, received, agrees) in [
+            (&ran(&report), vec![&report], true),
+            (&ran(&report), vec![&report, &report], false),
+            (&ran(&report), vec![&other], false),
+            (&ran(&inline), vec![&inline], false),
+            (&denied, vec![&report], false),
+            (&denied, vec![], true),
+        ] {
+            let text: String = received.iter().map(|line| format!("{line}\n")).collect();
+            fs::write(&record, text).unwrap();
+            assert_eq!(compare_reports(&record, &[answer, &denied]).unwrap(), agrees, "{received:?}");
+        }
+    }
+}
