@@ -3,12 +3,12 @@
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
 use crate::quantity::Timeout;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The protocol by which a call came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub enum Door {
     /// A2G, the primary door.
     A2g,
@@ -38,7 +38,8 @@ impl fmt::Display for Door {
 }
 
 /// Which of those who wait goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Priority {
     /// After all others.
     Low,
@@ -52,23 +53,15 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All four, the lowest first.
-    pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Normal => "normal",
-            Self::High => "high",
-            Self::Critical => "critical",
-        }
+        self.into()
     }
 }
 
 /// Who asks which tool to do what. A call carries no authority: only a verdict does.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The door it came through.
     pub door: Door,
@@ -77,7 +70,6 @@ pub struct Call {
     /// The identity of the intent, single-use.
     pub intent: IntentId,
     /// Whether that identity was made here for this call, so that it is not looked up: nothing has run under it.
-    #[serde(skip)]
     pub is_new: bool,
     /// The tool to run.
     pub tool: ToolName,
@@ -86,13 +78,10 @@ pub struct Call {
     /// What the agent says about its intent. Passed on to the governor, never interpreted here.
     pub context: Option<Map<String, Value>>,
     /// How long the caller wants to wait for the run. It can only be less than what is granted.
-    #[serde(default)]
     pub at_most: Option<Timeout>,
     /// Which of those who wait for a slot goes first.
-    #[serde(default)]
     pub priority: Priority,
     /// The share of its caller's memory that its arguments take.
-    #[serde(skip)]
     pub charge: Charge,
 }
 

@@ -1,10 +1,12 @@
 //! The event that the journal waits for before something counts as written.
 
 use serde::{Deserialize, Serialize};
+use strum::{IntoStaticStr, VariantArray};
 
 /// The event that loses nothing that was answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Durability {
     /// A power cut: every commit waits for the disk.
     #[default]
@@ -17,10 +19,7 @@ impl Durability {
     /// The word in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PowerLoss => "power-loss",
-            Self::ProcessCrash => "process-crash",
-        }
+        self.into()
     }
 
     /// `true` for the default.

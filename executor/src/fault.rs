@@ -9,9 +9,11 @@ use crate::ident::{IntentId, ToolName};
 use crate::limit::Limit;
 use crate::outcome::Receipt;
 use std::sync::Arc;
+use strum::{IntoStaticStr, VariantArray};
 
 /// What refused an intent before it ran (`data.blocked_by`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum BlockedBy {
     /// The verdict is DENIED.
     VerdictDenied,
@@ -45,21 +47,7 @@ impl BlockedBy {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::VerdictDenied => "verdict_denied",
-            Self::VerdictExpired => "verdict_expired",
-            Self::VerdictMismatch => "verdict_mismatch",
-            Self::VerdictUntrusted => "verdict_untrusted",
-            Self::VerdictReplayed => "verdict_replayed",
-            Self::CallerUnauthorized => "caller_unauthorized",
-            Self::IntentUntrusted => "intent_untrusted",
-            Self::IntentReplayed => "intent_replayed",
-            Self::ConditionUnknown => "condition_unknown",
-            Self::EscalationPending => "escalation_pending",
-            Self::ScopeUnenforceable => "scope_unenforceable",
-            Self::StandingPolicy => "standing_policy",
-            Self::GovernorUnavailable => "governor_unavailable",
-        }
+        self.into()
     }
 }
 

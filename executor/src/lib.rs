@@ -24,6 +24,7 @@ pub mod outcome;
 pub mod quantity;
 pub mod rate_limit;
 pub mod spawn;
+mod stored;
 pub mod strict_json;
 pub mod tool;
 pub mod verdict;

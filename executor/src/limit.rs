@@ -3,9 +3,24 @@
 use crate::quantity::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The layers whose meet is a grant, in the order in which ties are named.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
@@ -28,15 +43,7 @@ impl Layer {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Verdict => "verdict",
-            Self::Operator => "operator",
-            Self::Condition => "condition",
-            Self::StandingPolicy => "standing_policy",
-            Self::Tool => "tool",
-            Self::Executor => "executor",
-            Self::Caller => "caller",
-        }
+        self.into()
     }
 }
 
@@ -65,7 +72,8 @@ impl<T: Ord> Bound<T> {
 }
 
 /// A limit whose excess ends a run. (CPU over its limit slows a run down, and never ends it.)
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Limit {
     /// Guest memories and tables together.
     Memory,
@@ -78,6 +86,7 @@ pub enum Limit {
     /// Open files, folders and other handles at once.
     Handles,
     /// Bytes written to files.
+    #[strum(serialize = "written_bytes")]
     Written,
     /// Files, folders and links made.
     Created,
@@ -95,19 +104,7 @@ impl Limit {
     /// The word on the wire (`data.limit`).
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Time => "time",
-            Self::Output => "output",
-            Self::Stack => "stack",
-            Self::Handles => "handles",
-            Self::Written => "written_bytes",
-            Self::Created => "created",
-            Self::DirectoryEntries => "directory_entries",
-            Self::RandomBytes => "random_bytes",
-            Self::Subscriptions => "subscriptions",
-            Self::Fuel => "fuel",
-        }
+        self.into()
     }
 }
 
@@ -187,12 +184,32 @@ pub struct NetworkBudgets {
 }
 
 impl NetworkBudgets {
+    /// The most requests that can be asked for.
+    pub const MAX_REQUESTS: u64 = 1_000_000;
+    /// The most connections that can be asked for.
+    pub const MAX_CONNECTIONS: u64 = 64;
+    /// The most bytes that can be asked for, in each direction.
+    pub const MAX_BYTES: u64 = 1 << 40;
     /// Nothing, for runs that have no network anyway.
     pub const NONE: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
 }
 
 /// Whether files may be changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Access {
     /// Files and folders may be read and listed.
     ReadOnly,
@@ -204,10 +221,7 @@ impl Access {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ReadOnly => "read-only",
-            Self::ReadWrite => "read-write",
-        }
+        self.into()
     }
 }
 

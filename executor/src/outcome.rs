@@ -2,6 +2,9 @@
 //!
 //! Every number here was measured by the executor or the kernel. A guest can fill `result`, logs
 //! and artifacts, and nothing else.
+//!
+//! A type that derives `Serialize` travels between the processes of this program (`isolate`), and nowhere else: the
+//! journal's texts are those of `stored`, and each door has messages of its own.
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -12,9 +15,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The four words of a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Status {
     /// The tool ran and said that it succeeded.
     Success,
@@ -27,23 +32,15 @@ pub enum Status {
 }
 
 impl Status {
-    /// All four.
-    pub const ALL: [Self; 4] = [Self::Success, Self::Failure, Self::Timeout, Self::Aborted];
-
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Success => "SUCCESS",
-            Self::Failure => "FAILURE",
-            Self::Timeout => "TIMEOUT",
-            Self::Aborted => "ABORTED",
-        }
+        self.into()
     }
 }
 
 /// Why a running tool was stopped from outside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, VariantArray)]
 pub enum AbortReason {
     /// `a2g/cancel`.
     Cancelled,
@@ -137,7 +134,21 @@ impl End {
 }
 
 /// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
     /// For the tool's author.
     Debug,
@@ -153,17 +164,12 @@ impl LogLevel {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "debug",
-            Self::Info => "info",
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
+        self.into()
     }
 }
 
 /// One line of a guest's log. Control characters were escaped when it was taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
     /// How much it matters.
     pub level: LogLevel,
@@ -184,17 +190,17 @@ pub struct Artifact {
 }
 
 /// Bytes as a text of base64.
-mod as_base64 {
+pub(crate) mod as_base64 {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
 
-    pub(super) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
@@ -209,7 +215,7 @@ pub struct Progress {
 }
 
 /// What a guest handed out beside its result, under the output limit.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Output {
     /// Log lines in order.
     pub logs: Vec<LogLine>,
@@ -222,7 +228,7 @@ pub struct Output {
 }
 
 /// What was measured of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Metrics {
     /// Wall time from before the store was made to after the guest's last instruction, on the
     /// monotonic clock.
@@ -262,7 +268,21 @@ impl Metrics {
 }
 
 /// What a guest reached for without having it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
 pub enum DenialReason {
     /// The path lies under no granted root, or no granted pattern matches it.
     OutsideScope,
@@ -308,27 +328,7 @@ impl DenialReason {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::OutsideScope => "outside_scope",
-            Self::EscapesRoot => "escapes_root",
-            Self::ReadOnly => "read_only",
-            Self::HostPermissions => "host_permissions",
-            Self::Link => "link",
-            Self::HardLink => "hard_link",
-            Self::NetworkOff => "network_off",
-            Self::NotOffered => "not_offered",
-            Self::Authority => "authority",
-            Self::DomainNotAllowed => "domain_not_allowed",
-            Self::DomainBlocked => "domain_blocked",
-            Self::IpLiteral => "ip_literal",
-            Self::Address => "address",
-            Self::NotLookedUp => "not_looked_up",
-            Self::Requests => "requests",
-            Self::RequestRate => "request_rate",
-            Self::Connections => "connections",
-            Self::SentBytes => "sent_bytes",
-            Self::ReceivedBytes => "received_bytes",
-        }
+        self.into()
     }
 
     /// Whether only the way out itself denies this, so that nobody else is believed about it.
@@ -383,7 +383,7 @@ pub struct GrantedArea {
 }
 
 /// Who was reached over the network, as the way out counted it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
     /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a connection of a tool's own.
     pub authority: String,
@@ -398,7 +398,7 @@ pub struct Contact {
 }
 
 /// A rule about hosts, with the layer that said it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
     /// The pattern, such as `*.example.com`.
     pub pattern: String,
@@ -407,7 +407,7 @@ pub struct HostRule {
 }
 
 /// What a run with a network could do with it, and what it did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkUsage {
     /// What it could do.
     pub budgets: NetworkBudgets,
@@ -433,7 +433,7 @@ pub struct NetworkUsage {
 }
 
 /// The limits that were in force, read back from the live store, and what was denied.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
     /// The memory limit of the store's limiter.
     pub memory: Bound<MemoryLimit>,
@@ -471,7 +471,7 @@ impl Usage {
 }
 
 /// All that is known of one run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// How it ended.
     pub end: End,
@@ -484,7 +484,7 @@ pub struct Outcome {
 }
 
 /// The record of one run, as it is reported. Made once, when the run is over.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {
     /// The agent that asked.
     pub agent: AgentDid,
@@ -493,10 +493,8 @@ pub struct Receipt {
     /// The tool that ran.
     pub tool: ToolName,
     /// The caller who permitted it, when it waited for a person.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
     /// The event that the journal of this receipt waits for.
-    #[serde(default, skip_serializing_if = "Durability::is_default")]
     pub durability: Durability,
     /// What became of it.
     pub outcome: Outcome,

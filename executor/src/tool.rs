@@ -4,9 +4,11 @@ use crate::ident::ToolName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::fmt;
+use strum::{IntoStaticStr, VariantArray};
 
 /// The contract between the executor and a guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Contract {
     /// Arguments as JSON on standard input, result as JSON on standard output, logs on standard
     /// error, an exit code. Any language.
@@ -19,10 +21,7 @@ impl Contract {
     /// The word in `tool.toml` and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Typed => "typed",
-        }
+        self.into()
     }
 }
 
@@ -99,7 +98,8 @@ pub struct Declared {
 }
 
 /// How a tool declares that it uses files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DeclaredFilesystem {
     /// Not at all.
     #[default]
@@ -114,11 +114,7 @@ impl DeclaredFilesystem {
     /// The word in `tool.toml` and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Read => "read",
-            Self::ReadWrite => "read-write",
-        }
+        self.into()
     }
 }
 

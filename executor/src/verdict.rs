@@ -6,13 +6,14 @@
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
 /// The four answers to an intent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Decision {
     /// May run.
     Approved,
@@ -28,17 +29,13 @@ impl Decision {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Approved => "APPROVED",
-            Self::Denied => "DENIED",
-            Self::Escalate => "ESCALATE",
-            Self::Conditional => "CONDITIONAL",
-        }
+        self.into()
     }
 }
 
 /// How bad a score is. The bounds are the reference implementation's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum RiskLevel {
     /// Below 0.4.
     Low,
@@ -68,17 +65,12 @@ impl RiskLevel {
     /// The word on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "LOW",
-            Self::Medium => "MEDIUM",
-            Self::High => "HIGH",
-            Self::Critical => "CRITICAL",
-        }
+        self.into()
     }
 }
 
 /// A governor's estimate of an intent. Scores run from 0.0 (harmless) to 1.0.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Risk {
     /// The combined score.
     pub score: f64,
@@ -94,7 +86,7 @@ pub struct Risk {
 
 /// What a verdict grants. An absent number leaves the executor's own ceiling in force; an absent
 /// scope or network grants nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     /// The most memory.
     pub max_memory: Option<MemoryLimit>,
@@ -109,7 +101,7 @@ pub struct Manifest {
 }
 
 /// A governor's answer to one intent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
     /// The answer.
     pub decision: Decision,
@@ -122,7 +114,6 @@ pub struct Verdict {
     /// Conditions, as sent.
     pub conditions: Vec<String>,
     /// The latest moment at which the guest may start. Absent only from a denial.
-    #[serde(with = "time::serde::rfc3339::option")]
     pub expires_at: Option<OffsetDateTime>,
     /// Why, for people. Never interpreted.
     pub reason: Option<String>,

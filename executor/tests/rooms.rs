@@ -196,7 +196,7 @@ fn large_parts_stay_in_their_rooms() {
 /// Each type that carries authority or evidence of it, with all that gives others one by value. Evidence can be cloned:
 /// it makes nothing run by itself.
 const MAKERS: [(&str, &[&str]); 11] = [
-    ("Authority", &["Authority::take", "authority"]),
+    ("Authority", &["Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
     ("AcceptUnsigned", &["AcceptUnsigned::given_on_the_command_line", "derive(Clone)", "derive(Copy)"]),
@@ -220,7 +220,7 @@ const MAKERS: [(&str, &[&str]); 11] = [
             "derive(Clone)",
         ],
     ),
-    ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "KnownCallers::identify"]),
+    ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "CallerDirectory::identify"]),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
     ("Grant", &["Admitted::grant", "Grant::carried", "Grant::meet", "Grant::nothing", "Grant::of_operator"]),
     (

@@ -138,12 +138,14 @@ fn the_policy_of_the_document_takes_effect_as_it_is_written() {
 fn the_governor_takes_the_registration_of_the_document_and_denies_as_it_does() {
     let Some((examples, _)) = document() else { return };
     let governor = Governor::start(&[]);
-    let registered =
-        HttpClient::connect(governor.address()).post(examples["A2G_REGISTER"].to_string().as_bytes()).json();
+    let registered = HttpClient::to_governor(governor.address())
+        .post(examples["A2G_REGISTER"].to_string().as_bytes())
+        .json();
     assert_eq!(registered["id"], "register-001");
     assert_eq!(result(&registered)["accepted"], true);
-    let reported =
-        HttpClient::connect(governor.address()).post(examples["A2G_REPORT"].to_string().as_bytes()).json();
+    let reported = HttpClient::to_governor(governor.address())
+        .post(examples["A2G_REPORT"].to_string().as_bytes())
+        .json();
     assert_eq!(reported["id"], "report-001");
     result(&reported);
     assert_eq!(governor.reports(), [examples["A2G_REPORT"]["params"].clone()]);

@@ -14,7 +14,11 @@ pub trait Transport {
 
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, Value> {
         let call = self.start(method, params);
-        self.finish(call)
+        let answer = self.finish(call);
+        let member = if answer.is_ok() { "result" } else { "error" };
+        let (Ok(content) | Err(content)) = &answer;
+        check_answer(Some(method), &json!({ member: content }));
+        answer
     }
 }
 

@@ -4,10 +4,10 @@
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
 use a2g_executor::durability::Durability;
+use a2g_executor::journal::history::{Entry, Filter, History};
 use a2g_executor::journal::{Beginning, Claim, Intended, Journal, Opening};
 use a2g_executor::outcome::Receipt;
 use a2g_executor::wire::a2g::decode;
-use rusqlite::Connection;
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -155,11 +155,10 @@ fn middle(turns: &mut Turns) -> (f64, Duration) {
 }
 
 fn any_receipt(journal: &Path) -> Receipt {
-    let journal = Connection::open(journal).unwrap();
-    let body = journal.query_row("SELECT body FROM records WHERE kind = 'receipt' LIMIT 1", [], |row| {
-        row.get::<_, Vec<u8>>(0)
-    });
-    serde_json::from_slice(&body.unwrap()).unwrap()
+    let mut first = None;
+    let keep = |entry: Entry| entry.receipt().map(|receipt| first = Some(receipt));
+    History::open(journal).unwrap().receipts(&Filter::default(), true, Some(1), keep).unwrap();
+    first.unwrap()
 }
 
 /// The median time that a new journal takes for a run when nothing else goes on: until its start is on the disk, and

@@ -27,6 +27,7 @@ use serde_json::{Map, Value, json};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use strum::VariantArray as _;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
@@ -107,7 +108,7 @@ fn filter(which: &ReceiptFilter) -> Result<Filter, UsageError> {
     Ok(Filter {
         agent: agent.as_deref().map(AgentDid::parse).transpose().map_err(|error| usage(&error))?,
         tool: tool.as_deref().map(ToolName::parse).transpose().map_err(|error| usage(&error))?,
-        status: status.as_ref().and_then(|_| Status::ALL.into_iter().find(word)),
+        status: status.as_ref().and_then(|_| Status::VARIANTS.iter().copied().find(word)),
         since: since.as_deref().map(parse_time).transpose()?,
         until: until.as_deref().map(parse_time).transpose()?,
         undelivered: *undelivered,

@@ -644,10 +644,18 @@ fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkB
         requests_per_minute: None,
     };
     let budgets = NetworkBudgets {
-        requests: count("network.max_requests", network.max_requests, 1_000_000)?,
-        connections: count("network.max_connections", network.max_connections, 64)?,
-        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, 1 << 40)?,
-        received_bytes: check_max("network.max_received_bytes", network.max_received_bytes, 1 << 40)?,
+        requests: count("network.max_requests", network.max_requests, NetworkBudgets::MAX_REQUESTS)?,
+        connections: count(
+            "network.max_connections",
+            network.max_connections,
+            NetworkBudgets::MAX_CONNECTIONS,
+        )?,
+        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
+        received_bytes: check_max(
+            "network.max_received_bytes",
+            network.max_received_bytes,
+            NetworkBudgets::MAX_BYTES,
+        )?,
     };
     Ok((claims, budgets))
 }

@@ -120,7 +120,7 @@ fn a_door_of_callers_with_certificates_needs_their_list() {
     assert!(config.tls.unwrap().client_ca.unwrap().ends_with("c.pem"));
     let socket = "[server]\ncallers = \"callers.toml\"\nlisten = \"unix:executor.sock\"\n";
     assert!(parse(socket).unwrap().listen.is_local());
-    assert!(parse(&format!("{socket}{tls}")).unwrap_err().contains("is for a port"));
+    assert!(parse(&format!("{socket}{tls}")).unwrap_err().contains("is for a TCP port"));
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
 use crate::quantity::Timeout;
-use crate::tool::{Declared, DeclaredFilesystem, Descriptor};
+use crate::stored::v1;
+use crate::tool::{Declared, DeclaredFilesystem, Descriptor, Digest};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -184,10 +185,25 @@ pub struct Escalated {
 /// The journal's form of an escalated call. No other input is deserialized into it.
 #[derive(Serialize, Deserialize)]
 struct JournaledEscalation {
+    #[serde(with = "v1::Call")]
     call: Call,
+    #[serde(with = "v1::Verdict")]
     verdict: Verdict,
+    #[serde(default, with = "optional_proof")]
     proven: Option<VerifiedProof>,
 }
+
+/// The form of [`VerifiedProof`] in the executor's own journal.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "VerifiedProof")]
+struct StoredProof {
+    id: ProofId,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+    module: Option<Digest>,
+}
+
+v1::optional!(optional_proof, VerifiedProof, "StoredProof");
 
 /// The result of [`admit`] for a call and its verdict.
 #[derive(Debug)]
@@ -501,3 +517,6 @@ fn format_time(at: OffsetDateTime) -> String {
     let at = at.truncate_to_second();
     at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
 }
+
+#[cfg(test)]
+mod tests;

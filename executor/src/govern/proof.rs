@@ -23,7 +23,6 @@ use crate::wire::a2g::decode::{ProofClaims, proof_claims, proof_header};
 use crate::wire::a2g::encode;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
@@ -54,12 +53,11 @@ pub struct Trust {
 }
 
 /// The part of a verified proof that later checks need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VerifiedProof {
     /// The single-use id of the proof.
     pub(super) id: ProofId,
     /// The end of its validity.
-    #[serde(with = "time::serde::rfc3339")]
     pub(super) expires_at: OffsetDateTime,
     /// The digest that the tool's module must have, if the proof restricts it.
     pub(super) module: Option<Digest>,

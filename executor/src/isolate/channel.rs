@@ -36,9 +36,15 @@ const MAX_DESCRIPTORS: usize = 253;
 const READ_BYTES: usize = 64 << 10;
 const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
 
+/// The version of all these messages, raised with every change of one. Both ends are one program, so that no other
+/// version is read; the types of the vocabulary in them may change with it.
+pub(super) const VERSION: u32 = 1;
+
 /// From the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToZygote {
+    /// The first message.
+    Hello { version: u32 },
     /// A compiled tool in the attached memory file; a second file holds the same tool as a component.
     Load { tool: String, component: bool, contract: ContractWord },
     /// The end of the tools, with the largest file that a run may write, in bytes, and the most handles of one run.

@@ -3,7 +3,7 @@
 //! It has one thread, the engine, the linkers and the compiled tools, and nothing of the server: no socket but the one
 //! to the server, no key, no file. It ends when the server closes that socket, and its children end with it.
 
-use super::channel::{FromZygote, ToZygote, receive, send};
+use super::channel::{FromZygote, ToZygote, VERSION, receive, send};
 use super::child;
 use super::confine::{ConfineError, Confinement};
 use super::process::{ForkSide, close_inherited, fork, reap};
@@ -51,6 +51,9 @@ pub fn zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
 fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    if !has_greeted(&control)? {
+        return Ok(());
+    }
     let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
     let mut children: Vec<ForkedChild> = Vec::new();
     loop {
@@ -79,7 +82,9 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
                     Err(error) => refuse(&control, child, &error)?,
                 }
             }
-            Some((ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => return Err(unexpected_message()),
+            Some((ToZygote::Hello { .. } | ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => {
+                return Err(unexpected_message());
+            }
             None => return Ok(()),
         }
     }
@@ -92,6 +97,22 @@ pub(super) fn confine_io_error(error: ConfineError) -> Error {
 
 fn unexpected_message() -> Error {
     Error::new(ErrorKind::InvalidData, "the server sent a message that a zygote does not expect")
+}
+
+/// Reads the first message of the server; `false` when the server is gone.
+fn has_greeted(control: &UnixStream) -> Result<bool> {
+    match receive(control)? {
+        Some((ToZygote::Hello { version: VERSION }, _)) => Ok(true),
+        Some((ToZygote::Hello { version }, _)) => {
+            let message =
+                format!("the server sends messages of version {version}, and this program reads {VERSION}");
+            Err(Error::new(ErrorKind::InvalidData, message))
+        }
+        Some((ToZygote::Load { .. } | ToZygote::Start { .. } | ToZygote::Fork { .. }, _)) => {
+            Err(unexpected_message())
+        }
+        None => Ok(false),
+    }
 }
 
 /// Confines the process and loads the tools; `None` when the server ends before they are complete.
@@ -122,7 +143,7 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
             Some((ToZygote::Start { largest_file, handles }, _)) => {
                 break (largest_file, handles);
             }
-            Some((ToZygote::Fork { .. }, _)) => return Err(unexpected_message()),
+            Some((ToZygote::Hello { .. } | ToZygote::Fork { .. }, _)) => return Err(unexpected_message()),
             None => return Ok(None),
         }
     };

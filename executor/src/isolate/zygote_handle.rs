@@ -9,7 +9,7 @@
 
 use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
-use super::channel::{Channel, Exit, FromZygote, ToZygote};
+use super::channel::{Channel, Exit, FromZygote, ToZygote, VERSION};
 use super::error::ChildError;
 use crate::clock::timer_now;
 use crate::spawn;
@@ -235,6 +235,7 @@ async fn send_tools(
     tools: &[ToolImage],
     settings: &PreforkConfig,
 ) -> Result<Vec<Option<String>>> {
+    control.send(&ToZygote::Hello { version: VERSION }, &[]).await?;
     for ToolImage { message, files } in tools {
         let files = files.iter().map(File::as_fd).collect::<Vec<_>>();
         control.send(message, &files).await?;

@@ -10,6 +10,7 @@ use super::{AT_ONCE_BYTES, Condition, Denial, IfFull, Journal, JournalError, asi
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
 use crate::outcome::Receipt;
+use crate::stored;
 use crate::verdict::Verdict;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -254,7 +255,7 @@ impl Journal {
         let long =
             usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
         let written = Arc::clone(&receipt);
-        let body = aside(long, move || serde_json::to_string(&*written)).await?.into();
+        let body = aside(long, move || stored::write_receipt(&written)).await?.into();
         let intent = receipt.intent;
         let open = self.lock().get(&intent).and_then(|open| {
             open.stage.send_replace(Stage::Ended);
@@ -339,14 +340,14 @@ fn start(
         proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
         keep_until: micros(keep_until),
         started: micros(now),
-        verdict: verdict.map(text).transpose()?,
-        will: text(will)?,
-        task: task.map(text).transpose()?,
+        verdict: verdict.map(|verdict| text(stored::write_verdict(verdict))).transpose()?,
+        will: text(stored::write_receipt(will))?,
+        task: task.map(|task| text(task.write())).transpose()?,
     })
 }
 
 fn verdict(claimed: &Claimed) -> Result<Option<Verdict>, JournalError> {
-    let verdict = claimed.verdict.as_deref().map(|verdict| serde_json::from_str(verdict.get())).transpose();
+    let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
     verdict.map_err(|error| JournalError::Broken(BrokenError::read(error)))
 }
 

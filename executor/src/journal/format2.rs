@@ -16,6 +16,7 @@ use super::verify::{PIECE, Verifier};
 use crate::call::Call;
 use crate::clock::{Clock as _, SystemClock};
 use crate::ident::IntentId;
+use crate::stored::v1;
 use crate::verdict::Verdict;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -92,7 +93,9 @@ fn make_way(name: &Path, path: &Path) -> Result<(), OpenError> {
 /// An escalated intent as format 2 kept it.
 #[derive(Deserialize)]
 struct Waiting {
+    #[serde(with = "v1::Call")]
     call: Call,
+    #[serde(with = "v1::Verdict")]
     verdict: Verdict,
 }
 

@@ -9,6 +9,7 @@ use super::verify::{Finding, verify};
 use super::{micros, moment};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::{Receipt, Status};
+use crate::stored;
 use rusqlite::{OptionalExtension as _, Row, params};
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
@@ -75,7 +76,7 @@ impl Entry {
     /// # Errors
     /// [`HistoryError::Receipt`] when it was written by another version, or changed.
     pub fn receipt(&self) -> Result<Receipt, HistoryError> {
-        serde_json::from_slice(&self.body)
+        stored::read_receipt(&self.body)
             .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 }

@@ -54,6 +54,7 @@ use crate::error_chain::{BoxedError, ErrorChain};
 use crate::ident::{AgentDid, IntentId};
 use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
+use crate::stored;
 use batch::Finish;
 use chain::Head;
 use claims::{AllOpen, Open, close};
@@ -295,7 +296,7 @@ impl Journal {
         let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
         let read = move |reader: &Reader| {
             let body = reader.body(record)?;
-            Ok(body.map(|body| serde_json::from_slice::<Receipt>(&body).map(Arc::new)))
+            Ok(body.map(|body| stored::read_receipt(&body).map(Arc::new)))
         };
         let is_long = length > AT_ONCE_BYTES as u64;
         let receipt = if is_long { self.read_long(if_full, read).await? } else { self.read(read)? };
@@ -446,8 +447,8 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), BoxedError> {
         return Ok((0, Vec::new()));
     }
     let finish = |Will { run, receipt: body, task, content }| {
-        let receipt = Arc::new(serde_json::from_str::<Receipt>(&body)?);
-        let task = task.map(|task| serde_json::from_str(&task)).transpose()?;
+        let receipt = Arc::new(stored::read_receipt(body.as_bytes())?);
+        let task = task.map(|task| KeptTask::read(&task)).transpose()?;
         Ok((Finish { run, receipt, body: body.into(), task, ended: now }, content))
     };
     let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
@@ -485,9 +486,9 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-fn text(value: &impl serde::Serialize) -> Result<String, JournalError> {
-    let text = serde_json::to_string(value);
-    text.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
+/// The text of a row, or the error of a value that has none.
+fn text(written: serde_json::Result<String>) -> Result<String, JournalError> {
+    written.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
 }
 
 /// Microseconds since 1970.

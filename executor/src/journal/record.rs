@@ -3,6 +3,7 @@
 //! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
 
 use super::chain::{Hash, parse, shown};
+use crate::stored::v1;
 use crate::verdict::Manifest;
 use rusqlite::Row;
 use rusqlite::types::{FromSqlError, ValueRef};
@@ -264,7 +265,7 @@ pub(super) struct Kept {
 pub(super) type Delivered = Vec<i64>;
 
 /// The body of [`Kind::Held`].
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Held {
     pub(super) content: Digest32,
@@ -275,7 +276,7 @@ pub(super) struct Held {
 }
 
 /// The body of [`Kind::Approved`] and its siblings, whose records are about that of [`Kind::Held`].
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Decided {
     /// The caller who decided, or why nobody can any more.
@@ -286,7 +287,7 @@ pub(super) struct Decided {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) risk_score: Option<f64>,
     /// The manifest that replaces the verdict's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "v1::optional_manifest")]
     pub(super) manifest: Option<Manifest>,
 }
 

@@ -65,7 +65,7 @@ pub const MAX_TASKS: i64 = 1_000;
 pub const MAX_TASK_BYTES: i64 = 256 << 20;
 
 /// A task as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptTask {
     /// Its id, which is that of its intent.
     pub task: IntentId,
@@ -74,10 +74,8 @@ pub struct KeptTask {
     /// Its conversation.
     pub context: String,
     /// When it was made.
-    #[serde(with = "time::serde::rfc3339")]
     pub created: OffsetDateTime,
     /// When it ended, once it has.
-    #[serde(with = "time::serde::rfc3339::option")]
     pub over: Option<OffsetDateTime>,
     /// What a list says of it, as the door wrote it.
     pub status: String,
@@ -138,6 +136,35 @@ pub struct TaskQuery {
     pub limit: usize,
     /// The tasks of this owner and conversation that the journal may not have yet. Those that it has count once.
     pub unkept: Vec<ListedTask>,
+}
+
+/// The text of a task in the row of its run, with every member of [`KeptTask`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "KeptTask")]
+struct StoredTask {
+    task: IntentId,
+    owner: AgentDid,
+    context: String,
+    #[serde(with = "time::serde::rfc3339")]
+    created: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    over: Option<OffsetDateTime>,
+    status: String,
+    document: String,
+}
+
+impl KeptTask {
+    pub(super) fn write(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Text<'a>(#[serde(with = "StoredTask")] &'a KeptTask);
+        serde_json::to_string(&Text(self))
+    }
+
+    pub(super) fn read(text: &str) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct Text(#[serde(with = "StoredTask")] KeptTask);
+        serde_json::from_str(text).map(|Text(task)| task)
+    }
 }
 
 impl Journal {

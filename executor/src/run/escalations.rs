@@ -295,10 +295,6 @@ fn same(a: &Call, b: &Call) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{Door, Priority};
-    use crate::ident::ToolName;
-    use crate::memory::Charge;
-    use crate::verdict::{Decision, Manifest};
     use serde_json::json;
     use time::Duration;
 
@@ -307,29 +303,21 @@ mod tests {
 
     fn escalated() -> Escalated {
         let intent = IntentId::random();
-        let call = Call {
-            door: Door::A2g,
-            agent: AgentDid::parse("did:a:b").unwrap(),
-            intent,
-            is_new: false,
-            tool: ToolName::parse("t").unwrap(),
-            arguments: serde_json::Map::new(),
-            context: None,
-            priority: Priority::Normal,
-            at_most: None,
-            charge: Charge::default(),
-        };
-        let verdict = Verdict {
-            decision: Decision::Escalate,
-            intent,
-            risk: None,
-            manifest: Manifest::default(),
-            conditions: Vec::new(),
-            expires_at: Some(EXPIRED),
-            reason: None,
-        };
-        Escalated::from_journal(&json!({ "call": call, "verdict": verdict, "proven": null }).to_string())
-            .unwrap()
+        let text = json!({
+            "call": {
+                "door": "A2g", "agent": "did:a:b", "intent": intent.to_string(), "tool": "t", "arguments": {},
+                "context": null, "at_most": null, "priority": "Normal"
+            },
+            "verdict": {
+                "decision": "Escalate", "intent": intent.to_string(), "risk": null,
+                "manifest": {
+                    "max_memory": null, "max_cpu": null, "timeout": null, "network_allowed": null, "filesystem_scope": []
+                },
+                "conditions": [], "expires_at": "2026-11-23T12:01:00Z", "reason": null
+            },
+            "proven": null
+        });
+        Escalated::from_journal(&text.to_string()).unwrap()
     }
 
     fn held() -> (Escalations, IntentId) {

@@ -16,6 +16,7 @@ use crate::call::Priority;
 use crate::ident::AgentDid;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use strum::VariantArray as _;
 use tokio::sync::{oneshot, watch};
 
 /// How many slots go to a higher priority ahead of somebody who came earlier, before one goes to whoever
@@ -74,7 +75,7 @@ struct Share {
     open: usize,
     running: usize,
     /// Who waits, by priority, and of each priority whoever came first in front.
-    waiting: [VecDeque<Waiter>; Priority::ALL.len()],
+    waiting: [VecDeque<Waiter>; Priority::VARIANTS.len()],
     /// When each claim on a slot was made: one for every waiter, but no more than the share has room for.
     claims: VecDeque<u64>,
 }
@@ -251,7 +252,7 @@ impl Share {
 
     /// Those in front, by priority.
     fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
-        let fronts = Priority::ALL.into_iter().zip(&self.waiting);
+        let fronts = Priority::VARIANTS.iter().copied().zip(&self.waiting);
         fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.came)))
     }
 

@@ -210,10 +210,10 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
     let found = executor.status(intent).await?;
     let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
-        Some(Whereabouts::Escalated) => ("escalated", None),
-        Some(Whereabouts::Queued) => ("queued", None),
-        Some(Whereabouts::Running) => ("running", None),
-        Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
+        Some(Whereabouts::Escalated) => (encode::State::Escalated, None),
+        Some(Whereabouts::Queued) => (encode::State::Queued, None),
+        Some(Whereabouts::Running) => (encode::State::Running, None),
+        Some(Whereabouts::Finished(receipt)) => (encode::State::Finished, receipt),
         None => {
             return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::fmt;
+use strum::VariantArray;
 use time::OffsetDateTime;
 
 /// The last second that RFC 3339 can express: 9999-12-31T23:59:59Z.
@@ -176,6 +177,12 @@ impl<'a> Field<'a> {
             let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
             self.expected_error(&format!("one of {}", words.join(", ")))
         })
+    }
+
+    /// One of the words of an enum, which may be any of its variants.
+    pub(super) fn one_of<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
+        let words = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
+        self.enum_value(&words.collect::<Vec<_>>())
     }
 
     fn convert<T: Deserialize<'a>>(&self, first: char, expected: &str) -> Result<T, Fault> {

@@ -387,7 +387,7 @@ fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
     traced.arg("--inject=fdatasync:error=EIO:when=1").arg(program()).current_dir(home.path());
     traced.args(["governor", "--listen", "127.0.0.1:0", "--reports", "reports.ndjson"]);
     let mut governor = Process::spawn("traced governor", &mut traced);
-    let mut client = HttpClient::connect(governor.listens_on());
+    let mut client = HttpClient::to_governor(governor.listens_on());
     let report = report(&intent_id(), "SUCCESS");
     let answers = [(); 2].map(|()| client.rpc("a2g/report", &report));
     // A strace that is killed leaves the governor behind, with the output of this test in its hands.

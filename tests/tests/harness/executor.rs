@@ -308,7 +308,9 @@ impl Executor {
 
     /// The reports that the governor inside has so far.
     pub fn reports(&self) -> Vec<Value> {
-        super::governor::read_reports(&self.home.reports())
+        let reports = super::governor::read_reports(&self.home.reports());
+        reports.iter().for_each(super::published::check_report);
+        reports
     }
 
     /// Waits for `count` reports of the governor inside.

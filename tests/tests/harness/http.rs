@@ -1,6 +1,7 @@
 //! A small HTTP/1.1 client that sends exactly the bytes that it is given.
 
 use super::TIMEOUT;
+use super::published::check_answers;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -31,11 +32,19 @@ pub struct HttpClient {
     address: SocketAddr,
     connection: Option<BufReader<TcpStream>>,
     next_id: u64,
+    /// Whether the server is an executor, whose answers have to be as it publishes them.
+    is_executor: bool,
 }
 
 impl HttpClient {
+    /// A client of an executor.
     pub fn connect(address: SocketAddr) -> Self {
-        Self { address, connection: None, next_id: 0 }
+        Self { address, connection: None, next_id: 0, is_executor: true }
+    }
+
+    /// A client of a governor, which publishes no document.
+    pub fn to_governor(address: SocketAddr) -> Self {
+        Self { is_executor: false, ..Self::connect(address) }
     }
 
     /// Calls a method and gives the whole response, whose id is checked.
@@ -68,8 +77,10 @@ impl HttpClient {
         );
         let stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-        let mut client = Self { address, connection: Some(BufReader::new(stream)), next_id: 0 };
-        client.exchange([head, request].concat().as_bytes()).ok().map(|answer| answer.json())
+        let mut client = Self { connection: Some(BufReader::new(stream)), ..Self::connect(address) };
+        let answer = client.exchange([&*head, &*request].concat().as_bytes()).ok()?;
+        check_answers(request.as_bytes(), &answer.body);
+        Some(answer.json())
     }
 
     /// Posts bytes to `/jsonrpc` as JSON.
@@ -97,7 +108,11 @@ impl HttpClient {
             head += &format!("{name}: {value}\r\n");
         }
         let bytes = [head.as_bytes(), b"\r\n", body].concat();
-        self.raw(&bytes)
+        let answer = self.raw(&bytes);
+        if self.is_executor && path == "/jsonrpc" {
+            check_answers(body, &answer.body);
+        }
+        answer
     }
 
     /// Sends these bytes and reads one response.

@@ -1,6 +1,7 @@
 //! `a2g-executor serve --stdio`, or `--a2e-stdio`, and the two ends of its pipe.
 
 use super::executor::Home;
+use super::published::check_answers;
 use super::{Options, Process, TIMEOUT};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -62,7 +63,9 @@ impl StdioClient {
     /// Sends one line and receives one.
     pub fn exchange(&mut self, line: &str) -> Value {
         self.send(line.as_bytes());
-        self.receive()
+        let answer = self.receive();
+        check_answers(line.as_bytes(), answer.to_string().as_bytes());
+        answer
     }
 
     /// Closes standard input and gives the rest of the lines, once it has ended.

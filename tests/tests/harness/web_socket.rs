@@ -1,6 +1,7 @@
 //! A small WebSocket client (RFC 6455) that sends exactly the messages that it is given.
 
 use super::TIMEOUT;
+use super::published::check_answers;
 use serde_json::Value;
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -116,6 +117,7 @@ impl WebSocketClient {
     pub fn exchange(&mut self, message: &str) -> Value {
         self.send(message.as_bytes());
         let answer = self.receive().expect("an answer");
+        check_answers(message.as_bytes(), answer.as_bytes());
         serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 }

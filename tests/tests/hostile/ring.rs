@@ -2,10 +2,15 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use crate::harness::{HttpClient, Options, Tool, eventually, isolation};
+use crate::harness::{HttpClient, Options, Tool, eventually, isolation, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub(super) const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
@@ -303,4 +308,28 @@ fn a_deadline_is_kept_to_a_tenth_of_a_second() {
             assert!((1000.0..1500.0).contains(&took), "{took} ms");
         }
     });
+}
+
+/// A zygote that is sent one message, and then nothing.
+fn greeted(message: &str) -> (std::process::ExitStatus, String) {
+    let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
+    let mut command = Command::new(program());
+    command.arg("zygote").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
+    let zygote = command.spawn().expect("the zygote starts");
+    // The command keeps the other end open, so that the end of a zygote would not be seen.
+    drop(command);
+    let length = u32::try_from(message.len()).expect("a short message").to_le_bytes();
+    ours.write_all(&[&length, message.as_bytes()].concat()).expect("the zygote reads");
+    ours.shutdown(Shutdown::Write).expect("a socket");
+    let output = zygote.wait_with_output().expect("the zygote ends");
+    (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_zygote_reads_messages_of_its_own_version_only() {
+    assert!(greeted(r#"{"Hello":{"version":1}}"#).0.success());
+    let (status, said) = greeted(r#"{"Hello":{"version":2}}"#);
+    assert!(!status.success() && said.contains("messages of version 2"), "{status} {said}");
+    let (status, _) = greeted(r#"{"Start":{"largest_file":1,"handles":32}}"#);
+    assert!(!status.success(), "a zygote started without a version");
 }

@@ -116,7 +116,7 @@ impl Talk {
                 policy["agent_did"] = json!(DOCUMENTED);
                 let governor = Governor::start(&[policy]);
                 let line = match way {
-                    "governor" => Line::Http(HttpClient::connect(governor.address()), "/jsonrpc"),
+                    "governor" => Line::Http(HttpClient::to_governor(governor.address()), "/jsonrpc"),
                     _ => Line::Socket(WebSocketClient::connect(governor.address())),
                 };
                 Self::over(line, vec![Box::new(governor)])

@@ -5,6 +5,7 @@ mod decisions;
 mod formats;
 mod place;
 mod pruning;
+mod rows;
 mod tasks;
 
 use super::history::{Filter, History};

@@ -4,15 +4,18 @@
 //! being left out of a report.
 
 use super::decode::ProofClaims;
+use super::schema::{UpTo, Word};
 use super::{message, usage};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
 use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
+use crate::quantity::Timeout;
 use crate::tool::{Declared, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use crate::wire::failure_message;
 use crate::wire::raw;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -35,13 +38,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         is_new: _,
         charge: _,
     } = call;
-    raw(&message::Intent {
-        agent_did: agent.as_str(),
-        intent_id: intent.to_string(),
-        tool: tool.as_str(),
-        arguments,
-        context: context.as_ref(),
-    })
+    raw(&message::Intent { agent_did: agent, intent_id: *intent, tool, arguments, context: context.as_ref() })
 }
 
 /// The result of `a2g/intent`: the verdict.
@@ -143,13 +140,7 @@ pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]
 /// The result of `a2g/register`: that it is accepted, with the agent's standing policy.
 #[must_use]
 pub fn registered(policy: Option<&Policy>) -> Box<RawValue> {
-    #[derive(Serialize)]
-    struct Registered<'a> {
-        accepted: bool,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        policy: Option<message::Policy<'a>>,
-    }
-    raw(&Registered { accepted: true, policy: policy.map(policy_message) })
+    raw(&message::Registered { accepted: true, policy: policy.map(policy_message) })
 }
 
 /// The member `journal` of a heartbeat: how far the executor's journal goes.
@@ -207,12 +198,7 @@ pub fn policy(policy: &Policy) -> Box<RawValue> {
 /// The result of `a2g/cancel`.
 #[must_use]
 pub fn cancelled(intent: IntentId, cancelled: bool) -> Box<RawValue> {
-    #[derive(Serialize)]
-    struct Cancelled {
-        intent_id: String,
-        cancelled: bool,
-    }
-    raw(&Cancelled { intent_id: intent.to_string(), cancelled })
+    raw(&message::Cancelled { intent_id: intent, cancelled })
 }
 
 /// The result of a notice that is only taken note of, such as `g2a/policy`.
@@ -242,11 +228,7 @@ pub fn tool(tool: &Descriptor) -> Box<RawValue> {
 /// The result of `a2g/tools`: the catalogue.
 #[must_use]
 pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValue> {
-    #[derive(Serialize)]
-    struct Tools<'a> {
-        tools: Vec<message::Tool<'a>>,
-    }
-    raw(&Tools { tools: tools.into_iter().map(tool_message).collect() })
+    raw(&message::Tools { tools: tools.into_iter().map(tool_message).collect() })
 }
 
 /// A value that needs no other form, such as the OpenRPC document.
@@ -255,24 +237,31 @@ pub fn value(value: &Value) -> Box<RawValue> {
     raw(value)
 }
 
-/// The result of `a2g/status`: the word for where the intent is, with its report once finished.
+/// The state of an intent, as `a2g/status` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It waits for a person.
+    Escalated,
+    /// It waits for a slot.
+    Queued,
+    /// Its tool runs.
+    Running,
+    /// It is over.
+    Finished,
+}
+
+/// The result of `a2g/status`: the state of the intent, with its report once finished.
 #[must_use]
-pub fn status(intent: IntentId, state: &str, receipt: Option<&Receipt>) -> Box<RawValue> {
-    #[derive(Serialize)]
-    struct Status<'a> {
-        intent_id: String,
-        state: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        report: Option<message::Report<'a>>,
-    }
-    raw(&Status { intent_id: intent.to_string(), state, report: receipt.map(report_message) })
+pub fn status(intent: IntentId, state: State, receipt: Option<&Receipt>) -> Box<RawValue> {
+    raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
 }
 
 fn verdict_message(verdict: &Verdict) -> message::Verdict<'_> {
     let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
     message::Verdict {
-        verdict: decision.as_str(),
-        intent_id: intent.to_string(),
+        verdict: Word(*decision),
+        intent_id: *intent,
         risk_assessment: risk.as_ref().map(risk_message),
         capability_manifest: manifest_message(manifest),
         conditions,
@@ -287,11 +276,15 @@ fn moment(moment: OffsetDateTime) -> Option<String> {
     moment.format(&Rfc3339).ok()
 }
 
+fn seconds(timeout: Timeout) -> message::Seconds {
+    UpTo(timeout.seconds())
+}
+
 fn risk_message(risk: &Risk) -> message::Risk<'_> {
     let Risk { score, level, model_score, heuristic_score, threats } = risk;
     message::Risk {
         score: *score,
-        level: level.as_str(),
+        level: Word(*level),
         model_score: *model_score,
         heuristic_score: *heuristic_score,
         threats,
@@ -301,9 +294,9 @@ fn risk_message(risk: &Risk) -> message::Risk<'_> {
 fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
     message::Manifest {
-        max_memory_mb: max_memory.map(|limit| limit.mb()),
-        max_cpu_percent: max_cpu.map(|limit| limit.get()),
-        timeout_seconds: timeout.map(|limit| limit.seconds()),
+        max_memory_mb: *max_memory,
+        max_cpu_percent: *max_cpu,
+        timeout_seconds: timeout.map(seconds),
         network_allowed: *network_allowed,
         filesystem_scope,
     }
@@ -316,9 +309,9 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
     let Output { logs, progress: _, artifacts, truncated } = output;
     let (result, tool_error) = parts_of(end);
     message::Report {
-        agent_did: agent.as_str(),
-        intent_id: intent.to_string(),
-        status: end.status().as_str(),
+        agent_did: agent,
+        intent_id: *intent,
+        status: Word(end.status()),
         result,
         error: failure_message::describe(outcome),
         tool_error,
@@ -327,7 +320,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
         artifacts: artifacts.iter().map(artifact).collect(),
         truncated: *truncated,
         usage: usage::message(usage, metrics),
-        durability: (!durability.is_default()).then(|| durability.as_str()),
+        durability: (!durability.is_default()).then_some(Word(*durability)),
     }
 }
 
@@ -358,7 +351,7 @@ fn metrics_message(metrics: &Metrics) -> message::Metrics {
 
 fn log_line(line: &LogLine) -> message::LogLine<'_> {
     let LogLine { level, message } = line;
-    message::LogLine { level: level.as_str(), message }
+    message::LogLine { level: Word(*level), message }
 }
 
 fn artifact(artifact: &Artifact) -> message::Artifact<'_> {
@@ -388,8 +381,8 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRule<'_> {
             paths: paths.as_deref(),
             blocked_paths,
             blocked_patterns,
-            max_size_bytes: *max_size_bytes,
-            timeout_seconds: timeout.map(|timeout| timeout.seconds()),
+            max_size_bytes: max_size_bytes.map(UpTo),
+            timeout_seconds: timeout.map(seconds),
         },
     }
 }
@@ -399,16 +392,16 @@ fn network_rule(rule: &NetworkRule) -> message::NetworkRule<'_> {
     message::NetworkRule {
         allowed_domains: allowed_domains.as_deref(),
         blocked_domains,
-        max_requests_per_minute: *max_requests_per_minute,
+        max_requests_per_minute: max_requests_per_minute.map(UpTo),
     }
 }
 
 fn resource_rule(rule: &ResourceRule) -> message::ResourceRule {
     let ResourceRule { max_memory, max_cpu, max_disk_mb } = rule;
     message::ResourceRule {
-        max_memory_mb: max_memory.map(|limit| limit.mb()),
-        max_cpu_percent: max_cpu.map(|limit| limit.get()),
-        max_disk_mb: *max_disk_mb,
+        max_memory_mb: *max_memory,
+        max_cpu_percent: *max_cpu,
+        max_disk_mb: max_disk_mb.map(UpTo),
     }
 }
 
@@ -416,18 +409,18 @@ fn tool_message(tool: &Descriptor) -> message::Tool<'_> {
     let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
     let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
     message::Tool {
-        name: name.as_str(),
+        name,
         version,
         description,
-        contract: contract.as_str(),
+        contract: Word(*contract),
         digest: format!("sha256:{digest}"),
         arguments_schema,
         capabilities: message::Declared {
-            filesystem: filesystem.as_str(),
+            filesystem: Word(*filesystem),
             network: *network,
-            max_memory_mb: memory.map(|limit| limit.mb()),
-            max_cpu_percent: cpu.map(|limit| limit.get()),
-            timeout_seconds: timeout.map(|limit| limit.seconds()),
+            max_memory_mb: *memory,
+            max_cpu_percent: *cpu,
+            timeout_seconds: timeout.map(seconds),
         },
     }
 }

@@ -1,61 +1,84 @@
 //! The messages as they are written: private twins of the vocabulary, in the document's order.
 //!
 //! They borrow, they are made in [`super::encode`] and [`super::usage`] by taking the vocabulary
-//! apart without a rest, and they never leave the door.
+//! apart without a rest, and they never leave the door. The published schemas ([`super::openrpc`]) are derived from
+//! them, so the comments on their members are read by clients.
 
+use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
+use super::encode::State;
+use super::schema::{UpTo, Word};
+use crate::durability::Durability;
+use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
-use crate::quantity::Timeout;
+use crate::limit::{Access, Budgets, Layer, NetworkBudgets};
+use crate::outcome::{DenialReason, LogLevel, Status};
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::tool::{Contract, DeclaredFilesystem};
+use crate::verdict::{Decision, RiskLevel};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Intent<'a> {
-    pub(super) agent_did: &'a str,
-    pub(super) intent_id: String,
-    pub(super) tool: &'a str,
+    pub(super) agent_did: &'a AgentDid,
+    pub(super) intent_id: IntentId,
+    pub(super) tool: &'a ToolName,
     pub(super) arguments: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) context: Option<&'a Map<String, Value>>,
 }
 
-#[derive(Serialize)]
+// A caller may leave out what this door always writes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(extend("required" = ["verdict", "intent_id"]))]
 pub(super) struct Verdict<'a> {
-    pub(super) verdict: &'static str,
-    pub(super) intent_id: String,
+    pub(super) verdict: Word<Decision>,
+    pub(super) intent_id: IntentId,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) risk_assessment: Option<Risk<'a>>,
     pub(super) capability_manifest: Manifest<'a>,
     pub(super) conditions: &'a [String],
+    /// The latest moment at which the tool may start; required except in a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
     pub(super) expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RiskAssessment", extend("required" = ["score", "level"]))]
 pub(super) struct Risk<'a> {
+    #[schemars(range(min = 0, max = 1))]
     pub(super) score: f64,
-    pub(super) level: &'static str,
+    pub(super) level: Word<RiskLevel>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
     pub(super) model_score: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
     pub(super) heuristic_score: Option<f64>,
     pub(super) threats: &'a [String],
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CapabilityManifest", deny_unknown_fields, extend("required" = []))]
 pub(super) struct Manifest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<u64>,
+    pub(super) max_memory_mb: Option<MemoryLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<u32>,
+    pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<u64>,
+    pub(super) timeout_seconds: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_allowed: Option<bool>,
     pub(super) filesystem_scope: &'a [String],
 }
+
+/// A timeout in whole seconds.
+pub(super) type Seconds = UpTo<{ Timeout::MAX_SECONDS }>;
 
 #[derive(Serialize)]
 pub(super) struct ProofClaims<'a> {
@@ -74,21 +97,25 @@ pub(super) struct ProofClaims<'a> {
     pub(super) verdict: &'a Map<String, Value>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct IntentAnswer<'a> {
     #[serde(flatten)]
     pub(super) verdict: Verdict<'a>,
+    /// The report, when the tool ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) report: Option<Report<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Report<'a> {
-    pub(super) agent_did: &'a str,
-    pub(super) intent_id: String,
-    pub(super) status: &'static str,
+    pub(super) agent_did: &'a AgentDid,
+    pub(super) intent_id: IntentId,
+    pub(super) status: Word<Status>,
+    /// The tool's answer, when it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
     pub(super) result: Option<&'a JsonText>,
+    /// One sentence, when the tool did not succeed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,38 +125,45 @@ pub(super) struct Report<'a> {
     pub(super) logs: Vec<LogLine<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) artifacts: Vec<Artifact<'a>>,
+    /// Present when output was dropped at the output limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("const" = true))]
     pub(super) truncated: bool,
     pub(super) usage: Usage<'a>,
+    /// Present when the journal of this report may lose its last moments in a power cut.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) durability: Option<&'static str>,
+    pub(super) durability: Option<Word<Durability>>,
 }
 
-#[derive(Serialize)]
+/// An error that the tool reported itself.
+#[derive(Serialize, JsonSchema)]
 pub(super) struct ToolError<'a> {
     pub(super) code: &'a str,
     pub(super) message: &'a str,
+    /// Further details, as the tool gave them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) detail: Option<&'a Value>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Metrics {
     pub(super) duration_ms: u64,
     pub(super) memory_used_mb: u64,
+    #[schemars(range(min = 0))]
     pub(super) cpu_percent: f64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct LogLine<'a> {
-    pub(super) level: &'static str,
+    pub(super) level: Word<LogLevel>,
     pub(super) message: &'a str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Artifact<'a> {
     pub(super) name: &'a str,
     pub(super) mime: &'a str,
+    #[schemars(with = "String", extend("contentEncoding" = "base64"))]
     pub(super) content: Base64<'a>,
 }
 
@@ -143,99 +177,109 @@ impl Serialize for Base64<'_> {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Usage<'a> {
     pub(super) limits: Limits<'a>,
-    /// Who was reached; left out when the run had no network.
+    /// The hosts that were reached; absent when the run had no network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) contacted: Option<Vec<Contact<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) contacted_truncated: Option<bool>,
     pub(super) denied: Vec<Denied<'a>>,
     pub(super) denied_truncated: bool,
-    /// The run's own process; left out when it had none.
+    /// The run's own process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) process: Option<Process>,
 }
 
-/// What the kernel counted of the process of a run: the guest's and the executor's own.
-#[derive(Debug, Serialize)]
+/// The kernel's count for the process of a run: the guest's share and the executor's own.
+#[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Process {
     pub(super) peak_resident_mb: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Limits<'a> {
-    pub(super) max_memory_mb: Amount<u64, u64>,
-    pub(super) max_cpu_percent: Amount<u32, f64>,
+    pub(super) max_memory_mb: Amount<MemoryLimit, u64>,
+    pub(super) max_cpu_percent: Amount<CpuPercent, f64>,
     pub(super) timeout_seconds: Amount<Timeout, f64>,
-    pub(super) max_output_bytes: Amount<u64, u64>,
-    pub(super) max_written_mb: Amount<u64, Option<u64>>,
-    pub(super) max_created: Amount<u64, Option<u64>>,
-    pub(super) max_random_bytes: Amount<u64, Option<u64>>,
-    pub(super) max_directory_entries: Amount<u64, Option<u64>>,
-    /// Left out where none is counted.
+    pub(super) max_output_bytes: Amount<OutputLimit, u64>,
+    pub(super) max_written_mb: Amount<MemoryLimit, Option<u64>>,
+    pub(super) max_created: Budget<{ Budgets::MAX }>,
+    pub(super) max_random_bytes: Budget<{ Budgets::MAX }>,
+    pub(super) max_directory_entries: Budget<{ Budgets::MAX }>,
+    /// Absent when no fuel is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_fuel: Option<Amount<u64, Option<u64>>>,
+    pub(super) max_fuel: Option<Budget<{ Budgets::MAX_FUEL }>>,
     pub(super) max_handles: AtOnce,
     pub(super) max_subscriptions: AtOnce,
     pub(super) network_allowed: Network,
-    /// What a run with a network could do; left out when it had none.
+    /// The limits on the network; absent when the run had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network: Option<NetworkLimits<'a>>,
     pub(super) filesystem_scope: Filesystem<'a>,
 }
 
 /// A limit beside what was used of it, both in the limit's unit.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 pub(super) struct Amount<G, U> {
     pub(super) granted: G,
+    #[schemars(range(min = 0))]
     pub(super) used: U,
-    /// What was left, never below zero.
+    /// The rest of the limit, never below zero.
+    #[schemars(range(min = 0))]
     pub(super) slack: U,
-    pub(super) set_by: &'static str,
+    pub(super) set_by: Word<Layer>,
 }
+
+/// A count of which nothing is known when the run's process ended before it could say what it used.
+pub(super) type Budget<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
 
 /// A limit on how much there may be at one moment, of which nothing is used up.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 pub(super) struct AtOnce {
-    pub(super) granted: u64,
-    pub(super) set_by: &'static str,
+    pub(super) granted: UpTo<{ Budgets::MAX_HANDLES }>,
+    pub(super) set_by: Word<Layer>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 pub(super) struct Network {
     pub(super) granted: bool,
     pub(super) linked: bool,
-    pub(super) set_by: &'static str,
+    pub(super) set_by: Word<Layer>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct NetworkLimits<'a> {
-    pub(super) allowed_domains: Vec<HostRule<'a>>,
-    pub(super) blocked_domains: Vec<HostRule<'a>>,
-    pub(super) max_requests: Amount<u64, u64>,
-    pub(super) max_connections: Amount<u64, u64>,
-    pub(super) max_sent_bytes: Amount<u64, u64>,
-    pub(super) max_received_bytes: Amount<u64, u64>,
+    pub(super) allowed_domains: Vec<SetPattern<'a>>,
+    pub(super) blocked_domains: Vec<SetPattern<'a>>,
+    pub(super) max_requests: Amount<UpTo<{ NetworkBudgets::MAX_REQUESTS }>, u64>,
+    pub(super) max_connections: Amount<UpTo<{ NetworkBudgets::MAX_CONNECTIONS }>, u64>,
+    pub(super) max_sent_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
+    pub(super) max_received_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_requests_per_minute: Option<Rate>,
 }
 
-#[derive(Serialize)]
-pub(super) struct HostRule<'a> {
+/// A pattern of a host or of paths, with the layer that set it.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SetPattern<'a> {
     pub(super) pattern: &'a str,
-    pub(super) set_by: &'static str,
+    pub(super) set_by: Word<Layer>,
 }
 
 /// A limit over all runs of an agent, of which no single run uses up anything.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
 pub(super) struct Rate {
     pub(super) granted: u32,
-    pub(super) set_by: &'static str,
+    pub(super) set_by: Word<Layer>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Contact<'a> {
     pub(super) authority: &'a str,
     pub(super) address: String,
@@ -244,39 +288,33 @@ pub(super) struct Contact<'a> {
     pub(super) received_bytes: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Filesystem<'a> {
     /// The patterns in force.
     pub(super) granted: Vec<&'a str>,
     /// Each of them, with the folder that it lies in.
     pub(super) trees: Vec<Tree<'a>>,
-    /// What is taken out of them.
+    /// The patterns that are taken out of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) blocked: Vec<Blocked<'a>>,
+    pub(super) blocked: Vec<SetPattern<'a>>,
     /// The layer that left nothing, when nothing is granted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) set_by: Option<&'static str>,
+    pub(super) set_by: Option<Word<Layer>>,
 }
 
-#[derive(Serialize)]
-pub(super) struct Blocked<'a> {
-    pub(super) pattern: &'a str,
-    pub(super) set_by: &'static str,
-}
-
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Tree<'a> {
     pub(super) path: &'a str,
     pub(super) pattern: &'a str,
-    pub(super) access: &'static str,
-    pub(super) access_set_by: &'static str,
-    pub(super) set_by: &'static str,
+    pub(super) access: Word<Access>,
+    pub(super) access_set_by: Word<Layer>,
+    pub(super) set_by: Word<Layer>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Denied<'a> {
     pub(super) what: &'a str,
-    pub(super) reason: &'static str,
+    pub(super) reason: Word<DenialReason>,
     pub(super) count: u64,
 }
 
@@ -296,41 +334,77 @@ pub(super) struct Metadata {
     pub(super) runtime: &'static str,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Accepted {
+    #[schemars(extend("const" = true))]
     pub(super) accepted: bool,
+    /// How many intents were waiting or running and end now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aborted: Option<usize>,
+    // Only the bundled governor writes this member.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
     pub(super) executors: Option<usize>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Registered<'a> {
+    #[schemars(extend("const" = true))]
+    pub(super) accepted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<Policy<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Cancelled {
+    pub(super) intent_id: IntentId,
+    pub(super) cancelled: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct IntentStatus<'a> {
+    pub(super) intent_id: IntentId,
+    pub(super) state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) report: Option<Report<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Tools<'a> {
+    pub(super) tools: Vec<Tool<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Tool<'a> {
-    pub(super) name: &'a str,
+    pub(super) name: &'a ToolName,
     pub(super) version: &'a str,
     pub(super) description: &'a str,
-    pub(super) contract: &'static str,
+    pub(super) contract: Word<Contract>,
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub(super) digest: String,
+    /// A JSON Schema.
     pub(super) arguments_schema: &'a Value,
     pub(super) capabilities: Declared,
 }
 
-/// What a tool declares; an absent number is left to the other layers.
-#[derive(Serialize)]
+/// The capabilities that a tool declares; an absent number is left to the other layers.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeclaredCapabilities")]
 pub(super) struct Declared {
-    pub(super) filesystem: &'static str,
+    pub(super) filesystem: Word<DeclaredFilesystem>,
     pub(super) network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<u64>,
+    pub(super) max_memory_mb: Option<MemoryLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<u32>,
+    pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<u64>,
+    pub(super) timeout_seconds: Option<Seconds>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(super) struct Policy<'a> {
+    // A policy for every agent, `*`, stands in a file only.
+    #[schemars(with = "AgentDid")]
     pub(super) agent_did: &'a str,
     pub(super) version: &'a str,
     pub(super) capabilities: Capabilities<'a>,
@@ -338,20 +412,23 @@ pub(super) struct Policy<'a> {
     pub(super) constitution_hash: Option<&'a str>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("required" = []))]
 pub(super) struct Capabilities<'a> {
     pub(super) tools: BTreeMap<&'a str, ToolRule<'a>>,
     pub(super) network: NetworkRule<'a>,
     pub(super) resources: ResourceRule,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("required" = ["allowed"]))]
 pub(super) struct ToolRule<'a> {
     pub(super) allowed: bool,
     pub(super) constraints: Constraints<'a>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(super) struct Constraints<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) paths: Option<&'a [String]>,
@@ -360,27 +437,29 @@ pub(super) struct Constraints<'a> {
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(super) blocked_patterns: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_size_bytes: Option<u64>,
+    pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<u64>,
+    pub(super) timeout_seconds: Option<Seconds>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(super) struct NetworkRule<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allowed_domains: Option<&'a [String]>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(super) blocked_domains: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_requests_per_minute: Option<u64>,
+    pub(super) max_requests_per_minute: Option<UpTo<MAX_REQUESTS_PER_MINUTE>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub(super) struct ResourceRule {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_memory_mb: Option<u64>,
+    pub(super) max_memory_mb: Option<MemoryLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_cpu_percent: Option<u32>,
+    pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_disk_mb: Option<u64>,
+    pub(super) max_disk_mb: Option<UpTo<MAX_DISK_MB>>,
 }

@@ -14,6 +14,7 @@ pub mod encode;
 pub mod fault;
 mod message;
 pub mod openrpc;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod usage;

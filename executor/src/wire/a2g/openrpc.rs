@@ -1,12 +1,20 @@
 //! What `rpc.discover` answers: this door as an OpenRPC 1.3 document, with JSON Schemas (draft 7) of
 //! everything that goes in and out and the table of errors.
 //!
+//! The schemas are derived from the messages that the door writes, and their words and numbers are those of the enums
+//! and of the limits. Only the lists of parameters are written by hand.
+//!
 //! The schemas promise no more than the decoders hold: what a schema here accepts may still be
 //! refused by a rule that a schema cannot say, such as the syntax of a filesystem pattern.
 
 mod schemas;
 
+use super::schema::words;
+use crate::fault::BlockedBy;
+use crate::limit::Limit;
+use crate::verdict::Decision;
 use serde_json::{Map, Value, json};
+use strum::VariantArray;
 
 /// The version of OpenRPC that the document follows.
 const OPENRPC: &str = "1.3.2";
@@ -164,7 +172,7 @@ fn announcing() -> Vec<Method> {
             params: vec![
                 agent(),
                 required("intent_id", schema("IntentId")),
-                required("status", json!({ "enum": ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"] })),
+                required("status", schema("Status")),
                 optional("result", json!({})),
                 optional("error", json!({ "type": ["string", "null"] })),
                 optional("metrics", json!({ "type": ["object", "null"] })),
@@ -211,7 +219,10 @@ fn governing() -> Vec<Method> {
             summary: "Resolves an intent that waits for a person",
             params: vec![
                 required("intent_id", schema("IntentId")),
-                required("decision", json!({ "enum": ["APPROVED", "DENIED"] })),
+                required(
+                    "decision",
+                    json!({ "enum": [Decision::Approved.as_str(), Decision::Denied.as_str()] }),
+                ),
                 optional("capability_manifest", schema("CapabilityManifest")),
             ],
             result: result("Accepted"),
@@ -220,13 +231,19 @@ fn governing() -> Vec<Method> {
     ]
 }
 
+/// The words of a closed set as one text.
+fn one_of<T: Copy + Into<&'static str> + VariantArray>() -> String {
+    format!("one of {}", words::<T>().join(", "))
+}
+
 fn errors() -> Value {
     let pointer = json!({ "pointer": "a JSON Pointer (RFC 6901) into params" });
     let refused = json!({ "intent_id": "of the intent, when there is one", "risk_score": "when the governor \
-        gave one", "blocked_by": "what refused it" });
+        gave one", "blocked_by": one_of::<BlockedBy>() });
     let failed = json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
-    let exhausted = json!({ "report": "the report of the run", "limit": "memory, time, output or stack",
-        "retry_after_ms": "instead of both, when nothing ran for want of room" });
+    let exhausted = json!({ "report": "the report of the run", "limit": one_of::<Limit>(),
+        "retry_after_ms": "instead of both, when nothing ran for want of room; with intent_id and ran, when the \
+        receipt of a run waits for room" });
     let rows: [(&str, i64, &str, Option<Value>); 10] = [
         ("ParseError", -32700, "Not JSON, or not as strictly as it is read here", None),
         ("InvalidRequest", -32600, "Not a request of JSON-RPC 2.0", None),

@@ -2,9 +2,10 @@
 //! which layer set it. Every number comes from the executor or the kernel.
 
 use super::message;
+use super::schema::{UpTo, Word};
 use crate::limit::{Bound, Layer};
 use crate::outcome::{Contact, Denial, GrantedArea, HostRule, Metrics, NetworkUsage, Usage};
-use crate::quantity::{BYTES_PER_MB, Timeout};
+use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
 use std::time::Duration;
 
 /// The usage as it is written.
@@ -27,13 +28,10 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
     message::Usage {
         limits: message::Limits {
             max_memory_mb: whole(*memory, memory.value.mb(), metrics.memory_used_mb()),
-            max_cpu_percent: cpu_amount(cpu.value.get(), cpu.layer, metrics.cpu_percent()),
+            max_cpu_percent: cpu_amount(*cpu, metrics.cpu_percent()),
             timeout_seconds: time_amount(*timeout, metrics.wall),
             max_output_bytes: whole(*output, output.value.bytes(), metrics.output_bytes),
-            max_written_mb: budget(
-                budgets.written.mb(),
-                spent.map(|s| s.written_bytes.div_ceil(BYTES_PER_MB)),
-            ),
+            max_written_mb: written(budgets.written, spent.map(|s| s.written_bytes)),
             max_created: budget(budgets.created, spent.map(|s| s.created)),
             max_random_bytes: budget(budgets.random_bytes, spent.map(|s| s.random_bytes)),
             max_directory_entries: budget(budgets.directory_entries, spent.map(|s| s.directory_entries)),
@@ -54,22 +52,35 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
     }
 }
 
-fn budget(granted: u64, used: Option<u64>) -> message::Amount<u64, Option<u64>> {
+fn written(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
+    let used = bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
+    let slack = used.map(|used| granted.mb().saturating_sub(used));
+    message::Amount { granted, used, slack, set_by: Word(Layer::Executor) }
+}
+
+/// A count of the network, which the server itself keeps.
+fn counted<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
+    let slack = granted.saturating_sub(used);
+    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
+}
+
+fn budget<const MAX: u64>(granted: u64, used: Option<u64>) -> message::Budget<MAX> {
     let slack = used.map(|used| granted.saturating_sub(used));
-    message::Amount { granted, used, slack, set_by: Layer::Executor.as_str() }
+    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
 }
 
 fn at_once(granted: u64) -> message::AtOnce {
-    message::AtOnce { granted, set_by: Layer::Executor.as_str() }
+    message::AtOnce { granted: UpTo(granted), set_by: Word(Layer::Executor) }
 }
 
-fn whole<T>(bound: Bound<T>, granted: u64, used: u64) -> message::Amount<u64, u64> {
-    message::Amount { granted, used, slack: granted.saturating_sub(used), set_by: bound.layer.as_str() }
+fn whole<T>(Bound { value: granted, layer }: Bound<T>, in_units: u64, used: u64) -> message::Amount<T, u64> {
+    message::Amount { granted, used, slack: in_units.saturating_sub(used), set_by: Word(layer) }
 }
 
-fn cpu_amount(granted: u32, layer: Layer, used: f64) -> message::Amount<u32, f64> {
-    let slack = (f64::from(granted) - used).max(0.0);
-    message::Amount { granted, used, slack: rounded(slack, 10.0), set_by: layer.as_str() }
+fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, f64> {
+    let Bound { value: granted, layer } = cpu;
+    let slack = (f64::from(granted.get()) - used).max(0.0);
+    message::Amount { granted, used, slack: rounded(slack, 10.0), set_by: Word(layer) }
 }
 
 /// Seconds to the millisecond.
@@ -77,7 +88,7 @@ fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeo
     let Bound { value: granted, layer } = timeout;
     let seconds = |duration: Duration| rounded(duration.as_secs_f64(), 1000.0);
     let slack = seconds(granted.duration().saturating_sub(used));
-    message::Amount { granted, used: seconds(used), slack, set_by: layer.as_str() }
+    message::Amount { granted, used: seconds(used), slack, set_by: Word(layer) }
 }
 
 fn rounded(value: f64, parts: f64) -> f64 {
@@ -86,7 +97,7 @@ fn rounded(value: f64, parts: f64) -> f64 {
 
 fn network_message(network: Bound<bool>, linked: bool) -> message::Network {
     let Bound { value: granted, layer } = network;
-    message::Network { granted, linked, set_by: layer.as_str() }
+    message::Network { granted, linked, set_by: Word(layer) }
 }
 
 fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
@@ -102,27 +113,21 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         contacted: _,
         contacted_truncated: _,
     } = used;
-    let own = |granted: u64, used: u64| message::Amount {
-        granted,
-        used,
-        slack: granted.saturating_sub(used),
-        set_by: Layer::Executor.as_str(),
-    };
     message::NetworkLimits {
         allowed_domains: allowed.iter().map(host_rule).collect(),
         blocked_domains: blocked.iter().map(host_rule).collect(),
-        max_requests: own(budgets.requests.into(), (*requests).into()),
-        max_connections: own(budgets.connections.into(), (*connections).into()),
-        max_sent_bytes: own(budgets.sent_bytes, *sent_bytes),
-        max_received_bytes: own(budgets.received_bytes, *received_bytes),
+        max_requests: counted(budgets.requests.into(), (*requests).into()),
+        max_connections: counted(budgets.connections.into(), (*connections).into()),
+        max_sent_bytes: counted(budgets.sent_bytes, *sent_bytes),
+        max_received_bytes: counted(budgets.received_bytes, *received_bytes),
         max_requests_per_minute: requests_per_minute
-            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: layer.as_str() }),
+            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: Word(layer) }),
     }
 }
 
-fn host_rule(rule: &HostRule) -> message::HostRule<'_> {
+fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
     let HostRule { pattern, set_by } = rule;
-    message::HostRule { pattern, set_by: set_by.as_str() }
+    message::SetPattern { pattern, set_by: Word(*set_by) }
 }
 
 fn contact(contact: &Contact) -> message::Contact<'_> {
@@ -141,15 +146,15 @@ fn filesystem_message<'a>(
     blocked: &'a [Bound<String>],
     emptied_by: Option<Layer>,
 ) -> message::Filesystem<'a> {
-    let taken_out = |Bound { value, layer }: &'a Bound<String>| message::Blocked {
+    let taken_out = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
         pattern: value,
-        set_by: layer.as_str(),
+        set_by: Word(*layer),
     };
     message::Filesystem {
         granted: areas.iter().map(|area| &*area.pattern).collect(),
         trees: areas.iter().map(tree).collect(),
         blocked: blocked.iter().map(taken_out).collect(),
-        set_by: emptied_by.filter(|_| areas.is_empty()).map(Layer::as_str),
+        set_by: emptied_by.filter(|_| areas.is_empty()).map(Word),
     }
 }
 
@@ -158,13 +163,13 @@ fn tree(area: &GrantedArea) -> message::Tree<'_> {
     message::Tree {
         path,
         pattern,
-        access: access.value.as_str(),
-        access_set_by: access.layer.as_str(),
-        set_by: set_by.as_str(),
+        access: Word(access.value),
+        access_set_by: Word(access.layer),
+        set_by: Word(*set_by),
     }
 }
 
 fn denial(denial: &Denial) -> message::Denied<'_> {
     let Denial { what, reason, count } = denial;
-    message::Denied { what, reason: reason.as_str(), count: *count }
+    message::Denied { what, reason: Word(*reason), count: *count }
 }

@@ -7,13 +7,6 @@ use crate::outcome::Status;
 use crate::wire::field::{Field, Object};
 use serde_json::{Map, Value};
 
-const STATUSES: [(&str, Status); 4] = [
-    ("SUCCESS", Status::Success),
-    ("FAILURE", Status::Failure),
-    ("TIMEOUT", Status::Timeout),
-    ("ABORTED", Status::Aborted),
-];
-
 /// The params of `a2g/register`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
@@ -112,7 +105,7 @@ pub fn report(params: &str) -> Result<ReportHead, Fault> {
     let head = ReportHead {
         agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
         intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
-        status: object.require("status")?.enum_value(&STATUSES)?,
+        status: object.require("status")?.one_of::<Status>()?,
     };
     if let Some(error) = object.take_unless_null("error")? {
         error.string()?;

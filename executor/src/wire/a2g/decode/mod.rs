@@ -11,6 +11,7 @@ mod signature;
 mod verdict;
 
 pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, register, report};
+pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 pub use policy::{policy, policy_file, registered};
 pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use signature::context_signature;

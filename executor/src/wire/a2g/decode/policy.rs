@@ -9,11 +9,11 @@ use crate::wire::strict_json::{self, JsonBounds};
 use std::collections::BTreeMap;
 
 /// The most requests a minute that a policy can name.
-const MAX_REQUESTS_PER_MINUTE: u64 = 1_000_000;
+pub(in crate::wire::a2g) const MAX_REQUESTS_PER_MINUTE: u64 = 1_000_000;
 /// The most disk that a policy can name: 1 PiB.
-const MAX_DISK_MB: u64 = 1 << 30;
+pub(in crate::wire::a2g) const MAX_DISK_MB: u64 = 1 << 30;
 /// The longest argument that a policy can name: 1 PiB, so that "no limit" is sayable as a number.
-const MAX_SIZE_BYTES: u64 = 1 << 50;
+pub(in crate::wire::a2g) const MAX_SIZE_BYTES: u64 = 1 << 50;
 
 /// Who may stand in `agent_did`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,20 +8,6 @@ use crate::wire::field::{Field, Object};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-const DECISIONS: [(&str, Decision); 4] = [
-    ("APPROVED", Decision::Approved),
-    ("DENIED", Decision::Denied),
-    ("ESCALATE", Decision::Escalate),
-    ("CONDITIONAL", Decision::Conditional),
-];
-
-const LEVELS: [(&str, RiskLevel); 4] = [
-    ("CRITICAL", RiskLevel::Critical),
-    ("HIGH", RiskLevel::High),
-    ("MEDIUM", RiskLevel::Medium),
-    ("LOW", RiskLevel::Low),
-];
-
 /// Reads the result of `a2g/intent`: a verdict.
 ///
 /// `capability_manifest` is required of a verdict that can run by itself, `conditions` of one that
@@ -52,7 +38,7 @@ pub fn directive(params: &str) -> Result<Directive, Fault> {
 /// Reads a verdict where it stands.
 pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
     let mut object = field.object()?;
-    let decision = object.require("verdict")?.enum_value(&DECISIONS)?;
+    let decision = object.require("verdict")?.one_of::<Decision>()?;
     let intent = object.require("intent_id")?.parse_with(IntentId::parse)?;
     let (needs_manifest, needs_conditions, needs_expiry) = match decision {
         Decision::Approved => (true, false, true),
@@ -95,7 +81,7 @@ fn risk(field: Field<'_>) -> Result<Risk, Fault> {
     let score = |field: Field<'_>| field.number(0.0, 1.0);
     Ok(Risk {
         score: score(object.require("score")?)?,
-        level: object.require("level")?.enum_value(&LEVELS)?,
+        level: object.require("level")?.one_of::<RiskLevel>()?,
         model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
         heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
         threats: object.take_unless_null("threats")?.map(Field::strings).transpose()?.unwrap_or_default(),

@@ -1,9 +1,11 @@
 //! What is written: the document's shapes in the document's order, and what `usage` adds.
 
 use super::*;
-use crate::limit::NetworkBudgets;
-use crate::outcome::{Contact, HostRule, NetworkUsage};
+use crate::fault::BlockedBy;
+use crate::limit::{Limit, NetworkBudgets};
+use crate::outcome::{Contact, HostRule, NetworkUsage, Status};
 use crate::tool::{Contract, Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::wire::a2g::schema::words;
 use crate::wire::a2g::{decode, encode, openrpc};
 use serde_json::value::RawValue;
 
@@ -187,7 +189,7 @@ fn small_answers() {
     let agent = AgentDid::parse(AGENT).unwrap();
     assert_eq!(value(&encode::cancelled(intent, true)), json!({ "intent_id": INTENT, "cancelled": true }));
     assert_eq!(
-        value(&encode::status(intent, "queued", None)),
+        value(&encode::status(intent, encode::State::Queued, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
     assert_eq!(value(&encode::accepted()), json!({ "accepted": true }));
@@ -252,11 +254,26 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tools", &encode::tools([&descriptor()]));
     check("Tool", &encode::tool(&descriptor()));
     check("Cancelled", &encode::cancelled(intent, false));
-    check("IntentStatus", &encode::status(intent, "finished", Some(&failed)));
+    check("IntentStatus", &encode::status(intent, encode::State::Finished, Some(&failed)));
     check("Accepted", &encode::revoked(1));
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
     assert!(manifest(json!({ "max_files": 1 })).is_err());
+}
+
+#[test]
+fn the_page_of_this_door_names_every_word_of_the_closed_sets() {
+    let page = include_str!("../../../../../docs/protocols/a2g.md");
+    let sets = [
+        words::<Layer>(),
+        words::<Limit>(),
+        words::<DenialReason>(),
+        words::<BlockedBy>(),
+        words::<Status>(),
+    ];
+    for word in sets.concat() {
+        assert!(page.contains(&format!("`{word}`")), "docs/protocols/a2g.md does not name `{word}`");
+    }
 }
 
 #[test]
