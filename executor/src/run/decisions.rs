@@ -1,7 +1,7 @@
 //! Decisions of people about intents: approve, deny, cancel, revoke.
 //!
 //! A decision is in the journal before its answer is sent. An approved intent runs once, at the latest when the
-//! executor starts again; a denied one never does.
+//! executor restarts; a denied intent never runs.
 
 use super::escalations::{Escalations, Wait};
 use super::trace::{self, Clocked};
@@ -21,17 +21,17 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-/// Why nothing came of what waited for a directive.
+/// The recorded reasons of intents that stopped waiting without a run.
 const UNDECIDED: &str = "nobody decided about it before its verdict expired";
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 const REVOKED: &str = "it was revoked while it waited for a directive";
-/// The shortest and the longest pause before what was approved is tried again.
+/// The shortest and the longest pause between two attempts to run an approved intent.
 const MIN_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
 const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The longest wait for an expiry before the wall clock, by which verdicts expire, is read again.
+/// The longest wait for an expiry before the wall clock is read again; verdicts expire by the wall clock.
 const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
-/// The intents that an earlier process held, without those that have expired since.
+/// The intents that an earlier process held. Those that have expired since are recorded as expired.
 pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
     let (escalations, expired) = Escalations::new(journal.held(), now);
     // The record can be late: an intent that has expired cannot be approved.
@@ -44,7 +44,7 @@ fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> Resolved {
     Resolved { intent, how, by: by.to_owned(), risk_score, manifest: None }
 }
 
-/// Records the decision about intents that wait no longer, who made it, and why they did not run.
+/// Records the decision about intents that no longer wait, the decider, and the reason why they did not run.
 fn let_go(
     journal: &Journal,
     gone: Vec<Escalated>,
@@ -66,13 +66,13 @@ fn not_waiting() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
-/// The answer to a repeat of a denied intent.
+/// The fault for a repeat of a denied intent.
 pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
     denial_by(by, intent, *risk_score)
 }
 
 impl Executor {
-    /// Keeps an escalated intent, on the disk before anybody is told that it waits.
+    /// Holds an escalated intent. It is on the disk before any caller learns that it waits.
     pub(super) async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
@@ -98,7 +98,7 @@ impl Executor {
         }
     }
 
-    /// Lets go of the intents that nobody decided about in time, and wakes whoever waits for them.
+    /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
     fn expire(&self) {
         let now = self.clock.now();
         self.escalations.drop_expired(now, |expired| self.record_expired(expired, now));
@@ -109,7 +109,7 @@ impl Executor {
         drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     }
 
-    /// Waits until another state of the intents that wait is announced, or the wait of one ends by itself.
+    /// Waits until a change of the held intents is announced, or until the wait of one ends by its expiry.
     pub(super) async fn changed_or_expired(&self, wait: Wait, changes: &mut watch::Receiver<()>) {
         match wait {
             Wait::ForOthers => drop(changes.changed().await),
@@ -124,7 +124,7 @@ impl Executor {
         }
     }
 
-    /// The answer about a decision that holds here, though the journal does not say so yet.
+    /// The fault for a decision that is effective here, but not recorded on the disk yet.
     fn not_recorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy(
@@ -134,11 +134,11 @@ impl Executor {
         }
     }
 
-    /// Stops a running or waiting intent of one of these agents, as `by` asked. `true` when there was something to
-    /// stop.
+    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `true` if there was
+    /// something to stop.
     ///
     /// # Errors
-    /// When the disk does not say yet who stopped it; it is stopped.
+    /// The decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, of: Whose<'_>, by: &str) -> Result<bool, Fault> {
         let now = self.clock.now();
         let waited = self.escalations.drop_one(intent, of, |waited| {
@@ -147,18 +147,18 @@ impl Executor {
         let recorded = match (waited, self.running.abort_one(intent, of, AbortReason::Cancelled)) {
             (Some(gone), _) => gone.await.map(drop),
             (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
-            // The caller who stopped it first is on record.
+            // The caller that stopped it first is on record.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
         };
         recorded.map(|()| true).map_err(|error| self.not_recorded(&error))
     }
 
-    /// Drops standing capabilities and stops what runs under them, as `by` asked. Without an agent or an intent,
-    /// everything is revoked. Gives the number of runs that were stopped.
+    /// Drops standing capabilities and stops the intents that run or wait under them, on behalf of `by`. Without an
+    /// agent or an intent, everything is revoked. Returns the number of runs and waiting intents that were stopped.
     ///
     /// # Errors
-    /// When the disk does not say so yet. All are stopped.
+    /// The revocation is not on the disk yet; all intents are stopped nevertheless.
     pub async fn revoke(
         &self,
         agent: Option<&AgentDid>,
@@ -196,12 +196,12 @@ impl Executor {
         recorded.await.map(|()| waited + ran).map_err(|error| self.not_recorded(&error))
     }
 
-    /// Resolves an escalated intent, as `by` decided. The run goes on by itself; `a2g/status` shows it.
+    /// Applies the decision of `by` to an escalated intent. An approved intent runs in its own task; `a2g/status` shows
+    /// it.
     ///
     /// # Errors
-    /// When no such intent waits, or its verdict has expired; or when it cannot be run as it was approved, or the
-    /// approval cannot be written: then it goes on waiting. Or when it was denied, and that is not on the disk yet:
-    /// then it stays denied.
+    /// No such intent waits, or its verdict has expired. If the intent cannot be run as approved, or the approval
+    /// cannot be written, the intent continues to wait. If a denial is not on the disk yet, the intent stays denied.
     pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
         let Directive { intent, approved, manifest } = directive;
         if !approved {
@@ -210,7 +210,7 @@ impl Executor {
         let escalated = self.escalations.decide(*intent).ok_or_else(not_waiting)?;
         let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
-        // The approver may go away.
+        // A task of its own: the approver may disconnect.
         let (told, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         spawn::of_run(async move { executor.approve(escalated, approval, told).await }.instrument(span));
@@ -219,7 +219,8 @@ impl Executor {
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
-    /// Denies an intent that waits. It is recorded as any other refusal, and every repeat of it gets the same answer.
+    /// Denies a waiting intent. The denial is recorded like any other refusal, and every repeat of the intent gets the
+    /// same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
         let escalated = self.escalations.undecided(directive.intent).ok_or_else(not_waiting)?;
         let asked = Asked::of(escalated.call());
@@ -239,7 +240,7 @@ impl Executor {
         denied.instrument(span).await
     }
 
-    /// Records that an intent was approved, tells whoever did so, and runs it.
+    /// Records an approval, answers the approver, and runs the intent.
     async fn approve(
         self: Arc<Self>,
         escalated: Escalated,
@@ -277,7 +278,7 @@ impl Executor {
         Err(fault)
     }
 
-    /// Checks what was approved, and claims it.
+    /// Checks an approved intent, and claims it.
     async fn claim_approved(
         self: &Arc<Self>,
         escalated: &Escalated,
@@ -287,7 +288,7 @@ impl Executor {
         let intent = escalated.call().intent;
         let directive = Directive { intent, approved: true, manifest: manifest.clone() };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
-        // The catalogue may be another one than when the intent began to wait.
+        // The catalogue may have been replaced since the intent began to wait.
         let loaded = self.find_tool(admitted.call())?;
         Self::check_arguments(&loaded, admitted.call()).await?;
         match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone())))? {
@@ -307,7 +308,7 @@ impl Executor {
         }
     }
 
-    /// Runs what was approved, as soon as it can be, until its verdict expires. It is in the journal meanwhile.
+    /// Runs an approved intent as soon as possible, until its verdict expires. It stays in the journal meanwhile.
     async fn run_approved(
         self: Arc<Self>,
         mut escalated: Escalated,
@@ -337,21 +338,21 @@ impl Executor {
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = pause.as_millis(), "an approved intent cannot run yet");
             self.escalations.wait_to_run(intent, approval);
-            // It expires on time, also when it was tried for so long that the pauses are long.
+            // Bounded, so that the intent expires on time even after the pause has grown.
             let left = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(pause.min(left)) => {}
-                // It runs when the executor starts again.
+                // The intent runs when the executor starts again.
                 () = self.closed() => return,
             }
-            // Somebody may have taken it back.
+            // The intent may have been cancelled or revoked.
             let Some(again) = self.escalations.resume(intent) else { return };
             (escalated, approval) = again;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
-    /// Ends the wait of an approved intent that can run no more.
+    /// Ends the wait of an approved intent that can no longer run.
     async fn lapse(&self, escalated: &Escalated, fault: Fault) {
         self.escalations.remove(escalated.call().intent);
         self.refused(Some(&Asked::of(escalated.call())), fault);

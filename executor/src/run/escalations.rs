@@ -1,18 +1,18 @@
-//! Intents that wait for a person, which the journal keeps as well.
+//! Intents that wait for a person; the journal stores them as well.
 //!
 //! ```text
-//! hold ─▶ waits ─ decide ─▶ taken ─ claims ─▶ claimed ─ remove ─▶ its run is over, or never can be
+//! hold ─▶ waits ─ decide ─▶ taken ─ claims ─▶ claimed ─ remove ─▶ its run has finished, or can no longer happen
 //!           │ ▲               ▲ │                │
 //!           │ └── give_back ──┼─┘                │ it could not begin
 //!           │              resume                ▼
 //!           │                 └───── approved, waits to run
 //!           └─ drop_one, drop_all, drop_expired: denied, cancelled, revoked, expired
 //! ```
-//! An intent stays here until its run is over, so that one which was claimed and could not begin is never unknown.
-//! Its stage in the journal says how far a claimed intent is.
+//! An intent stays here until its run has finished, so that an intent that was claimed and could not begin is never
+//! unknown. The journal has the stage of a claimed intent.
 //!
-//! Whoever changes what waits tells the journal while nobody else can change it, so that the journal hears of
-//! changes in the order in which they were made. Its answers are waited for afterwards.
+//! A change of the waiting intents is sent to the journal under the lock, so that the journal receives changes in the
+//! order in which they were made. Its answers are awaited afterwards.
 
 use super::{Whose, not_usable};
 use crate::call::Call;
@@ -26,16 +26,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// How many intents may wait at once.
+/// The maximum number of waiting intents.
 const MAX_WAITING: usize = 1000;
-/// How many of them may be one agent's.
+/// The maximum number of waiting intents of one agent.
 const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
 pub(super) struct Escalations {
     waiting: Mutex<HashMap<IntentId, Held>>,
-    /// Changes whenever an intent waits no longer, or waits again.
+    /// Notified whenever an intent stops waiting, or waits again.
     changes: watch::Sender<()>,
 }
 
@@ -44,27 +44,27 @@ pub(super) struct Escalations {
 struct Held {
     escalated: Escalated,
     phase: Phase,
-    /// The approval, once it was approved and could not run at once.
+    /// The approval of an intent that could not run at once.
     approval: Option<Approval>,
 }
 
 /// The phase of an intent that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// It waits for a person, or to run.
+    /// Waits for a person, or to run.
     Waiting,
-    /// Somebody decides about it, or tries to run it, and nobody else may meanwhile.
+    /// A decision or an attempt to run is in progress, and excludes any other.
     Taken,
-    /// It was approved and claimed. When it cannot begin, it waits to run again.
+    /// Approved and claimed. If its run cannot begin, it waits to run again.
     Claimed,
 }
 
-/// The end of an intent's wait.
+/// The event that ends an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Its verdict expires then, if nobody decides before.
+    /// The verdict expires at this time, unless there is a decision before.
     Until(OffsetDateTime),
-    /// Somebody decides about it, or runs it, and changes it.
+    /// Another task decides about the intent, or runs it, and changes it.
     ForOthers,
 }
 
@@ -85,12 +85,12 @@ impl Held {
         self.phase == Phase::Waiting && self.approval.is_none()
     }
 
-    /// `true` for an intent that is shown as waiting, before the journal is asked.
+    /// `true` for an intent that is shown as waiting without a look into the journal.
     fn is_shown(&self, now: OffsetDateTime) -> bool {
         self.phase != Phase::Claimed && self.waits(now)
     }
 
-    /// `true` for an undecided intent that can no longer be approved. The decider lets go of every other one.
+    /// `true` for an undecided intent that can no longer be approved. Every other intent is removed by its decider.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
         self.is_undecided() && !self.waits(now)
     }
@@ -101,7 +101,7 @@ impl Escalations {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// With those that an earlier process held; beside them, those whose verdicts have expired.
+    /// The intents that an earlier process held. Returns those with an expired verdict separately.
     pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
         let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
             let read = Escalated::from_journal(&text);
@@ -114,7 +114,7 @@ impl Escalations {
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
-    /// Tells whenever an intent waits no longer, or waits again.
+    /// Notified whenever an intent stops waiting, or waits again.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -124,13 +124,13 @@ impl Escalations {
         self.lock().values().filter(|held| held.is_shown(now) && held.approval.is_none()).count()
     }
 
-    /// Those that were approved and wait to run.
+    /// The approved intents that wait to run.
     pub(super) fn approved(&self) -> Vec<IntentId> {
         self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
     }
 
-    /// Holds an intent, and says whether it is new. The first verdict for it stays. `said` hears which
-    /// others have expired.
+    /// Holds an intent; the first verdict for it stays. `said` receives the other intents, which have expired, under
+    /// the lock. Returns `true` if the intent is new, and the result of `said`.
     pub(super) fn hold<T>(
         &self,
         escalated: Escalated,
@@ -156,7 +156,7 @@ impl Escalations {
         Ok((new, said(gone)))
     }
 
-    /// Drops what has expired without a decision, and gives it to `said`.
+    /// Removes the undecided intents that have expired, and passes them to `said`.
     pub(super) fn drop_expired(&self, now: OffsetDateTime, said: impl FnOnce(Vec<Escalated>)) {
         let mut waiting = self.lock();
         let gone = expired(&mut waiting, now);
@@ -166,7 +166,7 @@ impl Escalations {
         }
     }
 
-    /// The verdict of a call that waits already.
+    /// The verdict of a call whose intent waits already.
     pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
         match self.lock().get(&call.intent).filter(|held| held.is_shown(now)) {
             None => Ok(None),
@@ -175,30 +175,30 @@ impl Escalations {
         }
     }
 
-    /// Whose intent it is, when it waits.
+    /// The agent of a waiting intent.
     pub(super) fn whose(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
         self.lock().get(&intent).filter(|held| held.is_shown(now)).map(|held| held.call().agent.clone())
     }
 
-    /// The agent of an intent that the journal does not have as open: it waits, or its claim was just released and it is
-    /// about to wait again.
+    /// The agent of an intent that is not open in the journal: it waits, or its claim was just released and it is about
+    /// to wait again.
     pub(super) fn whose_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
         self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())
     }
 
-    /// The end of an intent's wait, as far as it is known; `None` for an intent that is not here.
+    /// The event that ends an intent's wait; `None` for an intent that is not held here.
     pub(super) fn wait_of(&self, intent: IntentId) -> Option<Wait> {
         self.lock().get(&intent).map(|held| {
             if held.is_undecided() { Wait::Until(held.escalated.expires_at()) } else { Wait::ForOthers }
         })
     }
 
-    /// One about which nobody has decided.
+    /// The intent, if it is undecided.
     pub(super) fn undecided(&self, intent: IntentId) -> Option<Escalated> {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// Takes an intent to decide about it; no one else can until it is [given back](Self::give_back) or
+    /// Takes an undecided intent for a decision, and excludes any other until it is [given back](Self::give_back) or
     /// [removed](Self::remove).
     pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
@@ -207,7 +207,7 @@ impl Escalations {
         Some(held.escalated.clone())
     }
 
-    /// Takes an approved intent to run it; `None` when it was cancelled or revoked.
+    /// Takes an approved intent for a run; `None` if it was cancelled or revoked.
     pub(super) fn resume(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.phase == Phase::Waiting)?;
@@ -216,7 +216,7 @@ impl Escalations {
         Some((held.escalated.clone(), approval))
     }
 
-    /// Lets an intent wait on: what was decided cannot be done.
+    /// Returns an intent to its wait: the decision cannot be carried out.
     pub(super) fn give_back(&self, intent: IntentId) {
         self.enter(intent, |held| held.phase = Phase::Waiting);
     }
@@ -226,8 +226,8 @@ impl Escalations {
         self.enter(intent, |held| held.phase = Phase::Claimed);
     }
 
-    /// Lets an approved intent wait that cannot run now: until it is [resumed](Self::resume), it can be taken back. One
-    /// that was revoked meanwhile waits no more.
+    /// Returns an approved intent that cannot run now to its wait. It can be cancelled or revoked until it is
+    /// [resumed](Self::resume). An intent that was revoked meanwhile does not wait again.
     pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
         self.enter(intent, |held| (held.phase, held.approval) = (Phase::Waiting, Some(approval)));
     }
@@ -239,13 +239,13 @@ impl Escalations {
         self.changes.send_replace(());
     }
 
-    /// Removes an intent whose run is over, or can never be.
+    /// Removes an intent whose run has finished, or can no longer happen.
     pub(super) fn remove(&self, intent: IntentId) {
         self.lock().remove(&intent);
         self.changes.send_replace(());
     }
 
-    /// Drops an intent of these agents that nobody is deciding about, and gives it to `said`.
+    /// Removes an intent of the selected agents about which no decision is in progress, and passes it to `said`.
     pub(super) fn drop_one<T>(
         &self,
         intent: IntentId,
@@ -255,7 +255,7 @@ impl Escalations {
         self.drop_if(intent, |held| held.phase == Phase::Waiting && of(&held.call().agent), said)
     }
 
-    /// Drops an intent that nobody has decided about, and gives it to `said`.
+    /// Removes an undecided intent, and passes it to `said`.
     pub(super) fn deny<T>(&self, intent: IntentId, said: impl FnOnce(Vec<Escalated>) -> T) -> Option<T> {
         self.drop_if(intent, Held::is_undecided, said)
     }
@@ -273,7 +273,8 @@ impl Escalations {
         Some(said(vec![gone.escalated]))
     }
 
-    /// Drops all of these agents, counts them and says so. What is claimed is stopped where it runs.
+    /// Removes all intents of the selected agents and passes them to `said`. Returns their number and its result.
+    /// Claimed intents are stopped in their runs.
     pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Escalated>) -> T) -> (usize, T) {
         let mut waiting = self.lock();
         let theirs = |held: &Held| held.phase != Phase::Claimed && of(&held.call().agent);
@@ -332,7 +333,7 @@ mod tests {
         Approval { by: "anna".to_owned(), manifest: None }
     }
 
-    /// Between the release of its claim and its next wait, an approved intent is in no other place.
+    /// Between the release of its claim and its next wait, an approved intent is known here only.
     #[test]
     fn an_approved_intent_is_known_until_its_run_is_over() {
         let (escalations, intent) = held();
@@ -362,7 +363,7 @@ mod tests {
         assert!(escalations.drop_one(intent, &super::super::anybodys, drop).is_none());
         escalations.drop_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
         assert!(escalations.wait_of(intent).is_some());
-        // One that was revoked while it was tried again does not come back.
+        // An intent that was revoked during another attempt does not come back.
         escalations.wait_to_run(intent, approval());
         assert_eq!(escalations.drop_all(&super::super::anybodys, |gone| gone.len()), (1, 1));
         escalations.wait_to_run(intent, approval());

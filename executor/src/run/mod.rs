@@ -1,11 +1,11 @@
-//! The pipeline of every call, whichever door it came through.
+//! The pipeline of every call, for all doors.
 //!
 //! ```text
 //! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ Permit ─ claim in the journal
 //!   ─ slot ─▶ expiry again ─▶ isolate uses up the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
 //! ```
-//! From the claim on, a call belongs to a task of its own: a caller that goes away changes nothing.
-//! Execution is at most once; a repeated intent gets the one receipt.
+//! A claimed call runs in a task of its own: a caller that disconnects changes nothing. Execution is at most once; a
+//! repeated intent gets the receipt of the one run.
 
 mod decisions;
 mod escalations;
@@ -58,38 +58,38 @@ use tokio::sync::watch;
 use trace::Clocked;
 use tracing::Instrument as _;
 
-/// When a caller that found no room should come again.
+/// Pause before a caller that found no room should retry.
 const RETRY_AFTER_MS: u64 = 500;
-/// The pause before a caller whose tool is being compiled should come again.
+/// Pause before a caller whose tool is being compiled should retry.
 const PREPARING_RETRY_MS: u64 = 1_000;
-/// The answer to a new call, or a question for a stored receipt, when memory is used up.
+/// The message for a new call, or a request for a stored receipt, when memory is used up.
 const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
                          taken, and output that is still to come";
 /// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the operator decided about this executor.
+/// The operator's settings of this executor.
 #[derive(Debug)]
 pub struct Settings {
     /// The right to make grants of admitted calls.
     pub granter: Granter,
-    /// Its ceilings.
+    /// The operator's ceilings.
     pub ceilings: Ceilings,
-    /// Its map from guest paths to host folders.
+    /// The map from guest paths to host folders.
     pub mounts: Mounts,
-    /// How many executions run and wait at once.
+    /// The limits on running and waiting executions.
     pub capacity: Capacity,
-    /// The leave to take unsigned verdicts, if it was given.
+    /// The permission to accept unsigned verdicts, if it was given.
     pub accept_unsigned: Option<AcceptUnsigned>,
-    /// How intents have to be signed, when they have to be.
+    /// The check of intents' signatures, if they are required.
     pub signatures: Option<Arc<IntentSignatures>>,
 }
 
-/// A catalogue, and its tools where they run.
+/// A catalogue, and the isolate in which its tools run.
 pub struct Loaded {
     catalog: Catalog,
     isolate: Isolate,
-    /// What is known of those that can run, by name.
+    /// The descriptors of the usable tools, by name.
     tools: Arc<[Descriptor]>,
 }
 
@@ -107,15 +107,15 @@ impl Loaded {
     }
 }
 
-/// The core behind every door.
+/// The core that all doors share.
 pub struct Executor {
     settings: Settings,
-    /// Swapped as a whole, and held by each run that began with it.
+    /// Replaced as a whole; each run holds the one that it began with.
     loaded: RwLock<Arc<Loaded>>,
     governor: Governor,
-    /// Whose proofs are believed. Swapped as a whole.
+    /// The keys whose proofs are accepted. Replaced as a whole.
     trust: RwLock<Arc<Trust>>,
-    /// The way out, when any run may have a network.
+    /// The way to the network, if any run may have one.
     egress: Option<Arc<Egress>>,
     standing: StandingPolicies,
     journal: Journal,
@@ -130,15 +130,15 @@ pub struct Executor {
     clock: Arc<dyn Clock>,
 }
 
-/// Says of an agent whether an intent of its own is meant.
+/// A predicate that selects intents by their agent.
 pub type Whose<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
 
-/// Whoever's it is.
+/// Selects the intents of every agent.
 fn anybodys(_: &AgentDid) -> bool {
     true
 }
 
-/// Where an intent is.
+/// The state of an intent.
 #[derive(Debug)]
 pub enum Whereabouts {
     /// It waits for a person.
@@ -147,21 +147,21 @@ pub enum Whereabouts {
     Queued,
     /// Its guest runs.
     Running,
-    /// It is over. The receipt may have been pruned.
+    /// It has finished. The receipt may have been pruned.
     Finished(Option<Arc<Receipt>>),
 }
 
-/// What a gateway call comes back with.
+/// The result of a gateway call.
 #[derive(Debug)]
 pub struct Answer {
     /// The governor's verdict.
     pub verdict: Arc<Verdict>,
-    /// The receipt, when the tool ran.
+    /// The receipt, if the tool ran.
     pub receipt: Option<Arc<Receipt>>,
 }
 
 impl Executor {
-    /// Puts the core together.
+    /// An executor of these parts, with the intents that an earlier process held.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -206,7 +206,7 @@ impl Executor {
         self.loaded().catalog.clone()
     }
 
-    /// The names of the tools that can be used, or will be when they are prepared.
+    /// The names of the tools that are usable or being prepared.
     #[must_use]
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.loaded();
@@ -218,8 +218,7 @@ impl Executor {
         known.map(|(name, _)| name.to_string()).collect()
     }
 
-    /// Takes another catalogue for all calls from here on. Runs that have begun end with the one that
-    /// they began with.
+    /// Replaces the catalogue for all later calls. Runs that have begun end with the catalogue that they began with.
     pub fn renew(&self, loaded: Loaded) {
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
@@ -228,7 +227,7 @@ impl Executor {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Believes the proofs of other keys from here on.
+    /// Replaces the keys whose proofs are accepted.
     pub fn renew_trust(&self, trust: Trust) {
         *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
     }
@@ -249,16 +248,16 @@ impl Executor {
         &self.journal
     }
 
-    /// What is counted.
+    /// The metrics of this executor.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// All figures as text for Prometheus, with the connections that are open and the callers that were not known.
+    /// All metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// The journal cannot be read.
     pub async fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.load();
         let oldest = self.journal.oldest_undelivered().await;
@@ -291,13 +290,12 @@ impl Executor {
         &self.clock
     }
 
-    /// Tells `each` of every run from here on, whichever door it came through. It is called on the run's own
-    /// thread, and must not wait.
+    /// Calls `each` for every event of all later runs, for all doors, on the run's own thread. It must not block.
     pub fn observe(&self, each: impl Fn(&Subject, News<'_>) + Send + Sync + 'static) {
         self.observers.add(each);
     }
 
-    /// Refuses what a door was asked for by somebody who may not ask for it, about a call or not.
+    /// Records the refusal of a request that its caller may not make, about a call or not. Returns the fault.
     pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
@@ -306,31 +304,28 @@ impl Executor {
         trace::intent(&asked, call.door).in_scope(|| self.refused(Some(&asked), refusal))
     }
 
-    /// How intents have to be signed that come through a door; `None` when they need not be.
+    /// The check of the signatures of intents; `None` if they need none.
     #[must_use]
     pub fn signatures(&self) -> Option<&IntentSignatures> {
         self.settings.signatures.as_deref()
     }
 
-    /// Checks the signature of an intent, when intents have to be signed.
-    ///
-    /// # Errors
-    /// `intent_untrusted` or `intent_replayed`.
+    /// Checks the signature of an intent, if signatures are required.
     pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
         let Some(signatures) = self.signatures() else { return Ok(()) };
         let checked = signatures.check(signature, self.clock.now());
         checked.map_err(|bad| self.refuse(Some(call), bad.blocked_by, bad.message.to_owned()))
     }
 
-    /// Where every refusal passes on its way out: it is counted and logged, and recorded when it was about a
-    /// call, whose span this is in.
+    /// Counts and logs a refusal, and records it if it is about a call, in the span of that call. Every refusal passes
+    /// here.
     fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();
         }
         let Fault::Refused { blocked_by, message, .. } = &fault else { return fault };
         self.metrics.count_refusal(*blocked_by);
-        // What waits for a person may still run.
+        // An intent that waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.refused(asked, *blocked_by, message, self.clock.now());
         }
@@ -338,14 +333,14 @@ impl Executor {
         fault
     }
 
-    /// Executions that run, and that wait for a slot.
+    /// The numbers of executions that run and that wait for a slot.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         self.slots.load()
     }
 
-    /// Runs a call under a verdict that came with it (`a2g/execute`), when its proof or the operator's leave
-    /// says that it counts.
+    /// Runs a call under a verdict that came with it (`a2g/execute`), if its proof or the operator's permission makes
+    /// the verdict valid.
     ///
     /// # Errors
     /// Every refusal, and the failure or the limit that ended the run.
@@ -380,7 +375,7 @@ impl Executor {
             return success(self.known(&call, known).await?.0);
         }
         let now = self.clock.now();
-        // One that waits with other content is not this call's to run, or to wait as.
+        // An intent that waits with other content can be neither run nor held by this call.
         self.escalations.waiting(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
@@ -425,11 +420,11 @@ impl Executor {
         executed.instrument(span).await
     }
 
-    /// Asks the governor about a call and runs it when it may. `watcher` is told of the run while it goes on;
-    /// of one that began before, nobody is told.
+    /// Asks the governor about a call, and runs it if it is permitted. `watcher` receives the events of the run; it
+    /// receives none of a run that began before.
     ///
     /// # Errors
-    /// Every refusal before the run; what became of the run is in the answer.
+    /// Every refusal before the run; the outcome of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
         let asked = Asked::of(&call);
         let span = trace::intent(&asked, call.door);
@@ -459,7 +454,7 @@ impl Executor {
         let decided = self.governor.decide(&call).await;
         self.metrics.record_verdict_time(clocked.elsewhere(sent, self.clock.monotonic()));
         let authentic = decided?;
-        // The context was for the governor; nothing here keeps it.
+        // The context is for the governor; nothing here stores it.
         let call = Call { context: None, ..call };
         let verdict = Arc::new(authentic.verdict().clone());
         let now = self.clock.now();
@@ -479,18 +474,18 @@ impl Executor {
         }
     }
 
-    /// What the governor said of an intent that has started, when this executor asked it.
+    /// The governor's verdict for an intent that has started, if this executor asked the governor.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// The journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
         self.journal.verdict(intent).map_err(|error| self.unrecorded(&error))
     }
 
-    /// Where an intent is, and whose it is; `None` for one that is not known here.
+    /// The agent and the state of an intent; `None` for an unknown intent.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// The journal cannot be read.
     pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, Whereabouts)>, Fault> {
         if let Some(agent) = self.escalations.whose(intent, self.clock.now()) {
             return Ok(Some((agent, Whereabouts::Escalated)));
@@ -521,11 +516,11 @@ impl Executor {
         self.find_tool(call).map(drop)
     }
 
-    /// Waits until an intent is over, whoever sent it and however often it waits for a person before: its
-    /// receipt. `None` for one that did not run and no longer waits, or whose receipt was pruned.
+    /// Waits until an intent has finished, for any caller and however often it waits for a person before. Returns its
+    /// receipt; `None` if it did not run and no longer waits, or if the receipt was pruned.
     ///
     /// # Errors
-    /// When the journal cannot be read.
+    /// The journal cannot be read.
     pub async fn outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
         let mut changes = self.escalations.changes();
         loop {
@@ -537,7 +532,7 @@ impl Executor {
                 }
                 continue;
             }
-            // Asked second: an intent is open before it waits no longer.
+            // Checked second: an intent is open in the journal before it stops waiting.
             if let Some(wait) = self.escalations.wait_of(intent) {
                 self.changed_or_expired(wait, &mut changes).await;
                 continue;
@@ -551,7 +546,7 @@ impl Executor {
         }
     }
 
-    /// Takes a standing policy.
+    /// Sets a standing policy.
     pub fn set_policy(&self, policy: Policy) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),
@@ -567,27 +562,27 @@ impl Executor {
         self.standing.policy_of(agent)
     }
 
-    /// Stops taking calls.
+    /// Stops accepting calls.
     pub fn close(&self) {
         self.slots.close();
     }
 
-    /// Waits until calls are no longer taken.
+    /// Waits until calls are no longer accepted.
     pub async fn closed(&self) {
         self.slots.closed().await;
     }
 
-    /// Waits until everything that was claimed is over, and its receipt on the disk.
+    /// Waits until every claimed intent has finished and its receipt is on the disk.
     pub async fn idle(&self) {
         self.slots.idle().await;
     }
 
-    /// Stops everything that still runs.
+    /// Stops all runs, and returns their number.
     pub fn abort_all(&self) -> usize {
         self.running.abort_all(&anybodys, AbortReason::Shutdown).0
     }
 
-    /// Finds the catalogue in which a call's tool can run. The tool of that catalogue is the one that runs.
+    /// Finds the catalogue in which a call's tool is usable. The run uses the tool of that catalogue.
     fn find_tool(&self, call: &Call) -> Result<Arc<Loaded>, Fault> {
         let loaded = self.loaded();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
@@ -614,8 +609,8 @@ impl Executor {
         Ok(loaded)
     }
 
-    /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny
-    /// comes here, so that a denied agent learns nothing of a schema.
+    /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny is checked,
+    /// so that a denied agent learns nothing about a schema.
     async fn check_arguments(loaded: &Arc<Loaded>, call: &Call) -> Result<(), Fault> {
         let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
         let arguments = Value::Object(call.arguments.clone());
@@ -638,7 +633,7 @@ impl Executor {
         })
     }
 
-    /// Refuses what would bring a stored receipt into memory when the server holds as much as it may.
+    /// Refuses a request that would load a stored receipt when the memory budget is used up.
     fn check_room(&self) -> Result<(), Fault> {
         if memory::has_room(0) {
             return Ok(());
@@ -646,8 +641,7 @@ impl Executor {
         Err(self.busy(NO_MEMORY))
     }
 
-    /// Waits for the receipt of an intent that is known already, with the verdict of the governor when
-    /// it was asked.
+    /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
     async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
             Known::Same(followed, verdict) => (followed, verdict),
@@ -657,7 +651,7 @@ impl Executor {
         let ended = match followed {
             Followed::Over(stage) => stage,
             Followed::Open(stage) => {
-                // Who waits takes a place like who runs, so that repeats keep nobody else out.
+                // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
                 let _place = self.place(&call.agent)?;
                 end_of(stage).await
             }
@@ -675,7 +669,7 @@ impl Executor {
         }
     }
 
-    /// What cannot be recorded is not run.
+    /// The fault for a call that cannot be recorded, and so is not run.
     fn unrecorded(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
@@ -711,7 +705,7 @@ impl Executor {
         }
     }
 
-    /// Checks all that can be refused, and claims the intent. From here on it runs.
+    /// Makes all checks that can refuse a call, and claims its intent.
     fn claim(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -760,7 +754,7 @@ impl Executor {
         })
     }
 
-    /// A place among what is open, or the news that there is none.
+    /// A place for one more intent of the agent, or the fault that there is none.
     fn place(&self, agent: &AgentDid) -> Result<Place, Fault> {
         self.slots.place(agent).map_err(|full| {
             self.busy(match full {
@@ -773,7 +767,7 @@ impl Executor {
         })
     }
 
-    /// The life of a claimed intent: it ends in a receipt or is released.
+    /// Runs a claimed intent until it has a receipt or is released.
     async fn claimed(
         self: Arc<Self>,
         claimed: Claimed,
@@ -803,7 +797,7 @@ impl Executor {
         };
         let queue = clocked.elsewhere(queued, self.clock.monotonic());
         if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
-            // Only the person who approved it waits for it: the next process runs it.
+            // No caller but the approver waits for it: the next process runs it.
             self.release(call.intent).await?;
             return Err(self.busy("the executor is shutting down"));
         }
@@ -839,7 +833,7 @@ impl Executor {
                 return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
         }
-        // The disk may have taken its time.
+        // The disk may have been slow.
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             drop(prepared);
             self.release(call.intent).await?;
@@ -864,17 +858,17 @@ impl Executor {
                 run.instrument(trace::run()).await
             }
         };
-        // Whoever stops it was told so, and the report has to say the same, however close it was.
+        // The caller that stopped the run was told so, and the receipt has to agree, even if the guest ended meanwhile.
         if let Some(reason) = running.over() {
             outcome.end = End::Aborted(reason);
         }
-        // Another guest may run while this one's end is written, and its output is all there is.
+        // Another guest may run while the receipt is written; this run produces no more output.
         drop((slot, output));
         let receipt = Arc::new(receipt(outcome));
         let task = keeper.map(|keeper| keeper.end(&receipt, verdict.as_deref()));
         let intent = call.intent;
         let finish = async move {
-            // Until its receipt is on the disk it counts as open.
+            // The intent counts as open until its receipt is on the disk.
             let _open = (place, running);
             let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
             finished.map_err(|error| self.unrecorded(&error))?;
@@ -899,7 +893,7 @@ impl Executor {
     }
 }
 
-/// Waits until an intent is over, or its run is and its receipt has waited too long for room.
+/// Waits until an intent has finished, or until its run has ended and its receipt has waited too long for room.
 async fn end_of(mut stage: watch::Receiver<Stage>) -> Stage {
     let ran = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
     let over = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
@@ -916,7 +910,8 @@ fn receipt_pending(intent: IntentId) -> Fault {
     Fault::ReceiptPending { intent, retry_after_ms: RETRY_AFTER_MS }
 }
 
-/// Waits for `first`, while `second` goes on; `None` when that is not done by then, and given up.
+/// Waits for `first` and polls `second` meanwhile. Returns `None` for a `second` that is not ready by then; it is
+/// cancelled.
 async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, Option<B>) {
     let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
     loop {
@@ -928,29 +923,29 @@ async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Out
     }
 }
 
-/// What became of an admitted call.
+/// The result of claiming an admitted call.
 enum Taken {
-    /// It is this call's to run.
+    /// This call runs the intent.
     Claimed(Box<Claimed>),
     /// The intent was claimed before.
     Known(Box<Call>, Known),
 }
 
-/// An intent that this process has claimed, with all that it needs to run.
+/// An intent that this process has claimed, with everything that its run needs.
 struct Claimed {
     admitted: Admitted<Granted>,
     loaded: Arc<Loaded>,
-    /// The governor's, when it was asked.
+    /// The governor's verdict, if the governor was asked.
     verdict: Option<Arc<Verdict>>,
-    /// Who permitted it, when it waited for a person.
+    /// The caller that approved the intent, if it waited for a person.
     approved_by: Option<String>,
     permit: Permit,
     place: Place,
     running: Entered,
 }
 
-/// The answer to a call whose intent has other content elsewhere, in the same words wherever that is and whoever's it is:
-/// an agent learns nothing of the intents of others.
+/// The fault for a call whose intent exists with other content. The message is the same for every place and every
+/// agent, so that an agent learns nothing about the intents of others.
 fn not_usable(intent: IntentId) -> Fault {
     Fault::InvalidRequest(format!(
         "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
@@ -958,7 +953,7 @@ fn not_usable(intent: IntentId) -> Fault {
     ))
 }
 
-/// A receipt as the answer to `a2g/execute`: only a success is a result.
+/// Maps a receipt to the answer to `a2g/execute`: only a success is a result.
 fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),

@@ -1,4 +1,4 @@
-//! Those who are told of every run, such as a door that publishes what happens.
+//! Observers of all runs, such as a door that publishes their events.
 
 use super::watcher::{Happening, Watcher};
 use crate::call::Call;
@@ -7,7 +7,7 @@ use crate::outcome::Receipt;
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Whose run it is.
+/// The identity of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     /// The agent.
@@ -18,18 +18,17 @@ pub struct Subject {
     pub tool: ToolName,
 }
 
-/// What an observer is told.
+/// An event that observers receive.
 #[derive(Debug, Clone, Copy)]
 pub enum News<'a> {
-    /// Something happened while it ran.
+    /// An event during the run.
     Happened(&'a Happening),
-    /// It is over, and its receipt is on the disk.
+    /// The run has finished, and its receipt is on the disk.
     Finished(&'a Receipt),
 }
 
 type Each = dyn Fn(&Subject, News<'_>) + Send + Sync;
 
-/// All observers.
 #[derive(Default)]
 pub(super) struct Observers(RwLock<Arc<[Arc<Each>]>>);
 
@@ -43,7 +42,7 @@ impl Observers {
         *all = all.iter().cloned().chain([Arc::new(each) as Arc<Each>]).collect();
     }
 
-    /// A watcher that tells the observers as well.
+    /// A watcher that forwards events to the observers and to `watcher`.
     pub(super) fn watching(&self, call: &Call, watcher: Watcher) -> Watcher {
         let observers = self.now();
         if observers.is_empty() {

@@ -1,17 +1,17 @@
-//! Output that runs may still hand out, beside the memory that is in use.
+//! The output that runs may still produce, in addition to the memory in use.
 //!
-//! Output that has arrived is part of the heap, whoever holds it. What running guests may still add to it is
-//! counted here, so that a new call finds room for its own.
+//! Output that has arrived is part of the heap. The output that running guests may still produce is counted here, so
+//! that a new call finds room for its own.
 
 use crate::memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The output that all running guests may still hand out, in bytes.
+/// The output that all running guests may still produce, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
-/// The output that one run may still hand out.
+/// The output that one run may still produce.
 #[derive(Debug)]
 pub(super) struct OutputShare {
     all: Arc<AtomicU64>,
@@ -19,14 +19,14 @@ pub(super) struct OutputShare {
 }
 
 impl ExpectedOutput {
-    /// `true` when a run of so much output would stay within the budget. One that may hand out more than the budget
-    /// has room when no other runs.
+    /// `true` if a run with up to `bytes` of output stays within the budget. While no other run is counted, its output
+    /// may exceed the budget.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let others = self.0.load(Relaxed);
         memory::has_room(if others == 0 { 0 } else { others.saturating_add(bytes) })
     }
 
-    /// Counts a run that begins, until what this gives is dropped.
+    /// Counts the output of a run until the returned share is dropped.
     pub(super) fn begin(&self, bytes: u64) -> OutputShare {
         self.0.fetch_add(bytes, Relaxed);
         OutputShare { all: Arc::clone(&self.0), bytes }

@@ -1,19 +1,19 @@
-//! The one place that every refused call passes: it is logged with its reason, and a flood of refusals
-//! does not become a flood of lines.
+//! The log of refused calls. Every refusal passes here with its reason; the number of lines is limited, so that many
+//! refusals do not flood the log.
 
 use crate::fault::Fault;
 use crate::journal::Asked;
 use crate::lines::Lines;
 use std::time::Instant;
 
-/// What was logged of late.
+/// The refusals that were logged recently.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Lines);
 
 impl Refusals {
-    /// Records that a call was refused, in the span of its intent, when it was about one, which says why. The
-    /// sentence for the caller may quote arguments then, and is left to the journal. Faults that are no refusals,
-    /// such as a tool that failed, are left to whoever answers.
+    /// Logs a refusal. If it is about a call, the span of its intent has the reason, and the message for the caller,
+    /// which may quote arguments, is left to the journal. Faults other than refusals, such as a failed tool, are left
+    /// to the code that answers.
     pub(super) fn record(&self, call: Option<&Asked>, fault: &Fault, now: Instant) {
         let Fault::Refused { intent: _, risk_score, blocked_by, message } = fault else { return };
         tracing::Span::current().record("blocked_by", blocked_by.as_str());

@@ -1,4 +1,4 @@
-//! The runs that can be stopped from outside.
+//! The runs that can be stopped by other calls.
 
 use super::Whose;
 use crate::ident::{AgentDid, IntentId};
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Runs = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
 
-/// All claimed intents that have not ended, with their switches.
+/// All claimed intents that have not ended, with their abort switches.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Running(Arc<Mutex<Runs>>);
 
-/// One claimed intent. Leaves the list when it is dropped.
+/// One claimed intent. Dropping it removes the intent from the list.
 #[derive(Debug)]
 pub(super) struct Entered {
     all: Running,
@@ -32,7 +32,8 @@ impl Running {
         Entered { all: self.clone(), intent, abort }
     }
 
-    /// Stops one run of these agents. `true` for the first to stop it; `None` when they have no such run.
+    /// Stops one run of the selected agents. Returns `true` for the first stop of that run; `None` if there is no such
+    /// run.
     pub(super) fn abort_one(&self, intent: IntentId, of: Whose<'_>, reason: AbortReason) -> Option<bool> {
         let runs = self.lock();
         let (_, abort) = runs.get(&intent).filter(|(agent, _)| of(agent))?;
@@ -41,7 +42,8 @@ impl Running {
         Some(is_first)
     }
 
-    /// Stops all runs of these agents. Gives their number, and the intents of those that were not stopped before.
+    /// Stops all runs of the selected agents. Returns their number, and the intents of those that were not stopped
+    /// before.
     pub(super) fn abort_all(&self, of: Whose<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
         let chosen = runs.iter().filter(|(_, (agent, _))| of(agent)).collect::<Vec<_>>();
@@ -57,7 +59,8 @@ impl Entered {
         &self.abort
     }
 
-    /// The guest has ended: from here on nobody is told that they stopped it. Why somebody was told so before.
+    /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason of an earlier
+    /// stop.
     pub(super) fn over(&self) -> Option<AbortReason> {
         self.all.lock().remove(&self.intent);
         self.abort.reason()

@@ -1,16 +1,16 @@
-//! Who may run now, who may wait, and who has to come again.
+//! Admission to execution: which intents run, wait, or have to be sent again.
 //!
 //! ```text
-//! place(agent) ─▶ Place: claimed and not over ─ slot() ─▶ Slot: a guest may run
-//!      └─▶ Full: the executor closes, everybody's queue is full, or this agent's is
+//! place(agent) ─▶ Place: claimed and not finished ─ slot() ─▶ Slot: a guest may run
+//!      └─▶ Full: the executor closes, the queue is full, or the agent's part of it is
 //! ```
-//! An agent that sends more than its share waits for itself and not before others: it claims as many slots
-//! as it may have, and each claim has its turn. Of those of one agent who wait, and of all agents with a
-//! claim, the higher priority goes first, and within one priority whoever came first. A priority gives no
-//! agent more slots than its share.
+//! An agent that sends more than its share delays itself and not others: it has as many claims on slots as its share
+//! allows, and each claim has its turn. Among the waiters of one agent, and among all agents with a claim, the higher
+//! priority goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its
+//! share.
 //!
-//! Nobody waits for ever: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of somebody who came
-//! earlier, one goes to whoever came first of all.
+//! No waiter starves: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of an earlier arrival, one
+//! slot goes to the earliest arrival of all.
 
 use crate::call::Priority;
 use crate::ident::AgentDid;
@@ -19,31 +19,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use strum::VariantArray as _;
 use tokio::sync::{oneshot, watch};
 
-/// How many slots go to a higher priority ahead of somebody who came earlier, before one goes to whoever
-/// came first.
+/// The number of slots that go to a higher priority ahead of an earlier arrival before one goes to the earliest
+/// arrival.
 const MAX_OVERTAKES: u32 = 8;
 
-/// How much there may be at once.
+/// The limits on running and waiting executions.
 #[derive(Debug, Clone, Copy)]
 pub struct Capacity {
-    /// How many executions run at once.
+    /// The maximum number of running executions.
     pub concurrent: usize,
-    /// How many of them may be one agent's.
+    /// The maximum number of running executions of one agent.
     pub concurrent_per_agent: usize,
-    /// How many more may wait.
+    /// The maximum number of waiting executions.
     pub queue: usize,
-    /// How many of those may be one agent's.
+    /// The maximum number of waiting executions of one agent.
     pub queue_per_agent: usize,
 }
 
-/// Why there is no place.
+/// The reason for which there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Full {
-    /// Nothing more is taken.
+    /// No more calls are accepted.
     Closing,
     /// The queue is full.
     Everybody,
-    /// The agent's part of the queue is.
+    /// The agent's part of the queue is full.
     Agent,
 }
 
@@ -52,31 +52,31 @@ pub(super) enum Full {
 pub(super) struct Slots {
     capacity: Capacity,
     queue: Mutex<Queue>,
-    /// How many places are taken.
+    /// The number of places in use.
     open: watch::Sender<usize>,
     closing: watch::Sender<bool>,
 }
 
-/// Who runs and who waits.
+/// The free slots, and the running and waiting intents of each agent.
 #[derive(Debug)]
 struct Queue {
-    /// Slots that nobody has.
+    /// The number of free slots.
     free: usize,
-    /// How many slots went ahead of somebody who came earlier, since the last one that went by arrival.
+    /// The number of slots that went ahead of an earlier arrival since the last one that went by arrival.
     ahead: u32,
-    /// Rises with every arrival and every claim.
+    /// A logical clock, incremented by every arrival and every claim.
     now: u64,
     agents: HashMap<AgentDid, Share>,
 }
 
-/// What one agent has.
+/// The places, slots, waiters and claims of one agent.
 #[derive(Debug, Default)]
 struct Share {
     open: usize,
     running: usize,
-    /// Who waits, by priority, and of each priority whoever came first in front.
+    /// The waiters by priority, in order of arrival.
     waiting: [VecDeque<Waiter>; Priority::VARIANTS.len()],
-    /// When each claim on a slot was made: one for every waiter, but no more than the share has room for.
+    /// The time at which each claim on a slot was made: one for every waiter, up to the room in the share.
     claims: VecDeque<u64>,
 }
 
@@ -86,21 +86,21 @@ struct Waiter {
     wakes: oneshot::Sender<Slot>,
 }
 
-/// A place among what is claimed and not over.
+/// A place among the intents that are claimed and have not finished.
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
 
-/// The leave for one guest to run.
+/// The permission for one guest to run.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
 
-/// Somebody who waits, until it waits no longer.
+/// A waiter, which leaves the queue on drop.
 struct Waits<'a> {
     place: &'a Place,
     came: u64,
@@ -130,14 +130,14 @@ impl Slots {
         let theirs = share.open;
         share.open += 1;
         let place = Place { slots: Arc::clone(self), agent: agent.clone() };
-        // What is refused from here on gives its place back, which needs the lock.
+        // A refusal below drops the place, which needs the lock.
         drop(agents);
         let mut open = 0;
         self.open.send_modify(|count| {
             open = *count;
             *count += 1;
         });
-        // Counted first: whoever closes sees either the count, or nobody who overlooked the closing.
+        // Counted first: either the task that closes sees the count, or this call sees the closing.
         if *self.closing.borrow() {
             return Err(Full::Closing);
         }
@@ -150,30 +150,30 @@ impl Slots {
         Ok(place)
     }
 
-    /// Executions that run, and that wait for a slot.
+    /// The numbers of executions that run and that wait for a slot.
     pub(super) fn load(&self) -> (usize, usize) {
         let running = self.capacity.concurrent.saturating_sub(self.lock().free);
         (running, self.open.borrow().saturating_sub(running))
     }
 
-    /// Gives no more places.
+    /// Gives out no more places.
     pub(super) fn close(&self) {
         self.closing.send_replace(true);
     }
 
-    /// Waits until no more places are given.
+    /// Waits until no more places are given out.
     pub(super) async fn closed(&self) {
-        // What `wait_for` gives locks the channel, and whoever closes would wait for it.
+        // The guard that `wait_for` returns locks the channel, and would block `close`.
         drop(self.closing.subscribe().wait_for(|closing| *closing).await);
     }
 
-    /// Waits until every place was given back.
+    /// Waits until every place has been returned.
     pub(super) async fn idle(&self) {
-        // As above: a call that comes meanwhile would wait for it.
+        // As above: the guard would block a call that arrives meanwhile.
         drop(self.open.subscribe().wait_for(|open| *open == 0).await);
     }
 
-    /// Changes who waits or runs, and gives out the slots that are free then.
+    /// Changes the queue, and gives out the slots that are free then.
     fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Queue) -> T) -> T {
         let mut queue = self.lock();
         let changed = change(&mut queue);
@@ -181,7 +181,7 @@ impl Slots {
         while let Some((agent, waiter)) = queue.next(self.capacity.concurrent_per_agent) {
             given.push((waiter, Slot { slots: Arc::clone(self), agent }));
         }
-        // A slot that nobody takes any more is given back, which needs the lock.
+        // A slot that its waiter no longer takes is returned, which needs the lock.
         drop(queue);
         for (waiter, slot) in given {
             drop(waiter.wakes.send(slot));
@@ -196,7 +196,7 @@ impl Queue {
         self.now
     }
 
-    /// Takes the next who may run, with its slot.
+    /// Removes the next waiter that may run, and takes a slot for it.
     fn next(&mut self, most: usize) -> Option<(AgentDid, Waiter)> {
         if self.free == 0 {
             return None;
@@ -204,7 +204,7 @@ impl Queue {
         let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
         let by_arrival = claiming().min_by_key(|(_, share)| share.first_came())?;
         let by_priority = claiming().min_by_key(|(_, share)| {
-            // Within one priority whoever came first, or had a claim first where its agent has had its turn.
+            // Within one priority, the earlier arrival, or the earlier claim if the agent has had its turn.
             let (highest, came) = share.best().unzip();
             (std::cmp::Reverse(highest), share.claims.front().copied().max(came))
         })?;
@@ -229,7 +229,7 @@ impl Queue {
         Some((agent, waiter))
     }
 
-    /// Brings the claims of an agent up to what it may have.
+    /// Adjusts the claims of an agent to the number that it may have.
     fn claim(&mut self, agent: &AgentDid, most: usize) {
         let now = self.tick();
         let Some(share) = self.agents.get_mut(agent) else { return };
@@ -237,7 +237,7 @@ impl Queue {
         share.claims.resize(waiting.min(most.saturating_sub(share.running)), now);
     }
 
-    /// Forgets an agent that has nothing here.
+    /// Removes an agent without places and slots.
     fn forget(&mut self, agent: &AgentDid) {
         if self.agents.get(agent).is_some_and(|share| share.open == 0 && share.running == 0) {
             self.agents.remove(agent);
@@ -250,30 +250,30 @@ impl Share {
         self.waiting.get_mut(priority as usize)
     }
 
-    /// Those in front, by priority.
+    /// The first waiter of each priority, by priority, with its arrival.
     fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
         let fronts = Priority::VARIANTS.iter().copied().zip(&self.waiting);
         fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.came)))
     }
 
-    /// The highest priority of those who wait, and when the first of it came.
+    /// The highest priority of the waiters, and the arrival of its first waiter.
     fn best(&self) -> Option<(Priority, u64)> {
         self.fronts().next_back()
     }
 
-    /// The priority of whoever came first.
+    /// The priority of the earliest arrival.
     fn priority_of_first(&self) -> Option<Priority> {
         self.fronts().min_by_key(|(_, came)| *came).map(|(priority, _)| priority)
     }
 
-    /// When whoever came first came.
+    /// The earliest arrival.
     fn first_came(&self) -> Option<u64> {
         self.fronts().map(|(_, came)| came).min()
     }
 }
 
 impl Place {
-    /// A slot, as soon as the agent and everybody have one free and nobody goes first.
+    /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
     pub(super) async fn slot(&self, priority: Priority) -> Option<Slot> {
         let (wakes, given) = oneshot::channel();
         let most = self.slots.capacity.concurrent_per_agent;
@@ -386,7 +386,7 @@ mod tests {
         assert!(slots.idle().now_or_never().is_some());
     }
 
-    /// Lets all who wait run one after the other, and gives their names in that order.
+    /// Runs all waiters one after another, and returns their names in that order.
     fn order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
         let all = slots(1, per_agent, 100, 100);
         let first = all.place(&agent("first")).unwrap();
@@ -430,7 +430,7 @@ mod tests {
             ("c", "normal 3", Priority::Normal),
         ];
         assert_eq!(order(8, &waiting), ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]);
-        // One that may have no second slot yet lets others go first, as without priorities.
+        // An agent that may not have a second slot yet lets others go first, as without priorities.
         assert_eq!(order(1, &waiting), ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]);
     }
 
@@ -466,7 +466,7 @@ mod tests {
         assert!((&mut given).now_or_never().is_none());
         assert!(others[1].slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
         drop(running);
-        // It was given a slot, and never takes it.
+        // It was given a slot that it never takes.
         drop(given);
         assert!(others[2].slot(Priority::Low).now_or_never().flatten().is_some());
         drop((others, place));

@@ -1,8 +1,8 @@
-//! What the log and a trace say of an intent: one span for it, with a span in it for its time in the queue
-//! and one for its run. Its delivery has a span of its own, as it may be another process that delivers.
+//! The spans of an intent in the log and in a trace: one for the intent, with a span in it for its time in the queue
+//! and one for its run. Its delivery has a span of its own, because another process may deliver.
 //!
-//! The span of an intent is of level `error`, so that its fields stand on every line that is logged at all.
-//! Neither arguments nor results are among them.
+//! The span of an intent has level `error`, so that its fields are on every line that is logged at all. They contain
+//! neither arguments nor results.
 
 use crate::call::Door;
 use crate::journal::Asked;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tracing::Span;
 use tracing::field::Empty;
 
-/// When a call came in, and how much of the time since was not this executor's own.
+/// The arrival of a call, and the part of the time since then that the executor did not spend itself.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clocked {
     entered: Instant,
@@ -24,14 +24,14 @@ impl Clocked {
         Self { entered, elsewhere: Duration::ZERO }
     }
 
-    /// The time between two moments passed elsewhere. Gives how long it was.
+    /// Counts the time between two moments as spent elsewhere, and returns it.
     pub(super) fn elsewhere(&mut self, from: Instant, to: Instant) -> Duration {
         let passed = to.saturating_duration_since(from);
         self.elsewhere += passed;
         passed
     }
 
-    /// What an execution that ends now took.
+    /// The times of an execution that ends at `now`.
     pub(super) fn times(&self, queue: Duration, run: Duration, now: Instant) -> Times {
         let all = now.saturating_duration_since(self.entered);
         Times { queue, run, overhead: all.saturating_sub(self.elsewhere).saturating_sub(run) }
@@ -45,17 +45,17 @@ pub(super) fn intent(asked: &Asked, door: Door) -> Span {
     tracing::error_span!("intent", %intent, agent, tool, %door, status = Empty, blocked_by = Empty)
 }
 
-/// Its part in which it waits for a slot.
+/// The span in which an intent waits for a slot.
 pub(super) fn queue() -> Span {
     tracing::info_span!("queue")
 }
 
-/// Its part in which its guest runs.
+/// The span in which a guest runs.
 pub(super) fn run() -> Span {
     tracing::info_span!("run")
 }
 
-/// The receipt is on the disk: the one line that every execution gets.
+/// Logs that the receipt is on the disk: the one line that every execution gets.
 pub(super) fn finished(status: Status, times: &Times) {
     let Times { queue, run, overhead } = times;
     Span::current().record("status", status.as_str());

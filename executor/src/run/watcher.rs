@@ -1,4 +1,4 @@
-//! What a run shows while it goes on, for a door that streams it, and what a door keeps with it on the disk.
+//! The events of a run, for a door that streams them, and the task that a door stores with a run.
 
 use crate::journal::KeptTask;
 use crate::outcome::{Artifact, LogLine, Progress, Receipt};
@@ -7,12 +7,12 @@ use crate::verdict::Verdict;
 use std::fmt;
 use std::sync::Arc;
 
-/// One thing that happened.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happening {
     /// The intent has a slot and its start is in the journal: its guest runs from here on.
     Started,
-    /// The tool said how far it is.
+    /// The tool reported its progress.
     Progress(Progress),
     /// The tool wrote a log line.
     Log(LogLine),
@@ -20,17 +20,17 @@ pub enum Happening {
     Artifact(Artifact),
 }
 
-/// What a door keeps of a run, on the disk with the run's own record: neither is there without the other.
+/// The task that a door stores with a run, in the same transaction as the run's own record.
 pub trait Keeper: Send + Sync {
-    /// It has to wait before it runs, as long as a governor, a person or others like. May be told more than once.
+    /// The intent has to wait before it runs, for a governor, a person or other intents. May be called more than once.
     fn waits(&self);
-    /// What is kept if the process ends while it runs; `None` for a task that is kept already.
+    /// The task that is stored if the process ends during the run; `None` for a task that is stored already.
     fn will(&self) -> Option<KeptTask>;
-    /// What is kept with its receipt, under the governor's verdict when the governor was asked.
+    /// The task that is stored with the receipt. `verdict` is the governor's, if the governor was asked.
     fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask;
 }
 
-/// Who is told, and who keeps something.
+/// The receiver of a run's events, and the keeper of its task.
 #[derive(Clone, Default)]
 pub struct Watcher {
     each: Option<Arc<dyn Fn(Happening) + Send + Sync>>,
@@ -38,31 +38,30 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Nobody.
+    /// A watcher that receives no events.
     #[must_use]
     pub fn nobody() -> Self {
         Self::default()
     }
 
-    /// `each` is told of everything, in order, on the run's own thread: it must not wait. Nothing is told
-    /// twice; a guest that is stuck past its deadline may still be heard after the answer.
+    /// Passes every event to `each`, once and in order, on the run's own thread: it must not block. Events of a guest
+    /// that is stuck past its deadline may arrive after the answer.
     #[must_use]
     pub fn new(each: impl Fn(Happening) + Send + Sync + 'static) -> Self {
         Self { each: Some(Arc::new(each)), keeper: None }
     }
 
-    /// The same, and `keeper` keeps something of the run.
+    /// Adds a keeper for the run's task.
     #[must_use]
     pub fn kept_by(self, keeper: Arc<dyn Keeper>) -> Self {
         Self { keeper: Some(keeper), ..self }
     }
 
-    /// Who keeps something of the run.
     pub(super) fn keeper(&self) -> Option<Arc<dyn Keeper>> {
         self.keeper.clone()
     }
 
-    /// It has to wait before it runs.
+    /// Notifies the keeper that the intent has to wait.
     pub(super) fn waits(&self) {
         if let Some(keeper) = &self.keeper {
             keeper.waits();
@@ -75,7 +74,7 @@ impl Watcher {
         }
     }
 
-    /// What the sandbox tells it.
+    /// Forwards the sandbox's events to this watcher.
     pub(super) fn event_sink(&self) -> EventSink {
         let Some(each) = self.each.clone() else { return EventSink::default() };
         EventSink::new(move |event| match event {
