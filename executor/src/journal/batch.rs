@@ -1,4 +1,4 @@
-//! One transaction of the writer: what each entry makes of the records and of the tables that follow from them.
+//! One transaction of the writer: the effect of each entry on the records and on the tables that follow from them.
 
 use super::chain::Hash;
 use super::error::{WriteError, changed};
@@ -33,9 +33,9 @@ pub(super) struct Start {
 /// The result of a [`Start`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Began {
-    /// It is on the disk, and nobody else's.
+    /// The start is on the disk, and no other call has it.
     New(Run),
-    /// This intent has started before, or a person denied it.
+    /// The intent has started before, or a person denied it.
     Known,
     /// Another intent has started under this proof.
     Replayed,
@@ -56,7 +56,7 @@ pub(super) struct Finish {
 pub(super) struct Hold {
     pub(super) asked: Asked,
     pub(super) content: Hash,
-    /// The text that a person is shown, as its holder wrote it.
+    /// The text that a person is shown, verbatim.
     pub(super) text: String,
     /// The expiry of its verdict, in microseconds since 1970.
     pub(super) until: i64,
@@ -65,7 +65,7 @@ pub(super) struct Hold {
 /// The result of a [`Hold`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Waits {
-    /// It waits, and did so before or does now.
+    /// It waits, since before or from now on.
     Yes,
     /// It has started.
     Started,
@@ -73,7 +73,7 @@ pub enum Waits {
     Denied(Denial),
 }
 
-/// Somebody stopped a run, or what was queued.
+/// A caller stopped a run, or a queued intent.
 #[derive(Debug)]
 pub(super) struct Stop {
     pub(super) intent: IntentId,
@@ -81,12 +81,12 @@ pub(super) struct Stop {
     pub(super) method: &'static str,
 }
 
-/// The governor took capabilities away.
+/// The governor revoked capabilities.
 #[derive(Debug)]
 pub(super) struct Revocation {
     /// The agent that loses them; every agent when it is `None`.
     pub(super) agent: Option<AgentDid>,
-    /// From this intent alone.
+    /// Restricts the revocation to this intent.
     pub(super) intent: Option<IntentId>,
     pub(super) by: String,
     pub(super) stopped: usize,
@@ -111,7 +111,7 @@ impl<'a> Batch<'a> {
         Ok(Self { log: Log::after(connection, tip)?, refusals, delivered: Vec::new(), now })
     }
 
-    /// Writes the records about the whole batch and the ends of the chains, and gives those ends.
+    /// Writes the records about the whole batch and the new ends of the chains. Returns those ends.
     pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), WriteError> {
         if !self.delivered.is_empty() {
             let body = serde_json::to_vec(&self.delivered)?;
@@ -129,7 +129,7 @@ impl<'a> Batch<'a> {
         self.log.connection
     }
 
-    /// Appends a record about an intent with a body that is JSON.
+    /// Appends a record about an intent with a JSON body.
     pub(super) fn append(
         &mut self,
         kind: Kind,
@@ -182,7 +182,7 @@ impl<'a> Batch<'a> {
         Ok(used.is_some())
     }
 
-    /// Writes a receipt and the task of its run, and gives the record's number.
+    /// Writes a receipt and the task of its run. Returns the number of the record.
     pub(super) fn finish(&mut self, finish: &Finish) -> Result<i64, WriteError> {
         let Finish { run, receipt, body, task, ended } = finish;
         let new = New {
@@ -217,13 +217,13 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// A claim has to be known for longer.
+    /// Extends the time for which a claim is known.
     pub(super) fn keep(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
         let Standing::Claimed(claimed) = standing(self.connection(), intent)? else { return Ok(()) };
         if until <= claimed.keep_until {
             return Ok(());
         }
-        // Twice as far ahead as it has to be, so that many verdicts, each a little later, make few records.
+        // Twice as far ahead as required, so that many verdicts, each a little later, make few records.
         let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
         let new = New { intent: Some(intent), about: Some(claimed.number), ..New::default() };
         self.append(Kind::Kept, new, &record::Kept { keep_until }).map(drop)
@@ -235,7 +235,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Keeps an escalated intent, unless it has started or was denied. The first verdict for it stays.
+    /// Stores an escalated intent, unless it has started or was denied. The first verdict for it stays.
     pub(super) fn hold(&mut self, hold: &Hold) -> Result<Waits, WriteError> {
         let Hold { asked: Asked { intent, agent, tool }, content, text, until } = hold;
         match standing(self.connection(), *intent)? {
@@ -260,7 +260,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Decides about an intent that waits, and says whether it did. What was approved can only be taken back.
+    /// Applies a decision to a waiting intent. Returns `true` if it applies; an approved intent can only be taken back.
     pub(super) fn resolve(&mut self, resolved: &Resolved) -> Result<bool, WriteError> {
         let Resolved { intent, how, by, risk_score, manifest } = resolved;
         let held = match (standing(self.connection(), *intent)?, how) {

@@ -1,7 +1,7 @@
-//! The head of a journal's receipts, as governors and operators keep it: a checkpoint.
+//! The head of a journal's receipts, as governors and operators store it: a checkpoint.
 //!
 //! Changing, removing or reordering anything that was recorded before a receipt changes the hash of that receipt, so
-//! that one hash which is kept elsewhere shows it.
+//! that a single hash stored elsewhere reveals the change.
 
 /// A SHA-256.
 pub type Hash = [u8; 32];
@@ -9,7 +9,7 @@ pub type Hash = [u8; 32];
 /// The hash before the first record.
 pub const NOTHING: Hash = [0; 32];
 
-/// A checkpoint: how far the receipts go.
+/// A checkpoint: the last receipt and its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     /// The number of the last receipt; the first one has 1.
@@ -19,11 +19,11 @@ pub struct Head {
 }
 
 impl Head {
-    /// A journal without receipts.
+    /// The head of a journal without receipts.
     pub const START: Self = Self { number: 0, hash: NOTHING };
 }
 
-/// A hash as people read it.
+/// The hash as 64 hexadecimal digits.
 #[must_use]
 pub fn shown(hash: &Hash) -> String {
     use std::fmt::Write as _;
@@ -33,12 +33,12 @@ pub fn shown(hash: &Hash) -> String {
     })
 }
 
-/// The hash of 64 hexadecimal digits.
+/// Parses a hash of 64 hexadecimal digits.
 #[must_use]
 pub fn parse(digits: &str) -> Option<Hash> {
     let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());
     let hash = bytes.collect::<Option<Vec<_>>>()?.try_into().ok()?;
-    // Only the one spelling, so that what is compared as text is compared as a hash.
+    // Only one spelling is accepted, so that a comparison of texts is a comparison of hashes.
     (shown(&hash) == digits.to_ascii_lowercase()).then_some(hash)
 }
 

@@ -1,8 +1,8 @@
-//! Checks of a journal: those at its opening, before anything in it is believed, and those in the background.
+//! Checks of a journal: those at its opening, before its content is trusted, and those in the background.
 //!
-//! At the start: tables and indexes, the marker, SQLite's own check as far as [`START_CHECK`] lets it go, the last
-//! [`LAST_RECORDS`], and whatever is open by them. Afterwards a thread of its own, of the lowest priority, goes
-//! through all of it once.
+//! At the start: tables and indexes, the marker, SQLite's own check within [`START_CHECK`], the last [`LAST_RECORDS`],
+//! and the intents that are open by them. Afterwards a thread of its own, of the lowest priority, checks the whole
+//! journal once.
 
 use super::Condition;
 use super::error::{BrokenError, OpenError};
@@ -23,22 +23,22 @@ use tokio::sync::watch;
 
 /// The number of last records that are checked at the start.
 const LAST_RECORDS: i64 = 10_000;
-/// The longest time for SQLite's own check at the start.
+/// The maximum duration of SQLite's own check at the start.
 const START_CHECK: Duration = Duration::from_millis(50);
-/// SQLite's steps between two questions whether it has to stop.
+/// SQLite's steps between two calls of the progress handler.
 const STEPS: i32 = 1_000;
-/// Records that are read in the background before the file is let go for a moment, so that SQLite can checkpoint its
+/// Records that are read in the background before the file is released for a moment, so that SQLite can checkpoint its
 /// log into it.
 const BACKGROUND_PIECE: usize = 1_000;
-/// The most bytes by which the log may grow while SQLite checks its pages in the background.
+/// The maximum growth of the log, in bytes, while SQLite checks its pages in the background.
 const MAX_LOG_BYTES: u64 = 64 << 20;
-/// The priority of the background's thread: after everything else.
+/// The priority of the background thread: below everything else.
 const LOWEST: i32 = 19;
 
-/// Checks what stands at the end of a journal that is about to be written.
+/// Checks the end of a journal that is about to be written.
 ///
 /// # Errors
-/// [`OpenError::Damaged`] with the first thing that is wrong, and [`OpenError::Behind`].
+/// [`OpenError::Damaged`] with the first finding, and [`OpenError::Behind`].
 pub(super) fn at_start(
     connection: &mut Connection,
     path: &Path,
@@ -68,7 +68,7 @@ pub(super) fn at_start(
     }
 }
 
-/// `true` when the operator accepted that a power cut takes the last records, and there may have been one.
+/// `true` if the operator accepted that a power cut loses the last records, and there may have been one.
 fn may_be_lost(connection: &Connection, marked: &Marked, durability: Durability) -> bool {
     let is_behind = Extent::of(connection, "records").is_ok_and(|extent| extent.last < marked.number);
     let may_be = is_behind && durability == Durability::ProcessCrash && marked.boot != boot();
@@ -81,7 +81,7 @@ fn may_be_lost(connection: &Connection, marked: &Marked, durability: Durability)
     may_be
 }
 
-/// Asks SQLite whether its pages are right; `false` when it had to stop before the answer.
+/// Runs SQLite's check of its pages; returns `false` if `stops` interrupted it.
 fn check_structure_unless(
     connection: &mut Connection,
     stops: impl FnMut() -> bool + Send + 'static,
@@ -97,13 +97,13 @@ fn check_structure_unless(
     }
 }
 
-/// Goes through the whole journal once, and stops the server when it finds something.
+/// Checks the whole journal once, and stops the server on a finding.
 pub(super) fn in_the_background(
     path: &Path,
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
 ) {
-    // The priority of this thread alone. Without it, the check competes with the server's own threads.
+    // The priority of this thread only. At the normal priority, the check competes with the server's own threads.
     let _as_it_was = rustix::process::setpriority_process(None, LOWEST);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match whole(&mut reader.into_connection(), path, is_closed) {
@@ -119,11 +119,11 @@ pub(super) fn in_the_background(
     condition.send_replace(Condition::Broken(BrokenError::read(damaged)));
 }
 
-/// Checks all records, and then SQLite's pages. Gives the number of the last record; `None` when it had to stop.
+/// Checks all records, and then SQLite's pages. Returns the number of the last record; `None` if it was interrupted.
 fn whole(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) -> Result<Option<i64>, Stop> {
     let Extent { first, last, .. } = Extent::of(connection, "records")?;
     if last - first <= LAST_RECORDS {
-        // The start has seen all of it.
+        // The check at the start has read all of it.
         return Ok(Some(last));
     }
     let mut verifier = Verifier::of_all(connection, None)?;
@@ -131,7 +131,7 @@ fn whole(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) 
         if is_closed.load(Relaxed) {
             return Ok(None);
         }
-        // Each piece is one moment, and the last one is the moment of the comparison.
+        // Each piece is one snapshot, and the last piece shares its snapshot with the comparison.
         let moment = connection.unchecked_transaction()?;
         if !verifier.goes_on(connection)? {
             verifier = Verifier::of_all(connection, None)?;
@@ -146,7 +146,7 @@ fn whole(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) 
     Ok(Some(verifier.tip.number))
 }
 
-/// Lets SQLite check its pages, again when the log would have grown too much meanwhile.
+/// Runs SQLite's check of its pages, and repeats it if the log grew too much meanwhile.
 fn check_pages(connection: &mut Connection, path: &Path, is_closed: &Arc<AtomicBool>) -> Result<(), Stop> {
     const PAUSE: Duration = Duration::from_secs(60);
     let log = growing(path)[1].clone();

@@ -1,4 +1,4 @@
-//! Claims: which intents are open in this process, and which were before.
+//! Claims: the intents that are open in this process, and those that were open before.
 
 use super::BrokenError;
 use super::batch::{Began, Finish, Start};
@@ -26,11 +26,11 @@ pub enum Stage {
     Queued,
     /// Its guest runs.
     Running,
-    /// Its guest has ended, and its receipt is about to be on the disk.
+    /// Its guest has ended, and its receipt is about to be written.
     Ended,
-    /// It is over.
+    /// It has finished.
     Finished(Arc<Receipt>),
-    /// It is over, and its receipt was pruned.
+    /// It has finished, and its receipt was pruned.
     Forgotten,
     /// It was refused before it ran.
     Released,
@@ -39,7 +39,7 @@ pub enum Stage {
 /// An intent that is known already.
 #[derive(Debug)]
 pub enum Known {
-    /// With the same content: where it is, and the governor's verdict when the executor asked for it.
+    /// With the same content: its stage, and the governor's verdict if the executor asked the governor.
     Same(Followed, Option<Arc<Verdict>>),
     /// With the same content, and a person denied it.
     Denied(Denial),
@@ -52,27 +52,27 @@ pub enum Known {
 pub enum Followed {
     /// It is open in this process.
     Open(watch::Receiver<Stage>),
-    /// It is over.
+    /// It has finished.
     Over(Stage),
 }
 
 /// The answer to a claim.
 #[derive(Debug)]
 pub enum Claim {
-    /// The intent is not open; whoever claimed it has to finish or release it.
+    /// The intent is not open; the caller that claimed it has to finish or release it.
     New,
     /// It is open already.
     Known(Known),
 }
 
-/// The answer to the start of a run.
+/// The result of the start of a run.
 #[derive(Debug)]
 pub enum Beginning {
-    /// It may begin: its start is on the disk.
+    /// The run may begin: its start is on the disk.
     New,
-    /// It has started before, or was denied, and may not. The claim is released.
+    /// The intent has started before, or was denied, and must not run. The claim is released.
     Known(Known),
-    /// Another intent has started under its proof. The claim is released.
+    /// Another intent has started under the same proof. The claim is released.
     Replayed,
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Open {
     run: Option<Run>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
-    /// The expiry of the latest verdict that came for it since, if that is later.
+    /// The expiry of the latest verdict that arrived since, if it is later.
     extended: Option<OffsetDateTime>,
 }
 
@@ -99,15 +99,15 @@ pub struct Intended<'a> {
     pub call: &'a Call,
     /// The time until which the intent and its proof have to be known as used.
     pub keep_until: OffsetDateTime,
-    /// The verdict's proof, which is good for one intent.
+    /// The verdict's proof, which is valid for one intent.
     pub proof: Option<&'a ProofId>,
-    /// The receipt if the process ends before it can write another.
+    /// The receipt that is written if the process ends before it can write another.
     pub will: &'a Receipt,
-    /// Its task, when that is kept nowhere else yet.
+    /// The task of the run, if it is stored nowhere else yet.
     pub task: Option<&'a KeptTask>,
 }
 
-/// The intent, agent and tool of a call that is gone.
+/// The intent, agent and tool of a call that has been consumed.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The intent.
@@ -119,7 +119,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Those of a call.
+    /// The identity of a call.
     #[must_use]
     pub fn of(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
@@ -127,11 +127,11 @@ impl Asked {
 }
 
 impl Journal {
-    /// Looks for an intent that is known already, before a governor is asked. A verdict that came with the call keeps
-    /// the intent known until it has expired as well.
+    /// Looks up a known intent, before a governor is asked. A verdict that came with the call extends the time for
+    /// which the intent is known to its expiry.
     ///
     /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn find(
         &self,
         call: &Call,
@@ -143,7 +143,7 @@ impl Journal {
             return Ok(Some(open.known(content)));
         }
         match self.standing(call.intent)? {
-            // The holder of an intent that waits knows it.
+            // A waiting intent is known to its holder.
             Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) => Ok(None),
             Standing::Denied(denied) if denied.body.held.content.0 == content => {
                 Ok(Some(Known::Denied(denied.body.into())))
@@ -166,8 +166,8 @@ impl Journal {
     /// The stage of an intent that is not open in this process.
     async fn ended(&self, end: Ended, if_full: IfFull) -> Result<Stage, JournalError> {
         let receipt = match end {
-            // An earlier process started it, and opening the journal gave every such intent a receipt. So this cannot
-            // happen, and is an error instead of an end.
+            // An earlier process started it, and opening the journal gave every such intent a receipt. This state is
+            // therefore impossible, and is an error instead of an end.
             Ended::No => {
                 return Err(JournalError::Broken("an intent is neither open nor over".into()));
             }
@@ -199,7 +199,7 @@ impl Journal {
             Condition::Full => return Err(JournalError::NoRoom),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
-        // Each open intent will need a place as well.
+        // Each open intent will also need a place in the outbox.
         if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
             return Err(JournalError::Backlog);
         }
@@ -209,7 +209,7 @@ impl Journal {
         Ok(Claim::New)
     }
 
-    /// Puts on the disk that a claimed intent starts. Without `New`, its guest must not begin.
+    /// Writes the start of a claimed intent to the disk. Its guest may begin only on [`Beginning::New`].
     ///
     /// # Errors
     /// [`JournalError`]; the claim is released.
@@ -241,11 +241,11 @@ impl Journal {
         Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
-    /// Puts a receipt, its report in the outbox and the end of its task on the disk, where all are when this
-    /// returns. While there is no room, it waits.
+    /// Writes a receipt, its report in the outbox and the end of its task; all are on the disk on return. Waits while
+    /// there is no room.
     ///
     /// # Errors
-    /// [`JournalError::Broken`]: it is not known whether it is on the disk.
+    /// [`JournalError::Broken`]: it is not known whether they are on the disk.
     pub async fn finished(
         &self,
         receipt: Arc<Receipt>,
@@ -272,7 +272,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Gives up a claim whose guest has not begun: the intent may be claimed again.
+    /// Releases a claim whose guest has not begun: the intent may be claimed again.
     ///
     /// # Errors
     /// [`JournalError::Broken`].
@@ -286,10 +286,10 @@ impl Journal {
         released
     }
 
-    /// The agent and the stage of an intent that was claimed.
+    /// The agent and the stage of a claimed intent.
     ///
     /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn stage(
         &self,
         intent: IntentId,
@@ -305,10 +305,10 @@ impl Journal {
         Ok(Some((agent, self.ended(claimed.end, if_full).await?)))
     }
 
-    /// The governor's verdict for an intent that has started, when the executor asked for it.
+    /// The governor's verdict for an intent that has started, if the executor asked the governor.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
         match self.standing(intent)? {
             Standing::Claimed(claimed) => verdict(&claimed),
@@ -318,7 +318,7 @@ impl Journal {
         }
     }
 
-    /// An intent that is open in this process, to be followed to its end.
+    /// The stage of an intent that is open in this process, as it changes.
     #[must_use]
     pub fn follow(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
         self.lock().get(&intent).map(|open| open.stage.subscribe())
@@ -336,7 +336,7 @@ fn start(
         agent: call.agent.clone(),
         tool: call.tool.clone(),
         content: content(call),
-        // Neither part has white space.
+        // Neither part contains white space.
         proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
         keep_until: micros(keep_until),
         started: micros(now),
@@ -352,7 +352,7 @@ fn verdict(claimed: &Claimed) -> Result<Option<Verdict>, JournalError> {
 }
 
 impl Open {
-    /// A run that an earlier process left, and whose receipt has found no room yet.
+    /// A run that an earlier process left, and for whose receipt there has been no room yet.
     pub(super) fn of_an_earlier_process(finish: &Finish, content: [u8; 32]) -> Self {
         Self {
             agent: finish.receipt.agent.clone(),
@@ -373,13 +373,13 @@ impl Open {
         }
     }
 
-    /// Another verdict was seen, which expires then.
+    /// Records the expiry of another verdict for the intent.
     fn extend(&mut self, until: OffsetDateTime) {
         self.extended = self.extended.max((until > self.keep_until).then_some(until));
     }
 }
 
-/// An intent is no longer open, and whoever waits for it is told why.
+/// Removes an intent from the open ones, and sends its last stage to the tasks that wait for it.
 pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
     let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
     if let Some(open) = open {
@@ -388,7 +388,7 @@ pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
 }
 
 /// The identity of a call: agent, tool and arguments. Keys are hashed in order of their names, so that the order in
-/// which they were sent does not count.
+/// which they were sent is irrelevant.
 pub(super) fn content(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {

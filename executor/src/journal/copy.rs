@@ -1,6 +1,6 @@
-//! Copies of a journal: a backup of one that may be in use, and putting one in the place of another.
+//! Copies of a journal: backups of a journal that may be in use, and their restoration.
 //!
-//! A copy is made by SQLite as of one moment, checked as a whole, and gets its name when it is on the disk.
+//! SQLite makes a copy of one snapshot. The copy is checked as a whole, and gets its name when it is on the disk.
 
 use super::error::OpenError;
 use super::files::{
@@ -18,26 +18,26 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The pause between tries to lock a file that another program holds, and the number of tries.
+/// The pause between attempts to lock a file that another program holds, and their number.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const BUSY_TRIES: u32 = 50;
 
-/// Why there is no copy.
+/// The reason for which there is no copy.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
-    /// One of the two journals.
+    /// An error of one of the two journals.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Something has the name already.
+    /// A file has the name already.
     #[error("there is a file `{0}` already: give another name")]
     Exists(PathBuf),
-    /// There is a journal in the place.
+    /// There is a journal at the destination.
     #[error(
         "there is a journal `{0}` already: `--replace` puts the backup in its place and keeps it aside. What ran since the \
          backup was made would be forgotten, and could run again"
     )]
     Journal(PathBuf),
-    /// The copy does not hold.
+    /// The copy failed its check.
     #[error("`{path}` does not hold, so that nothing was changed: {finding}")]
     Damaged {
         /// The file.
@@ -45,7 +45,7 @@ pub enum CopyError {
         /// The finding of the check.
         finding: Finding,
     },
-    /// The system or SQLite.
+    /// An error of the system or SQLite.
     #[error("`{path}` cannot be read or written")]
     Failed {
         /// The file.
@@ -66,35 +66,35 @@ impl CopyError {
 pub struct Copied {
     /// The file.
     pub path: PathBuf,
-    /// The check's finding: that it holds, and its checkpoint.
+    /// The finding of the check, with the checkpoint.
     pub finding: Finding,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// A journal that was put in its place.
+/// A restored journal.
 #[derive(Debug)]
 pub struct Restored {
     /// The journal.
     pub copy: Copied,
-    /// The one that was there before, under its new name.
+    /// The previous journal, under its new name.
     pub kept: Option<PathBuf>,
 }
 
-/// Makes a journal where there is none, whatever says that there was one.
+/// Creates a journal that does not exist, even if other files show that there was one.
 ///
 /// # Errors
-/// [`OpenError::Exists`], and what a folder or a disk says.
+/// [`OpenError::Exists`], and the errors of the folder or the disk.
 pub fn init(journal: &Path) -> Result<(), OpenError> {
     let files = Files::open(journal, IfMissing::CreateAnyway, create)?;
     files.mark(0, &super::chain::NOTHING);
     Ok(())
 }
 
-/// Copies a journal to `to`, where nothing is yet, as one file of mode 0600. A server may write it meanwhile.
+/// Copies a journal to the new file `to`, with mode 0600. A server may write the journal meanwhile.
 ///
 /// # Errors
-/// [`CopyError`]; then there is nothing at `to`.
+/// [`CopyError`]; there is then nothing at `to`.
 pub fn back_up(journal: &Path, to: &Path) -> Result<Copied, CopyError> {
     if to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists(to.to_owned()));
@@ -114,11 +114,11 @@ fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
     Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
 }
 
-/// Puts the backup `from` in the place of a journal that no server holds. With `replace`, a journal that is there is
-/// kept under another name.
+/// Replaces a journal that no server holds by the backup `from`. With `replace`, an existing journal is preserved under
+/// another name.
 ///
 /// # Errors
-/// [`CopyError`]; then what was there is still there.
+/// [`CopyError`]; an existing journal is then still there.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, CopyError> {
     let failed = |error: BoxedError| CopyError::failed(journal, error);
     let source = Reader::open(from)?;
@@ -145,7 +145,7 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, C
     Ok(Restored { copy: done(journal, finding)?, kept })
 }
 
-/// The locks of a server, so that none starts meanwhile.
+/// Takes the locks of a server, so that none starts meanwhile.
 fn locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
     let failed = |error: BoxedError| CopyError::failed(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
@@ -156,7 +156,7 @@ fn locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError>
     Ok((database, marker))
 }
 
-/// Gives a journal and its log other names, and says which.
+/// Renames a journal and its log, and returns the journal's new path.
 fn aside(real: &Path) -> Result<PathBuf, CopyError> {
     let failed = |error: BoxedError| CopyError::failed(real, error);
     let kept = free_name(real, "replaced");
@@ -169,7 +169,7 @@ fn aside(real: &Path) -> Result<PathBuf, CopyError> {
     Ok(kept)
 }
 
-/// Copies a journal as of one moment into a new file, and checks the copy.
+/// Copies a snapshot of a journal into a new file, and checks the copy.
 fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     let failed = |error: BoxedError| CopyError::failed(to, error);
     remove(to);
@@ -178,7 +178,7 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(error.into()))?;
     all_pages(source, &mut copy).map_err(failed)?;
-    // One file, without a log beside it.
+    // A single file, without a log beside it.
     copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(error.into()))?;
     known_format(&copy, to)?;
     let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(error.into()))?;
@@ -194,7 +194,7 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
 fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedError> {
     let backup = Backup::new(source, copy)?;
     for _ in 0..BUSY_TRIES {
-        // One step copies one moment of a journal that others write; several would begin again at each commit.
+        // A single step copies one snapshot of a journal that others write; several steps would restart at each commit.
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
             StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_PAUSE),
@@ -204,7 +204,7 @@ fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedErro
     Err("another program holds the journal".into())
 }
 
-/// Removes what is left of a copy that is not complete.
+/// Removes the remains of an incomplete copy.
 fn remove(copy: &Path) {
     for file in [copy.to_owned(), beside(copy, "-journal")].into_iter().chain(others(copy)) {
         let _is_gone = std::fs::remove_file(file);

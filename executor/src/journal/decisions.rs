@@ -1,6 +1,6 @@
 //! Intents that wait for a person, the decisions of people, and calls that were not run.
 //!
-//! A decision is a record before its answer is sent.
+//! A decision is recorded before its answer is sent.
 
 use super::batch::{Hold, Revocation, Stop, Waits};
 use super::claims::{Asked, content};
@@ -18,15 +18,15 @@ use time::OffsetDateTime;
 /// The end of an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// A person let it run.
+    /// A person permitted the run.
     Approved,
-    /// A person did not, for good.
+    /// A person refused the run, for good.
     Denied,
-    /// Its agent, or an operator, took it back.
+    /// Its agent, or an operator, cancelled it.
     Cancelled,
-    /// The governor took it back.
+    /// The governor revoked it.
     Revoked,
-    /// Its verdict expired, or it can run no more.
+    /// Its verdict expired, or it can no longer run.
     Expired,
 }
 
@@ -49,9 +49,9 @@ pub struct Resolved {
     pub intent: IntentId,
     /// The decision.
     pub how: Resolution,
-    /// The caller who decided, or why nobody can any more.
+    /// The caller that decided, or the reason for which a decision is no longer possible.
     pub by: String,
-    /// The governor's estimate, for the answer to a repeat.
+    /// The governor's risk estimate, for the answer to a repeat.
     pub risk_score: Option<f64>,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
@@ -60,9 +60,9 @@ pub struct Resolved {
 /// An intent that a person denied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Denial {
-    /// The caller who did.
+    /// The caller that denied it.
     pub by: String,
-    /// The governor's estimate.
+    /// The governor's risk estimate.
     pub risk_score: Option<f64>,
 }
 
@@ -75,28 +75,28 @@ impl From<record::Decided> for Denial {
 /// An intent that an earlier process held.
 #[derive(Debug, Clone)]
 pub struct HeldIntent {
-    /// The text that its holder wrote.
+    /// The text of its holder, verbatim.
     pub text: String,
-    /// The approval, when somebody approved it. It has not started then.
+    /// The approval, if there is one; the intent has not started then.
     pub approval: Option<Approval>,
 }
 
 /// The approval of an intent.
 #[derive(Debug, Clone)]
 pub struct Approval {
-    /// The caller who did.
+    /// The caller that approved it.
     pub by: String,
     /// The manifest that replaces the verdict's.
     pub manifest: Option<Manifest>,
 }
 
 impl Journal {
-    /// Keeps an escalated intent until `until`, with the text that whoever holds it reads again, until it starts or is
-    /// resolved, also across restarts. What is held and resolved is written in the order of these calls, however late
-    /// their answers are waited for.
+    /// Stores an escalated intent until it starts or is resolved, also across restarts. `text` is returned to its
+    /// holder verbatim after a restart; `until` is the expiry of its verdict. Held and resolved intents are written in
+    /// the order of the calls, however late their answers are awaited.
     ///
     /// # Errors
-    /// [`JournalError`]; then it is not kept.
+    /// [`JournalError`]; the intent is then not stored.
     pub fn hold(
         &self,
         call: &Call,
@@ -108,11 +108,11 @@ impl Journal {
         async { held.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// Decides about escalated intents: once it is answered, a crash does not undo it. Gives the number of those that
-    /// waited. While there is no room, an approval fails for good, and any other decision is retried.
+    /// Records decisions about escalated intents: after the answer, a crash does not undo them. Returns the number of
+    /// intents that waited. While there is no room, an approval fails for good, and any other decision is retried.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, or never will be; [`JournalError::Broken`].
+    /// [`JournalError::NoRoom`]: the decision is not on the disk yet, or never will be; [`JournalError::Broken`].
     pub fn resolve(
         &self,
         resolved: Vec<Resolved>,
@@ -121,10 +121,10 @@ impl Journal {
         async { written.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// Records who stopped runs, or what was queued, by which method.
+    /// Records the caller that stopped runs or queued intents, and the method.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, and is retried; [`JournalError::Broken`].
+    /// [`JournalError::NoRoom`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
     pub async fn stopped(
         &self,
         intents: &[IntentId],
@@ -136,7 +136,7 @@ impl Journal {
         self.ask(|reply| Entry::Stop(stops, Some(reply))).await?.map_err(|_no_room| JournalError::NoRoom)
     }
 
-    /// Records a revocation, and how many runs and waiting intents it ended.
+    /// Records a revocation, with the number of runs and waiting intents that it ended.
     ///
     /// # Errors
     /// As [`Self::stopped`].
@@ -152,12 +152,13 @@ impl Journal {
         written.map_err(|_no_room| JournalError::NoRoom)
     }
 
-    /// The escalated intents that an earlier process held. They are given once.
+    /// The escalated intents that an earlier process held. They are returned once.
     pub fn held(&self) -> Vec<HeldIntent> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Keeps, among the latest, that a call was not run. Nobody waits for it, and a full disk drops it.
+    /// Records that a call was not run, among the latest refusals. No caller waits for the record, and a full disk
+    /// drops it.
     pub fn refused(&self, asked: &Asked, blocked_by: BlockedBy, message: &str, now: OffsetDateTime) {
         let Asked { intent, agent, tool } = asked;
         self.say(Entry::Refuse(Box::new(Refusal {

@@ -1,11 +1,11 @@
-//! Why a journal cannot be opened, or written.
+//! The reasons for which a journal cannot be opened, or written.
 
 use crate::error_chain::BoxedError;
 use rusqlite::ErrorCode;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a journal cannot be opened.
+/// The reason for which a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process writes it.
@@ -14,10 +14,10 @@ pub enum OpenError {
          one a `journal.path` of its own"
     )]
     InUse(PathBuf),
-    /// There is none.
+    /// The journal does not exist.
     #[error("there is no journal `{0}`: it is made when the executor first serves")]
     Missing(PathBuf),
-    /// There is none, and there was one.
+    /// The journal does not exist, but did before.
     #[error(
         "there is no journal `{path}`, but `{sign}` says that there was one: put it back, or restore a backup with \
          `a2g-executor journal restore`. What ran under it could run again under a new one; only if that is acceptable, begin \
@@ -29,10 +29,10 @@ pub enum OpenError {
         /// The file that shows it.
         sign: PathBuf,
     },
-    /// There is one already.
+    /// The journal exists already.
     #[error("there is a journal `{0}` already: leave `--new-journal` out, or give another `journal.path`")]
     Exists(PathBuf),
-    /// Others may read or write it.
+    /// Other users may read or write it.
     #[error(
         "the journal `{path}` has mode {mode:04o}, so that others may read or change it: `chmod 600 '{path}'`"
     )]
@@ -42,7 +42,7 @@ pub enum OpenError {
         /// Its mode.
         mode: u32,
     },
-    /// It has more than one name.
+    /// The file has more than one name.
     #[error(
         "the journal `{path}` has {names} names (hard links), and SQLite keeps a log of its own for each: remove the others"
     )]
@@ -52,7 +52,7 @@ pub enum OpenError {
         /// The number of its names.
         names: u64,
     },
-    /// It was written by a version before the last change of its format.
+    /// The journal has a format before the previous one.
     #[error(
         "the journal `{path}` has format {format}, which this version does not read: keep it for the record, and begin \
          another with `journal.path`; an executor of its own version can still list and export it"
@@ -63,7 +63,7 @@ pub enum OpenError {
         /// Its format.
         format: i64,
     },
-    /// It was written by the version before this one, and only `serve` changes it.
+    /// The journal has the previous format, which only `serve` converts.
     #[error(
         "the journal `{path}` has format {format}: `serve` converts it at its next start, and keeps the old file beside it"
     )]
@@ -73,7 +73,7 @@ pub enum OpenError {
         /// Its format.
         format: i64,
     },
-    /// It was written by a later version.
+    /// The journal was written by a later version.
     #[error(
         "the journal `{path}` has format {format} of a later version of the executor: serve it with that one"
     )]
@@ -83,10 +83,10 @@ pub enum OpenError {
         /// Its format.
         format: i64,
     },
-    /// The file is something else.
+    /// The file is not a journal.
     #[error("`{0}` is not a journal of the executor: give another `journal.path`")]
     NotAJournal(PathBuf),
-    /// Something in it is not what was written.
+    /// Its content differs from the content that was written.
     #[error(
         "the journal `{path}` is damaged: {found}. It is left as it is. `a2g-executor journal verify` says what holds; \
          `a2g-executor journal restore --replace FILE` puts a backup in its place and keeps this one aside"
@@ -97,7 +97,7 @@ pub enum OpenError {
         /// The first thing that was found.
         found: String,
     },
-    /// It ends before its marker.
+    /// The journal ends before its marker.
     #[error(
         "the journal `{path}` lacks its last records: it ends at {last}, and `{path}.lock` says that there was a record \
          {marked}. An older copy was put there, or `{path}-wal` was removed: put back what belongs there. What the lost \
@@ -108,7 +108,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Its last record.
         last: i64,
-        /// The last record that there was.
+        /// The last record according to the marker.
         marked: i64,
     },
     /// There is no room on its disk.
@@ -119,7 +119,7 @@ pub enum OpenError {
         /// The error of the system or SQLite.
         source: BoxedError,
     },
-    /// The system or SQLite, or a row that cannot be understood.
+    /// An error of the system or SQLite, or a row that cannot be parsed.
     #[error("the journal `{path}` cannot be opened")]
     Failed {
         /// The file.
@@ -149,7 +149,7 @@ impl OpenError {
             let path = path.clone();
             match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Self::NoRoom { path, source: error.into() },
-                // SQLite cannot make its files beside the journal on a disk without room.
+                // SQLite cannot create its files beside the journal on a full disk.
                 Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if has_no_room(&path) => {
                     Self::NoRoom { path, source: error.into() }
                 }
@@ -161,27 +161,27 @@ impl OpenError {
     }
 }
 
-/// `true` when less is free beside a file than SQLite needs to open it.
+/// `true` if less space is free beside a file than SQLite needs to open it.
 fn has_no_room(path: &Path) -> bool {
     const NEEDED: u64 = 1 << 20;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEEDED)
 }
 
-/// The reason for which this process can neither read nor write its journal any more. It is told to every caller that
-/// waits, so it is shared.
+/// The reason for which this process can no longer read or write its journal. It is shared because every waiting caller
+/// receives it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokenError {
-    /// SQLite could not write. After a failed fsync the kernel may have thrown the pages away, so that another try would
-    /// only seem to work.
+    /// SQLite could not write. After a failed fsync the kernel may have dropped the pages, so that another attempt
+    /// would only seem to succeed.
     #[error(
         "the journal cannot be written any more: what had started is reported when the executor starts again"
     )]
     Write(#[source] Arc<rusqlite::Error>),
-    /// A record has no form as JSON.
+    /// A record cannot be represented as JSON.
     #[error("a record of the journal cannot be made")]
     Record(#[source] Arc<serde_json::Error>),
-    /// SQLite could not read, or a row has another form than was written.
+    /// SQLite could not read, or a row has another form than the one that was written.
     #[error(transparent)]
     Read(Arc<dyn std::error::Error + Send + Sync>),
     /// The files are not those that were opened.
@@ -190,13 +190,13 @@ pub enum BrokenError {
     /// The records are not those that this process wrote.
     #[error("the journal was changed by another program: {0}")]
     Changed(String),
-    /// A contradiction of the journal's own.
+    /// A contradiction within the journal.
     #[error("{0}")]
     State(&'static str),
 }
 
 impl BrokenError {
-    /// An error of SQLite, or about a row, as the reason.
+    /// The reason made from an error of SQLite, or of a row.
     pub(super) fn read(error: impl Into<BoxedError>) -> Self {
         Self::Read(error.into().into())
     }
@@ -217,19 +217,19 @@ impl From<&'static str> for BrokenError {
 pub struct ReplacedError {
     /// The journal.
     pub(super) path: PathBuf,
-    /// What is different.
+    /// The difference.
     pub(super) change: String,
-    /// The system's error, where the files cannot be looked at.
+    /// The system's error, if the files cannot be inspected.
     pub(super) source: Option<std::io::Error>,
 }
 
-/// Why nothing was written.
+/// The reason for which nothing was written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum WriteError {
-    /// There is no room, or the file is locked: it may work later.
+    /// There is no room, or the file is locked: a later attempt may succeed.
     #[error(transparent)]
     NoRoom(#[from] NoRoomError),
-    /// The content of the disk is not known any more.
+    /// The content of the disk is no longer known.
     #[error(transparent)]
     Broken(#[from] BrokenError),
 }
@@ -237,10 +237,10 @@ pub(super) enum WriteError {
 /// There is no room, or another program holds the file.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum NoRoomError {
-    /// SQLite found none.
+    /// SQLite reported it.
     #[error(transparent)]
     Sqlite(Arc<rusqlite::Error>),
-    /// There was none a moment ago, and what found none goes first.
+    /// There was no room a moment ago, and the earlier entries go first.
     #[error("no room")]
     Earlier,
 }
@@ -268,7 +268,7 @@ impl From<ReplacedError> for WriteError {
     }
 }
 
-/// Another program has changed what this one wrote.
+/// The error of a journal that another program has changed.
 pub(super) fn changed(what: &str) -> WriteError {
     BrokenError::Changed(what.to_owned()).into()
 }

@@ -1,14 +1,14 @@
-//! The files of a journal: who may read them, that one process writes them, and that they stay the ones that were
-//! opened.
+//! The files of a journal: their permissions, the lock of the one writing process, and their identity while they are
+//! open.
 //!
 //! ```text
 //! journal.db        the records; this process holds a lock on its inode, under whatever name it was opened
-//! journal.db-wal    what SQLite has not yet put into it
-//! journal.db-shm    what SQLite's connections share
-//! journal.db.lock   the marker: that there is a journal, and how far it went
+//! journal.db-wal    SQLite's log: pages that are not yet in the journal
+//! journal.db-shm    memory that SQLite's connections share
+//! journal.db.lock   the marker: there is a journal, and this was its last record
 //! ```
-//! The marker is written after each commit and not waited for: after a kill it says what was on the disk, after a
-//! power cut that or less. A journal that ends before its marker has lost records.
+//! The marker is written after each commit and not awaited: after a kill it names the last record on the disk, after a
+//! power cut that record or an earlier one. A journal that ends before its marker has lost records.
 
 use super::chain::{Hash, parse, shown};
 use super::error::{OpenError, ReplacedError};
@@ -20,18 +20,18 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// Read and written by the user of this process alone.
+/// Readable and writable by the user of this process only.
 const PRIVATE: u32 = 0o600;
 const MARKER: &str = "a2g-executor journal 3";
-/// Larger than any marker.
+/// An upper bound for the size of a marker.
 const MAX_MARKER_BYTES: u64 = 512;
 
 /// The action of a start that finds no journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
-    /// Another, unless something beside its place says that there was one.
+    /// Creates one, unless a file beside its place shows that there was one.
     Create,
-    /// Another, whatever is beside its place: the operator said so. One that is there is refused.
+    /// Creates one, whatever is beside its place, as the operator demanded. An existing journal is refused.
     CreateAnyway,
 }
 
@@ -40,15 +40,15 @@ pub enum IfMissing {
 pub(super) struct Files {
     /// The path as the operator wrote it.
     path: PathBuf,
-    /// The path without symbolic links, after which SQLite names its other files.
+    /// The path without symbolic links, from which SQLite derives the names of its other files.
     real: PathBuf,
-    /// The locked journal. Closing any descriptor of it would release SQLite's own locks on it, so this one has to live
-    /// for longer than every connection.
+    /// The locked journal. Closing any descriptor of it would release SQLite's own locks on it, so this one has to
+    /// outlive every connection.
     database: File,
     marker: File,
     boot: String,
     bytes: u64,
-    /// `-wal` and `-shm`, once they are there.
+    /// `-wal` and `-shm`, once they exist.
     others: [Option<(Inode, u64)>; 2],
 }
 
@@ -58,17 +58,17 @@ fn inode(of: &Metadata) -> Inode {
     (of.dev(), of.ino())
 }
 
-/// The last record that the marker knows of.
+/// The last record according to the marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Marked {
     pub(super) number: i64,
     pub(super) hash: Hash,
-    /// Which start of the kernel it was written under.
+    /// The boot of the kernel under which it was written.
     pub(super) boot: String,
 }
 
 impl Files {
-    /// Locks the journal at `path`, which `create` makes when it is not there and may be made.
+    /// Locks the journal at `path`. `create` makes it if it does not exist and may be made.
     ///
     /// # Ambient Authority
     /// Makes the journal, its folder and its marker, for this user alone.
@@ -113,22 +113,22 @@ impl Files {
         fchmod(&marker, Mode::from_raw_mode(PRIVATE)).map_err(|error| failed(error.into()))?;
         let (path, boot, others) = (path.to_owned(), boot(), [None; 2]);
         let files = Self { path, real, database, marker, boot, bytes: is.len(), others };
-        // Somebody may have replaced it before it was locked.
+        // The file may have been replaced before it was locked.
         match files.check_database() {
             Ok(_bytes) => Ok(files),
             Err(replaced) => Err(OpenError::failed(&files.path, replaced)),
         }
     }
 
-    /// The path by which SQLite opens it.
+    /// The path by which SQLite opens the journal.
     pub(super) fn real(&self) -> &Path {
         &self.real
     }
 
-    /// Compares what stands at the journal's place with what is open.
+    /// Compares the files at the journal's place with the open ones.
     ///
     /// # Errors
-    /// The damage, and the command that mends it.
+    /// The difference.
     pub(super) fn check(&mut self) -> Result<(), ReplacedError> {
         self.bytes = self.check_database()?;
         for (nth, file) in others(&self.real).iter().enumerate() {
@@ -150,7 +150,7 @@ impl Files {
         Ok(())
     }
 
-    /// The size of the database, if it is still the one.
+    /// The size of the database, if it is still the file that was opened.
     fn check_database(&self) -> Result<u64, ReplacedError> {
         let open = self.database.metadata().map_err(|error| self.unreadable(error))?;
         let there = match self.path.metadata() {
@@ -180,7 +180,7 @@ impl Files {
         ReplacedError { source: Some(error), ..self.replaced("it cannot be looked at") }
     }
 
-    /// Writes the last record into the marker. A failure leaves the record before it there, which is right as well.
+    /// Writes the last record into the marker. A failure leaves an earlier record there, which is valid as well.
     pub(super) fn mark(&self, number: i64, hash: &Hash) {
         let _less_is_known = write_mark(&self.marker, number, hash, &self.boot);
     }
@@ -191,7 +191,7 @@ impl Files {
     }
 }
 
-/// Writes a marker, which always has the same length.
+/// Writes a marker; its length is constant.
 pub(super) fn write_mark(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
     let text = format!("{MARKER} {number:020} {} {boot}", shown(hash));
     let check = shown(&digest(text.as_bytes()).0);
@@ -218,7 +218,7 @@ fn marked_in(marker: &File) -> Option<Marked> {
     Some(Marked { number, hash: parse(parts.next()?)?, boot: parts.next()?.to_owned() })
 }
 
-/// Which start of the kernel this is.
+/// The id of the kernel's current boot.
 pub(super) fn boot() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id = id.trim();
@@ -234,7 +234,7 @@ pub(super) fn take(file: &File, journal: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Checks that nobody else may read the journal, and that it has one name.
+/// Checks that no other user may access the journal, and that it has one name.
 pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenError> {
     let mode = file.mode() & 0o7777;
     if mode & !PRIVATE != 0 {
@@ -246,12 +246,12 @@ pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenErro
     Ok(())
 }
 
-/// A file for this user alone, made when it is not there.
+/// Opens a file for this user alone, and creates it if it does not exist.
 pub(super) fn private(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(PRIVATE).open(path)
 }
 
-/// A path without symbolic links, also of a file that is not there yet.
+/// Resolves symbolic links, also of a file that does not exist yet.
 pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -262,15 +262,15 @@ pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// The file that shows that there was a journal at a place that has none.
+/// The file that shows that there was a journal at a place without one.
 fn sign_of_a_journal(path: &Path, real: &Path) -> Option<PathBuf> {
     let mut signs = vec![beside(real, ".lock"), beside(real, "-wal"), beside(real, "-shm")];
-    // A link to nowhere, or what is left of a file that was cut to nothing.
+    // A dangling link, or the remains of a file that was truncated to nothing.
     signs.extend(path.is_symlink().then(|| path.to_owned()));
     signs.into_iter().find(|sign| sign.symlink_metadata().is_ok())
 }
 
-/// Makes the journal under another name, and gives it its own when it is complete.
+/// Makes the journal under another name, and renames it when it is complete.
 fn created(real: &Path, create: impl FnOnce(&Path) -> Result<(), OpenError>) -> Result<(), OpenError> {
     let draft = draft(real);
     let failed = |error: std::io::Error| OpenError::of_system(real, error);
@@ -286,24 +286,24 @@ fn created(real: &Path, create: impl FnOnce(&Path) -> Result<(), OpenError>) -> 
     made
 }
 
-/// A name beside a journal, for one that is not complete.
+/// The path beside a journal for one that is not complete.
 pub(super) fn draft(real: &Path) -> PathBuf {
     beside(real, &format!(".draft-{}", std::process::id()))
 }
 
-/// Gives a file another name that nothing has, for certain.
+/// Renames a file to a name that no file has, atomically.
 pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
     sync_folder_of(to)
 }
 
-/// Waits until the names in the folder of a file are on the disk.
+/// Waits until the entries of a file's folder are on the disk.
 pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
-/// Renames what is left of a journal, so that SQLite does not put it into another one.
+/// Renames the remains of a journal, so that SQLite does not put its log into another one.
 pub(super) fn put_aside(real: &Path) -> std::io::Result<()> {
     if real.metadata().is_ok_and(|file| file.len() == 0) {
         std::fs::remove_file(real)?;
@@ -316,7 +316,7 @@ pub(super) fn put_aside(real: &Path) -> std::io::Result<()> {
     rename_new(&log, &free_name(&log, "lost"))
 }
 
-/// A name that nothing has: `FILE.WORD-1`, or a higher number.
+/// An unused name: `FILE.WORD-1`, or a higher number.
 pub(super) fn free_name(path: &Path, word: &str) -> PathBuf {
     let names = (1_u32..).map(|nth| beside(path, &format!(".{word}-{nth}")));
     let mut free = names.filter(|name| name.symlink_metadata().is_err());
@@ -328,12 +328,12 @@ pub(super) fn growing(path: &Path) -> [PathBuf; 2] {
     [path.to_owned(), beside(path, "-wal")]
 }
 
-/// The files that SQLite keeps beside a journal.
+/// The other files of SQLite beside a journal.
 pub(super) fn others(real: &Path) -> [PathBuf; 2] {
     [beside(real, "-wal"), beside(real, "-shm")]
 }
 
-/// A file beside another, whose name goes on with `ending`.
+/// A path beside another, with `ending` appended to its name.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(ending);

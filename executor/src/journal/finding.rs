@@ -1,4 +1,4 @@
-//! The findings of a check of a journal, and the reasons for which it goes no further.
+//! The findings of a check of a journal, and the reasons for which a check stops.
 
 use super::chain::{Head, shown};
 use crate::ident::IntentId;
@@ -7,7 +7,7 @@ use rusqlite::ErrorCode;
 /// The finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// The journal holds.
+    /// The journal is intact.
     Holds {
         /// The number of its receipts.
         receipts: u64,
@@ -18,11 +18,11 @@ pub enum Finding {
         /// The checkpoint of its latest receipt.
         head: Head,
     },
-    /// A record is not what was written, or not where it was written.
+    /// A record differs from the one that was written, or from its place.
     Changed {
         /// Its number.
         record: i64,
-        /// Its intent, as it stands there now, when it has one.
+        /// Its intent as it is stored now, if it has one.
         intent: Option<IntentId>,
     },
     /// Records are missing between others.
@@ -34,32 +34,32 @@ pub enum Finding {
     },
     /// The last records are missing.
     Cut {
-        /// The last one that is there.
+        /// The last existing record.
         last: i64,
-        /// The last one that was there.
+        /// The last record that there was.
         was: i64,
     },
-    /// A record does not go with those before it, such as a second claim of one intent.
+    /// A record contradicts those before it, such as a second claim of one intent.
     Order {
         /// Its number.
         record: i64,
-        /// Its intent, when it has one.
+        /// Its intent, if it has one.
         intent: Option<IntentId>,
         /// The contradiction.
         what: &'static str,
     },
-    /// A row of another table is not there, not as it was, or without a record.
+    /// A row of another table is missing, changed, or without a record.
     Row {
         /// The table.
         table: &'static str,
-        /// The record, or the row, that it is about.
+        /// The record, or the row.
         record: i64,
         /// The difference.
         what: &'static str,
     },
     /// SQLite cannot read the file.
     Unreadable {
-        /// The last record that was right.
+        /// The last record that was intact.
         after: i64,
         /// SQLite's reason.
         reason: String,
@@ -69,19 +69,20 @@ pub enum Finding {
         /// The first of them.
         name: String,
     },
-    /// Another history than the one of the checkpoint: an older copy that went on, or one that was made anew.
+    /// The history differs from that of the checkpoint: an older copy that was continued, or a journal that was made
+    /// anew.
     Differs {
         /// The number of the checkpoint.
         number: u64,
     },
-    /// The receipts end before the one of the checkpoint.
+    /// The receipts end before that of the checkpoint.
     Short {
-        /// The last one that is there.
+        /// The last existing receipt.
         last: u64,
         /// The number of the checkpoint.
         number: u64,
     },
-    /// The receipt of the checkpoint was pruned, so that nothing can be said of it.
+    /// The receipt of the checkpoint was pruned, so that it cannot be compared.
     CheckpointPruned {
         /// The number of the checkpoint.
         number: u64,
@@ -138,12 +139,12 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Why a check goes no further.
+/// The reason for which a check stops.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It found something.
+    /// The check has a finding.
     Found(Finding),
-    /// The file cannot be asked now.
+    /// The file cannot be read at the moment.
     Sqlite(rusqlite::Error),
 }
 
@@ -156,7 +157,7 @@ impl From<Finding> for Stop {
 impl From<rusqlite::Error> for Stop {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            // Without a code it is a value of another type than was written.
+            // An error without a code means a value of another type than the one that was written.
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) | None => {
                 Self::Found(Finding::Unreadable { after: 0, reason: error.to_string() })
             }

@@ -1,7 +1,7 @@
-//! Journals of format 2: converting one, and its chain of receipts, which goes on to be checked.
+//! Journals of format 2: their conversion, and their chain of receipts, which continues to be checked.
 //!
-//! The new journal is made beside the old one, in one transaction, and checked; then the two change their names at
-//! once. So at any moment there is one whole journal, and the old one stays as `journal.db.format-2`.
+//! The new journal is made beside the old one, in one transaction, and checked; then the two names are exchanged
+//! atomically. So at any moment there is one whole journal, and the old one stays as `journal.db.format-2`.
 
 use super::chain::Head;
 use super::error::{OpenError, WriteError};
@@ -26,10 +26,10 @@ use sha2::{Digest as _, Sha256};
 use std::path::{Path, PathBuf};
 
 const FORMAT: i64 = 2;
-/// The most receipts that one record of deliveries names.
+/// The maximum number of receipts in one record of deliveries.
 const DELIVERED_AT_ONCE: usize = 500;
 
-/// The head of the chain of receipts after one more, as format 2 hashed it.
+/// The head of the chain of receipts after one more receipt, as format 2 hashed it.
 pub(super) fn head_after(head: Head, receipt: &Record<'_>) -> Option<Head> {
     let number = head.number + 1;
     let mut hasher = Sha256::new();
@@ -46,7 +46,7 @@ pub(super) fn head_after(head: Head, receipt: &Record<'_>) -> Option<Head> {
     Some(Head { number, hash: hasher.finalize().into() })
 }
 
-/// `true` when a journal has to be converted before it is used.
+/// `true` if a journal has to be converted before use.
 pub(super) fn is_due(connection: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE name IN ('intents', 'receipts', 'chain')";
     let tables = connection.query_row(sql, [], |row| row.get::<_, i64>(0))?;
@@ -56,7 +56,7 @@ pub(super) fn is_due(connection: &Connection) -> rusqlite::Result<bool> {
 /// Converts a journal that this process has locked.
 ///
 /// # Errors
-/// [`OpenError`]; then it is as it was.
+/// [`OpenError`]; the journal is then unchanged.
 pub(super) fn convert(files: &Files, path: &Path) -> Result<(), OpenError> {
     let (real, new) = (files.real(), beside(files.real(), ".format-2"));
     let failed = |error: std::io::Error| OpenError::of_system(path, error);
@@ -73,8 +73,8 @@ pub(super) fn convert(files: &Files, path: &Path) -> Result<(), OpenError> {
     sync_folder_of(real).map_err(failed)
 }
 
-/// Frees the name of the old journal: what a conversion that was cut off left there goes, and an older journal that was
-/// converted before gets another name.
+/// Frees the name of the old journal: the remains of an interrupted conversion are removed, and an older journal that
+/// was converted before gets another name.
 fn make_way(name: &Path, path: &Path) -> Result<(), OpenError> {
     let failed = |error: std::io::Error| OpenError::of_system(path, error);
     let is_one = || Connection::open(name).and_then(|connection| is_due(&connection)).unwrap_or(false);
@@ -90,7 +90,7 @@ fn make_way(name: &Path, path: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// An escalated intent as format 2 kept it.
+/// An escalated intent as format 2 stored it.
 #[derive(Deserialize)]
 struct Waiting {
     #[serde(with = "v1::Call")]
@@ -108,7 +108,7 @@ struct Conversion<'a> {
     delivered: Vec<i64>,
 }
 
-/// Why a conversion was given up.
+/// The reason for which a conversion failed.
 enum ConversionError {
     Write(WriteError),
     Damaged(String),
@@ -127,7 +127,7 @@ impl Conversion<'_> {
         let mut new = Connection::open(draft).map_err(&of_sqlite)?;
         let written = || -> Result<(), ConversionError> {
             let transaction = new.transaction()?;
-            // One moment of the old one, which nobody writes.
+            // One snapshot of the old journal, which no process writes.
             let _moment = old.unchecked_transaction()?;
             Conversion::begin(&old, &transaction)?.run()?;
             Ok(transaction.commit()?)
@@ -148,7 +148,7 @@ impl Conversion<'_> {
             Err(Stop::Found(found)) => return Err(damaged(found.to_string())),
             Err(Stop::Sqlite(error)) => return Err(of_sqlite(error)),
         }
-        // Both are one file each from here on.
+        // Each is a single file from here on.
         for connection in [&old, &new] {
             let done = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
             done.map_err(&of_sqlite)?;
@@ -187,7 +187,7 @@ impl<'a> Conversion<'a> {
         let pruned = self.log.tip.head;
         let last = "SELECT number, hash FROM receipts ORDER BY number DESC LIMIT 1";
         let last = self.old.query_row(last, [], head).optional()?.unwrap_or(pruned);
-        // Every intent names its receipt, so that an end that is cut off is missed.
+        // Every intent names its receipt, so that a missing end is noticed.
         let named = "SELECT max((SELECT coalesce(max(receipt), 0) FROM intents), (SELECT coalesce(max(receipt), 0) FROM open))";
         let named = self.old.query_row(named, [], |row| row.get(0).map(number))?;
         if named > last.number {
@@ -211,7 +211,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// Intents whose receipts were pruned.
+    /// Converts the intents whose receipts were pruned.
     fn used(&mut self) -> Result<(), ConversionError> {
         let sql = "SELECT intent, agent, content, keep_until, proof, started FROM intents
                    WHERE receipt <= (SELECT number FROM chain) ORDER BY run";
@@ -233,7 +233,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// Receipts with their claims.
+    /// Converts the receipts, with their claims.
     fn receipts(&mut self) -> Result<(), ConversionError> {
         let sql = "SELECT receipts.number, receipts.intent, receipts.agent, tool, status, ended, body, hash,
                           content, proof, keep_until, started, verdict,
@@ -353,7 +353,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// A journal of before the A2A door has no tasks, and one of its first days has them in another order.
+    /// A journal from before the A2A door has no tasks, and an early one of format 2 has them in another order.
     fn tasks(&mut self) -> Result<(), ConversionError> {
         if !self.has("tasks", "task")? {
             return Ok(());

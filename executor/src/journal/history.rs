@@ -1,4 +1,4 @@
-//! The journal as people ask about it: what was run, refused and decided, and whether it is whole.
+//! The journal as people query it: the runs, refusals and decisions, and its integrity.
 
 use super::chain::{Hash, Head};
 use super::error::OpenError;
@@ -15,13 +15,13 @@ use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
-/// Why a question has no answer.
+/// The reason for which a query has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The file.
+    /// An error of the file.
     #[error("the journal cannot be read")]
     Sqlite(#[from] rusqlite::Error),
-    /// A receipt.
+    /// A receipt that cannot be parsed.
     #[error("receipt {number} cannot be understood")]
     Receipt {
         /// Its number.
@@ -31,18 +31,18 @@ pub enum HistoryError {
     },
 }
 
-/// Which receipts are asked for. What is `None` or `false` does not choose.
+/// A selection of receipts. Members that are `None` or `false` select everything.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Those of this agent.
     pub agent: Option<AgentDid>,
     /// Those of this tool.
     pub tool: Option<ToolName>,
-    /// Those that ended like this.
+    /// Those with this status.
     pub status: Option<Status>,
-    /// Those that ended then or later.
+    /// Those that ended at this time or later.
     pub since: Option<OffsetDateTime>,
-    /// Those that ended before.
+    /// Those that ended before this time.
     pub until: Option<OffsetDateTime>,
     /// Those that the governor does not have.
     pub undelivered: bool,
@@ -61,9 +61,9 @@ pub struct Entry {
     pub tool: String,
     /// Its status word.
     pub status: String,
-    /// When it ended.
+    /// The time at which it ended.
     pub ended: OffsetDateTime,
-    /// Whether the governor has its report.
+    /// `true` if the governor has its report.
     pub delivered: bool,
     /// Its hash.
     pub hash: Hash,
@@ -71,20 +71,20 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The receipt itself.
+    /// Parses the receipt.
     ///
     /// # Errors
-    /// [`HistoryError::Receipt`] when it was written by another version, or changed.
+    /// [`HistoryError::Receipt`] if it was written by another version, or changed.
     pub fn receipt(&self) -> Result<Receipt, HistoryError> {
         stored::read_receipt(&self.body)
             .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 }
 
-/// Something that was not run.
+/// A call that was not run.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    /// When.
+    /// The time of the refusal.
     pub at: OffsetDateTime,
     /// The intent.
     pub intent: IntentId,
@@ -92,13 +92,13 @@ pub struct Refused {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// What refused it.
+    /// The reason, as a word.
     pub blocked_by: String,
-    /// In words.
+    /// The reason, as a sentence.
     pub message: String,
 }
 
-/// A record as people see it.
+/// A record in readable form.
 #[derive(Debug, Clone)]
 pub struct Recorded {
     /// Its number.
@@ -127,7 +127,7 @@ pub struct Recorded {
 pub struct History(Reader, PathBuf);
 
 impl History {
-    /// Opens a journal that is there.
+    /// Opens an existing journal.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -135,7 +135,7 @@ impl History {
         Ok(Self(Reader::open(path)?, path.to_owned()))
     }
 
-    /// Gives receipts to `each`, newest first unless `oldest_first`, at most `most`.
+    /// Passes receipts to `each`, newest first unless `oldest_first`, at most `most`.
     ///
     /// # Errors
     /// [`HistoryError`], and the errors of `each`.
@@ -181,7 +181,7 @@ impl History {
         Ok(connection.query_row(&sql, [record], entry).optional()?)
     }
 
-    /// Gives records to `each`, oldest first: those of an intent, or all.
+    /// Passes records to `each`, oldest first: those of an intent, or all.
     ///
     /// # Errors
     /// [`HistoryError`], and the errors of `each`.
@@ -197,7 +197,7 @@ impl History {
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
-    /// The intents whose ids begin with these bytes, a few at most.
+    /// The intents whose ids begin with these bytes, at most ten.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -217,12 +217,12 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The latest refusals that a filter chooses by agent, tool and time, newest first.
+    /// The latest refusals that match a filter's agent, tool and times, newest first.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
     pub fn refusals(&self, filter: &Filter, most: u64) -> Result<Vec<Refused>, HistoryError> {
-        // What was refused has no status and no report.
+        // A refusal has no status and no report.
         let Filter { agent, tool, status: _, since, until, undelivered: _ } = filter;
         let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals
                    WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
@@ -249,8 +249,7 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The escalated intents about which nobody has decided, as they were given to
-    /// [`Journal::hold`](super::Journal::hold).
+    /// The undecided escalated intents, by the texts that were passed to [`Journal::hold`](super::Journal::hold).
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -263,9 +262,9 @@ impl History {
         Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Checks all of it: each record against its hash and the one before it, the records of each intent against each
-    /// other, every other table against the records, and the whole against a checkpoint. `progress` hears how many
-    /// records were checked, now and then.
+    /// Checks the whole journal: each record against its hash and the one before it, the records of each intent against
+    /// each other, every other table against the records, and the whole against a checkpoint. `progress` receives the
+    /// number of checked records from time to time.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -278,7 +277,7 @@ impl History {
     }
 }
 
-/// The columns of [`entry`].
+/// The columns that [`entry`] reads.
 const ENTRY: &str = "receipt, intent, agent, tool, status, at, hash, body,
     number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)";
 

@@ -1,7 +1,6 @@
 //! Appending to the chain of records, and to that of refusals.
 //!
-//! Every write to the chains goes through here, with the row of `chains` that says how far the chain goes, so that an
-//! end that is cut off is missed.
+//! Every write to a chain updates the end of the chain in `chains` as well, so that a missing end is noticed.
 
 use super::chain::{Hash, Head};
 use super::error::{WriteError, changed};
@@ -11,7 +10,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
 
-/// The number of latest refusals that are kept.
+/// The number of latest refusals that are stored.
 const MAX_REFUSALS: i64 = 100_000;
 
 /// The tables of the two chains.
@@ -59,10 +58,10 @@ INSERT INTO chains VALUES
     ('refusals', 0, zeroblob(32), 0, zeroblob(32), 0, zeroblob(32));
 ";
 
-/// The beginning and the end of a chain, as `chains` has them.
+/// The beginning and the end of a chain, as stored in `chains`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// The number of the last pruned record, 0 before the first.
+    /// The number of the last pruned record; 0 if none was pruned.
     pub(super) first: i64,
     pub(super) first_hash: Hash,
     /// The number of receipts up to there, and their checkpoint.
@@ -101,7 +100,7 @@ pub(super) struct Tip {
 }
 
 impl Tip {
-    /// The tip before the first record that is left.
+    /// The tip before the first remaining record.
     pub(super) fn before_the_first(extent: &Extent) -> Self {
         let Extent { first, first_hash, pruned, .. } = *extent;
         Self { number: first, hash: first_hash, latest: 0, head: pruned }
@@ -113,7 +112,7 @@ impl Tip {
         Self::of(connection, extent.last, &extent)
     }
 
-    /// At a record that is there, or before the first.
+    /// The tip at an existing record, or before the first one.
     pub(super) fn of(connection: &Connection, record: i64, extent: &Extent) -> rusqlite::Result<Self> {
         if record == extent.first {
             return Ok(Self::before_the_first(extent));
@@ -124,7 +123,7 @@ impl Tip {
         Ok(Self { number: record, hash, latest, head })
     }
 
-    /// After one more record, with its hash.
+    /// The tip after one more record, with its hash.
     pub(super) fn and(self, record: &Record<'_>, hash: Hash) -> Self {
         let Record { number: at, latest, receipt, root, .. } = *record;
         let head =
@@ -139,7 +138,7 @@ fn checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
     connection.query_row(sql, [record], |row| Ok(Head { number: number(row.get(0)?), hash: row.get(1)? }))
 }
 
-/// The content of a new record; the rest follows from the record before it.
+/// The content of a new record; its other columns follow from the record before it.
 #[derive(Debug, Default)]
 pub(super) struct New<'a> {
     pub(super) at: i64,
@@ -163,17 +162,17 @@ pub(super) struct Log<'a> {
 }
 
 impl<'a> Log<'a> {
-    /// Goes on from `tip`, or from what another program, such as `journal prune`, has appended to it.
+    /// Continues from `tip`, or from the records that another program, such as `journal prune`, has appended to it.
     ///
     /// # Errors
-    /// [`WriteError::Broken`] when what is there does not come after `tip`.
+    /// [`WriteError::Broken`] if the records in the file do not continue `tip`.
     pub(super) fn after(connection: &'a Connection, tip: Tip) -> Result<Self, WriteError> {
         let extent = Extent::of(connection, "records")?;
         let Extent { first, last, last_hash, .. } = extent;
         let tip = match () {
             () if (last, last_hash) == (tip.number, tip.hash) => tip,
             () if first <= tip.number => follow(connection, tip)?,
-            // The records after `tip` were pruned already.
+            // The records after `tip` have been pruned.
             () => follow(connection, Tip::before_the_first(&extent))?,
         };
         if (tip.number, tip.hash) != (last, last_hash) {
@@ -182,7 +181,7 @@ impl<'a> Log<'a> {
         Ok(Self { connection, tip, saved: tip })
     }
 
-    /// Appends a record, and gives its number.
+    /// Appends a record, and returns its number.
     pub(super) fn append(&mut self, kind: Kind, new: &New<'_>) -> Result<i64, WriteError> {
         let New { at, intent, agent, tool, status, about, proof, root, body } = *new;
         let number = self.tip.number + 1;
@@ -230,7 +229,7 @@ impl<'a> Log<'a> {
         Ok(number)
     }
 
-    /// `true` when something was appended.
+    /// `true` if records were appended.
     pub(super) fn has_new(&self) -> bool {
         self.tip != self.saved
     }
@@ -247,7 +246,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// Reads what another program has appended.
+/// Reads the records that another program has appended.
 fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteError> {
     let mut statement = connection
         .prepare_cached(&format!("SELECT {COLUMNS} FROM records WHERE number > ?1 ORDER BY number"))?;
@@ -265,7 +264,7 @@ fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteError> {
     Ok(tip)
 }
 
-/// Something that was not run, for the record.
+/// A call that was not run, as a record.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) refused: i64,
@@ -333,13 +332,13 @@ pub(super) struct RefusalTip {
 }
 
 impl RefusalTip {
-    /// The tip in the file. The last mark is not looked for: one more is no harm.
+    /// The tip in the file. The last mark is not looked up: a repeated mark is harmless.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let Extent { last, last_hash, .. } = Extent::of(connection, "refusals")?;
         Ok(Self { number: last, hash: last_hash, marked: 0 })
     }
 
-    /// Appends a refusal, and drops the oldest beyond the bound.
+    /// Appends a refusal, and drops the oldest ones beyond [`MAX_REFUSALS`].
     pub(super) fn append(
         &mut self,
         connection: &Connection,

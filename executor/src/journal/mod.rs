@@ -1,17 +1,17 @@
-//! What happened to each intent, and which reports the governor does not have yet: on disk, so that a
-//! crash loses nothing and repeats nothing.
+//! The history of each intent, and the reports that the governor does not have yet: on disk, so that a crash loses
+//! nothing and repeats nothing.
 //!
 //! ```text
 //! claim (in memory) ─▶ started (on disk, before the guest begins) ─▶ finished (receipt and outbox
 //!   │                       └─▶ released: refused before it began       in one transaction)
-//!   ├─ same content: the one record's receipt, now or when it is there
+//!   ├─ same content: the receipt of the one run, now or as soon as it exists
 //!   └─ other content: conflict
 //! ```
-//! What has started without having finished when the journal is opened gets the receipt that it left
-//! as its will: `ABORTED`. It is never started again. Only what is open is held in memory.
+//! An intent that has started and not finished when the journal is opened gets the receipt that was stored with its
+//! start: `ABORTED`. It is never started again. Only open intents are held in memory.
 //!
-//! Everything that is promised stands in one chain of *records* (`record`), which is only appended to; the other
-//! tables follow from it and are compared with it (`verify`).
+//! Every promise is in one chain of *records* (`record`), which is append-only; the other tables follow from it and are
+//! compared with it (`verify`).
 
 mod batch;
 pub mod chain;
@@ -71,28 +71,27 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::Entry;
 
-/// A receipt or a task up to this many bytes of JSON is read and written where it is needed; a longer one would
-/// keep others waiting.
+/// Receipts and tasks up to this many bytes of JSON are read and written in place; longer ones would block other work.
 const AT_ONCE_BYTES: usize = 256 << 10;
 
-/// Why something was not written.
+/// The reason for which an entry was not written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
     /// Too many reports wait for the governor.
     #[error("too many reports wait for the governor, which does not acknowledge them")]
     Backlog,
-    /// There is no room, or the file is locked; it may work later. What the system said is for the log.
+    /// There is no room, or the file is locked; a later attempt may succeed. The system's error is for the log.
     #[error("the journal has no room for another run on its disk, or another program holds its file")]
     NoRoom,
-    /// Too many long questions wait to be read.
+    /// Too many long queries wait to be read.
     #[error("too many lists and long receipts wait to be read from the journal")]
     Busy,
-    /// What is on the disk is not known. The process has to end.
+    /// The content of the disk is not known. The process has to end.
     #[error("the journal is broken")]
     Broken(#[source] BrokenError),
 }
 
-/// The journal's ability to be written.
+/// The condition of the journal.
 #[derive(Debug, Clone)]
 pub enum Condition {
     /// It can be written.
@@ -103,12 +102,12 @@ pub enum Condition {
     Broken(BrokenError),
 }
 
-/// What was found when the journal was opened.
+/// The result of the recovery when the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovered {
-    /// Runs that were cut off, and are `ABORTED` now.
+    /// Interrupted runs, which are `ABORTED` now.
     pub aborted: usize,
-    /// Reports that still go to the governor, those of the cut off runs among them.
+    /// Reports that still go to the governor, including those of the interrupted runs.
     pub undelivered: usize,
 }
 
@@ -121,31 +120,31 @@ pub struct Journal {
     durability: Durability,
     head: watch::Receiver<Head>,
     condition: watch::Receiver<Condition>,
-    /// Says that it is broken, where it is in a file.
+    /// The sender by which a reader reports damage, for a journal in a file.
     breaks: Option<Arc<watch::Sender<Condition>>>,
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
-    /// Ends the check that goes on in the background.
+    /// Ends the check in the background.
     is_closed: Arc<AtomicBool>,
 }
 
-/// Where it is kept.
+/// The storage of the journal.
 enum Place {
-    /// In a file, which one thread writes. The connection `reader` answers point look-ups.
+    /// A file, which one thread writes. The connection `reader` answers point look-ups.
     Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<Entry> },
-    /// Nowhere; with the number of what was said to it.
+    /// No storage; the number of entries that were sent to the writer.
     Memory(AtomicI64),
 }
 
 impl Journal {
-    /// Opens or makes the journal at `path`, checks what stands at its end, and writes the receipts of what was cut
-    /// off. Admits nothing while `most_undelivered` reports wait. The rest of it is checked in the background.
+    /// Opens or makes the journal at `path`, checks its end, and writes the receipts of interrupted runs. Admits
+    /// nothing while `most_undelivered` reports wait. The rest of the journal is checked in the background.
     ///
     /// # Ambient Authority
     /// Makes the file, its folder and a marker beside it, for this user alone.
     ///
     /// # Errors
-    /// [`OpenError`] when it is in use, is no journal, is damaged or gone, or cannot be read or written.
+    /// [`OpenError`] if the journal is in use, is no journal, is damaged or gone, or cannot be read or written.
     pub fn open(
         path: &Path,
         most_undelivered: usize,
@@ -198,8 +197,7 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// A journal that knows what is open and keeps nothing of what is over: for a single call, about which
-    /// nobody asks again.
+    /// A journal that holds the open intents and stores no finished ones: for a single call that is not queried later.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -217,7 +215,7 @@ impl Journal {
         }
     }
 
-    /// What is done with a run that is over once its receipt has a number.
+    /// The action on a finished run once its receipt has a number.
     fn over(&self) -> impl Fn(i64, &Finish) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
@@ -226,7 +224,8 @@ impl Journal {
         }
     }
 
-    /// Receipts of runs that were cut off and for which there is no room yet: until there is, they count as running.
+    /// Entries for the receipts of interrupted runs for which there is no room yet. Until they are written, the runs
+    /// count as running.
     fn still_open(&self, left: Vec<(Finish, [u8; 32])>) -> Vec<Entry> {
         let entries = left.into_iter().map(|(finish, content)| {
             self.lock().insert(finish.receipt.intent, Open::of_an_earlier_process(&finish, content));
@@ -239,7 +238,7 @@ impl Journal {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up one row on the disk, here and now; without a disk, nothing is known.
+    /// Looks up one row on the disk, on this thread. Without a disk, returns the default.
     fn read<T: Default>(
         &self,
         question: impl FnOnce(&Reader) -> rusqlite::Result<T>,
@@ -249,7 +248,7 @@ impl Journal {
         question(&reader).map_err(|error| self.unreadable(error))
     }
 
-    /// As [`Self::read`], on a thread of its own: for a question that reads many rows or a long one.
+    /// As [`Self::read`], on a thread of its own: for a query that reads many rows or a long one.
     async fn read_long<T: Default + Send + 'static>(
         &self,
         if_full: IfFull,
@@ -259,7 +258,7 @@ impl Journal {
         readers.ask(if_full, question).await?.map_err(|error| self.unreadable(error))
     }
 
-    /// Breaks the journal when the file is no journal any more, whichever connection finds it.
+    /// Breaks the journal if the file is damaged, for every connection that reads it.
     fn unreadable(&self, error: rusqlite::Error) -> JournalError {
         let is_damage = is_damage(&error);
         let error = BrokenError::read(error);
@@ -270,20 +269,19 @@ impl Journal {
         JournalError::Broken(error)
     }
 
-    /// Says something to the writer, whose answer can be waited for.
+    /// Sends an entry to the writer. The result awaits its answer.
     fn tell<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Told<T> {
         let (reply, answer) = oneshot::channel();
         self.say(entry(reply));
         Told { answer, condition: self.condition.clone() }
     }
 
-    /// Says something to the writer, and waits for its answer.
+    /// Sends an entry to the writer, and waits for its answer.
     async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Result<T, JournalError> {
         self.tell(entry).answer().await
     }
 
-    /// Says something to the writer that nobody waits for. When the writer is gone, the process is
-    /// about to end.
+    /// Sends an entry to the writer without an answer. If the writer is gone, the process is about to end.
     fn say(&self, entry: Entry) {
         match &self.place {
             Place::Disk { entries, .. } => drop(entries.send(entry)),
@@ -291,7 +289,7 @@ impl Journal {
         }
     }
 
-    /// The receipt of a record; `None` when it was pruned.
+    /// The receipt of a record; `None` if it was pruned.
     async fn receipt(&self, record: i64, if_full: IfFull) -> Result<Option<Arc<Receipt>>, JournalError> {
         let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
         let read = move |reader: &Reader| {
@@ -303,10 +301,10 @@ impl Journal {
         receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::read(error)))
     }
 
-    /// The next report to deliver, with its receipt; waits until there is one.
+    /// Waits for the next report to deliver, and returns it with its receipt.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn next_report(&self) -> Result<(Due, Arc<Receipt>), JournalError> {
         let mut due = self.outbox.next().await;
         let receipt = match due.at_hand.take() {
@@ -319,36 +317,36 @@ impl Journal {
         Ok((due, receipt))
     }
 
-    /// The governor has a report.
+    /// Records that the governor has a report.
     pub fn delivered(&self, due: &Due) {
         self.say(Entry::Delivered(due.run, due.record));
         self.outbox.delivered(due);
     }
 
-    /// The governor refused a report, or could not be reached. After a pause it has to be tried
+    /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes it to
     /// [`Self::again`].
     #[must_use]
     pub fn failed(&self, due: Due, refused: bool) -> Due {
         self.outbox.failed(due, refused)
     }
 
-    /// It is a report's turn again.
+    /// Queues a report for another attempt.
     pub fn again(&self, due: Due) {
         self.outbox.again(due);
     }
 
-    /// How many reports the governor does not have yet.
+    /// The number of reports that the governor does not have yet.
     #[must_use]
     pub fn undelivered(&self) -> usize {
         self.outbox.undelivered()
     }
 
-    /// When the oldest run ended whose report the governor does not have yet.
+    /// The time at which the oldest run ended whose report the governor does not have yet.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
-        // What was delivered just now may be on the disk yet.
+        // A report that was delivered just now may still be undelivered on the disk.
         if self.undelivered() == 0 {
             return Ok(None);
         }
@@ -356,7 +354,7 @@ impl Journal {
         Ok(oldest.map(moment))
     }
 
-    /// How many bytes the journal's files have.
+    /// The size of the journal's files, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let Place::Disk { path, .. } = &self.place else { return 0 };
@@ -369,7 +367,7 @@ impl Journal {
         self.durability
     }
 
-    /// What the journal counts.
+    /// The metrics of the journal.
     #[must_use]
     pub fn metrics(&self) -> &JournalMetrics {
         &self.metrics
@@ -386,7 +384,7 @@ impl Journal {
         *self.head.borrow()
     }
 
-    /// Waits until everything said before is on the disk.
+    /// Waits until every earlier entry is on the disk.
     ///
     /// # Errors
     /// [`JournalError::Broken`].
@@ -394,19 +392,19 @@ impl Journal {
         self.ask(Entry::Flush).await
     }
 
-    /// The journal's ability to be written, at this moment.
+    /// The current condition of the journal.
     #[must_use]
     pub fn condition(&self) -> Condition {
         self.condition.borrow().clone()
     }
 
-    /// Waits until the journal breaks, and says how. The process has to end then.
+    /// Waits until the journal breaks, and returns the reason. The process has to end then.
     pub async fn broken(&self) -> BrokenError {
         broken(self.condition.clone()).await
     }
 }
 
-/// Waits until the journal breaks, which its writer says a moment after it has let go of what it was told.
+/// Waits until the journal breaks. The writer announces it shortly after it has dropped its entries.
 async fn broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {
@@ -421,7 +419,7 @@ impl Drop for Journal {
     }
 }
 
-/// Something that was said to the writer.
+/// An entry that was sent to the writer.
 struct Told<T> {
     answer: oneshot::Receiver<T>,
     condition: watch::Receiver<Condition>,
@@ -436,11 +434,11 @@ impl<T> Told<T> {
     }
 }
 
-/// Receipts to be written for runs that were cut off.
+/// Receipts to be written for interrupted runs, with the content of their intents.
 type Left = Vec<(Finish, [u8; 32])>;
 
-/// Writes a receipt for each run that was cut off, keeps its task, and gives the number of such runs. Receipts that
-/// find no room are given back.
+/// Writes a receipt and the task for each interrupted run. Returns the number of such runs, and the receipts for which
+/// there is no room.
 fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), BoxedError> {
     let wills = store.wills()?;
     if wills.is_empty() {
@@ -466,7 +464,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Turns something into JSON, on another thread when it is long.
+/// Runs a JSON conversion, on another thread if it is long.
 async fn aside<T: Send + 'static>(
     long: bool,
     work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
@@ -480,13 +478,13 @@ async fn aside<T: Send + 'static>(
     done.map_err(|error| broken(error.into()))
 }
 
-/// Whether the file is no journal any more, whoever finds it.
+/// `true` if the error means that the file is not an intact database.
 fn is_damage(error: &rusqlite::Error) -> bool {
     use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-/// The text of a row, or the error of a value that has none.
+/// The text for a row, or the error of a value without a JSON form.
 fn text(written: serde_json::Result<String>) -> Result<String, JournalError> {
     written.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
 }

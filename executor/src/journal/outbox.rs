@@ -1,8 +1,8 @@
-//! Which report goes to the governor next.
+//! The order in which reports go to the governor.
 //!
-//! Reports of one agent go one after another, in the order in which their runs ended; those of
-//! different agents go beside each other. A report that the governor keeps refusing steps out of its
-//! agent's line, so that it does not hold up the others, and is tried on for as long as it takes.
+//! Reports of one agent go one after another, in the order in which their runs ended; those of different agents go in
+//! parallel. A report that the governor keeps refusing leaves its agent's line, so that it does not hold up the others,
+//! and is retried without a limit.
 
 use super::store::Run;
 use crate::ident::AgentDid;
@@ -11,16 +11,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
-/// How often a governor may refuse a report before others of its agent go first.
+/// The number of refusals of a report after which others of its agent go first.
 const MAX_REFUSALS: u32 = 8;
-/// How many bytes of receipts are kept at hand. The others are read again when it is their turn.
+/// The maximum size of cached receipts, in bytes. The others are read again when their turn comes.
 const MAX_CACHED_BYTES: u64 = 8 << 20;
-/// How much more a parsed result may take in memory than as text: measured at 60 for small objects.
+/// The ratio of a parsed result's memory to its text: measured at 60 for small objects.
 const PARSED_FACTOR: u64 = 60;
-/// What a receipt takes beside the output of its tool.
+/// The memory of a receipt without the output of its tool, in bytes.
 const RECEIPT_BYTES: u64 = 2 << 10;
 
-/// Those who wait for each other.
+/// A line of reports that wait for each other.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Line {
     Agent(AgentDid),
@@ -34,9 +34,9 @@ pub struct Due {
     /// The record of its receipt.
     pub(super) record: i64,
     pub(super) run: Run,
-    /// How often it was tried before.
+    /// The number of earlier attempts.
     pub tries: u32,
-    /// The receipt, when it is at hand.
+    /// The receipt, if it is cached.
     pub(super) at_hand: Option<Arc<Receipt>>,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// With the reports that an earlier process left, oldest first.
+    /// An outbox with the reports that an earlier process left, oldest first.
     pub(super) fn new(left: impl IntoIterator<Item = (i64, Run, AgentDid)>) -> Self {
         let outbox = Self { inner: Mutex::default(), ready: Notify::new(), undelivered: watch::channel(0).0 };
         left.into_iter()
@@ -82,7 +82,7 @@ impl Outbox {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the report of a run that is over.
+    /// Adds the report of a finished run.
     pub(super) fn push(&self, record: i64, run: Run, receipt: &Arc<Receipt>) {
         let bytes =
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
@@ -108,8 +108,8 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// The next report; waits until there is one. It is the caller's until [`Self::delivered`] or
-    /// [`Self::failed`] and [`Self::again`].
+    /// Waits for the next report. It belongs to the caller until [`Self::delivered`], or [`Self::failed`] and
+    /// [`Self::again`].
     pub(super) async fn next(&self) -> Due {
         loop {
             let ready = self.ready.notified();
@@ -120,7 +120,7 @@ impl Outbox {
         }
     }
 
-    /// The governor has it.
+    /// Removes a report that the governor has.
     pub(super) fn delivered(&self, due: &Due) {
         let mut inner = self.lock();
         inner.step_out(&due.line);
@@ -130,8 +130,8 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// The governor does not have it: it refused it, or could not be reached. After a pause it has to
-    /// be tried [`Self::again`].
+    /// Records that the governor refused the report, or could not be reached. After a pause, the caller passes it to
+    /// [`Self::again`].
     pub(super) fn failed(&self, mut due: Due, refused: bool) -> Due {
         let mut inner = self.lock();
         let Some(waiting) = inner.lines.get_mut(&due.line) else { return due };
@@ -152,13 +152,13 @@ impl Outbox {
         Due { line: alone, at_hand: None, ..due }
     }
 
-    /// It is this report's turn again.
+    /// Queues a report for another attempt.
     pub(super) fn again(&self, due: Due) {
         self.lock().due.push_back(due.line);
         self.ready.notify_one();
     }
 
-    /// How many reports the governor does not have.
+    /// The number of reports that the governor does not have.
     pub(super) fn undelivered(&self) -> usize {
         *self.undelivered.borrow()
     }
@@ -178,7 +178,7 @@ impl Inner {
         Some(Due { record: *record, run: *run, tries: *tries, at_hand, line })
     }
 
-    /// Takes the first report out of a line.
+    /// Removes the first report from a line.
     fn step_out(&mut self, line: &Line) {
         let Some(waiting) = self.lines.get_mut(line) else { return };
         let gone = waiting.reports.pop_front();
@@ -187,7 +187,7 @@ impl Inner {
         self.bytes_at_hand = self.bytes_at_hand.saturating_sub(bytes);
     }
 
-    /// Lets the next of a line have its turn.
+    /// Queues a line for its next report, or removes the line if it is empty.
     fn go_on(&mut self, line: &Line) {
         if self.lines.get(line).is_some_and(|waiting| waiting.reports.is_empty()) {
             self.lines.remove(line);

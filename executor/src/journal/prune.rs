@@ -1,7 +1,7 @@
-//! Taking old records out, from the front of the chain.
+//! Removal of old records from the front of the chain.
 //!
-//! The promises in them are written again at its end: intents that were used, that wait, or that a person decided
-//! about, and the hashes of tasks. A record says up to where the others are gone.
+//! The promises in them are written again at the end of the chain: intents that were used, that wait, or that a person
+//! decided about, and the hashes of tasks. A record states the last removed record.
 
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};
@@ -17,20 +17,20 @@ use serde::Serialize;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// The most records that one transaction prunes, so that a server that writes meanwhile waits briefly.
+/// The maximum number of records that one transaction prunes, so that a server that writes meanwhile waits briefly.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
-/// The time for which an intent is known after its verdicts have expired. A clock that is ahead by less, for a while,
-/// makes nothing that ran run again.
+/// The time for which an intent stays known after its verdicts have expired. A clock that is ahead by less, for a
+/// while, cannot make an intent run again.
 const KNOWN_LONGER: Duration = Duration::DAY;
 
-/// Why nothing, or not everything, was pruned.
+/// The reason for which nothing, or not everything, was pruned.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
-    /// There is no journal.
+    /// The journal cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It cannot be written.
+    /// The journal cannot be written.
     #[error("the journal cannot be written")]
     Write(#[source] BoxedError),
 }
@@ -50,24 +50,24 @@ impl From<rusqlite::Error> for PruneError {
 /// The numbers of pruned receipts, intents and tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Pruned {
-    /// Receipts that are gone.
+    /// Removed receipts.
     pub receipts: u64,
-    /// Intents that are forgotten: all of their verdicts expired a day ago.
+    /// Forgotten intents: all of their verdicts expired a day ago or earlier.
     pub intents: u64,
-    /// Tasks of the A2A door that are gone: they ended before.
+    /// Removed tasks of the A2A door, which ended before the limit.
     pub tasks: u64,
 }
 
-/// Takes out records that are older than `before`, from the front of the chain up to the first run that goes on or
-/// whose receipt the governor does not have, and forgets intents whose verdicts all expired a day ago or earlier. A
+/// Removes records that are older than `before`, from the front of the chain up to the first run that has not finished
+/// or whose receipt the governor does not have, and forgets intents whose verdicts all expired a day ago or earlier. A
 /// server may write meanwhile.
 ///
 /// # Errors
-/// [`PruneError`]. What was pruned before it stays pruned.
+/// [`PruneError`]. Records that were pruned before it stay pruned.
 pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<Pruned, PruneError> {
     let mut connection = writable(path)?;
     let mut pruned = Pruned { tasks: prune_tasks(&mut connection, before, now)?, ..Pruned::default() };
-    // Records that are written from here on, by this as well, are left for the next time.
+    // Records that are written from here on, including those of this function, are left for the next time.
     let end = Extent::of(&connection, "records")?.last;
     loop {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -84,7 +84,7 @@ pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result
     }
 }
 
-/// Drops the tasks that ended before, with a record for each.
+/// Drops the tasks that ended before `before`, with a record for each.
 fn prune_tasks(
     connection: &mut Connection,
     before: OffsetDateTime,
@@ -107,11 +107,11 @@ fn prune_tasks(
     Ok(dropped)
 }
 
-/// The last record that can go.
+/// The last record that can be removed.
 fn cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
     let most = extent.first.saturating_add(PRUNED_AT_ONCE).min(end);
     let stays = connection.query_row(
-        // The journal's own records say nothing without those that they are about.
+        // The journal's own records have no meaning without those that they are about.
         "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2
          AND (at >= ?3 AND kind NOT IN ('delivered', 'refusals', 'pruned', 'migrated') OR number >= (SELECT coalesce(min(run), ?2 + 1) FROM open))",
         params![extent.first, most, before],
@@ -131,7 +131,7 @@ struct Again {
     body: Vec<u8>,
 }
 
-/// One transaction that takes records out.
+/// One transaction that removes records.
 struct Pruning<'a> {
     connection: &'a Connection,
     extent: Extent,
@@ -180,7 +180,8 @@ impl<'a> Pruning<'a> {
         Ok(self.log.save()?)
     }
 
-    /// Writes a record again. What waits keeps its text under the new number, and a decision is about that.
+    /// Writes a record again. A waiting intent keeps its text under the new number, and its decision refers to that
+    /// number.
     fn write(&mut self, again: &Again, held: Option<i64>) -> Result<Option<i64>, PruneError> {
         let Again { kind, intent, agent, tool, about, proof, body } = again;
         let about = if *kind == Kind::Approved { held } else { *about };
@@ -203,7 +204,7 @@ impl<'a> Pruning<'a> {
         Ok(Some(number))
     }
 
-    /// Gathers the records to be written again of an intent that has records up to the cut.
+    /// Collects the records to be written again for an intent that has records up to the cut.
     fn carry(&mut self, intent: IntentId, again: &mut Vec<Again>) -> Result<(), PruneError> {
         let new = |kind, agent: String, tool: String, about, body| Again {
             kind,
@@ -256,7 +257,7 @@ impl<'a> Pruning<'a> {
             Ended::Receipt(number) => Some(number),
             Ended::No | Ended::Pruned => None,
         };
-        // A receipt that stays needs what its claim said.
+        // A receipt that stays needs the content of its claim.
         let about = receipt.filter(|receipt| *receipt > self.cut);
         if about.is_none() && !self.is_known(claimed.keep_until) {
             self.forgotten += 1;
@@ -274,7 +275,7 @@ impl<'a> Pruning<'a> {
         Ok(())
     }
 
-    /// The hash of a task that is kept, as its last record has it, when that record goes.
+    /// The hash of a stored task from its last record, if that record is removed.
     fn task(&self, task: IntentId) -> rusqlite::Result<Option<Hash>> {
         let sql = "SELECT number, body FROM records WHERE intent = ?1 AND kind <> 'receipt' AND kind = 'task'
                    AND EXISTS (SELECT 1 FROM tasks WHERE task = ?1) ORDER BY number DESC LIMIT 1";

@@ -1,7 +1,7 @@
-//! The threads that answer long questions about the journal: lists, counts, and long receipts and tasks.
+//! The threads that answer long queries of the journal: lists, counts, and long receipts and tasks.
 //!
-//! Each thread has a read-only connection of its own, so that a long question holds up neither the runtime's workers nor
-//! the connection that answers point look-ups. The queue is bounded: a caller that finds it full comes again.
+//! Each thread has a read-only connection of its own, so that a long query holds up neither the runtime's workers nor
+//! the connection that answers point look-ups. The queue is bounded: a caller that finds it full retries later.
 
 use super::error::OpenError;
 use super::store::Reader;
@@ -12,17 +12,17 @@ use std::thread::JoinHandle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-/// The number of threads, and so of long receipts that are brought into memory at once.
+/// The number of threads, and so of long receipts that are loaded at once.
 const READERS: usize = 2;
-/// The number of questions that may wait for a thread.
+/// The maximum number of queries that wait for a thread.
 pub(super) const MAX_QUEUED: usize = 128;
 
-/// The action of a question that finds the queue full.
+/// The action of a query that finds the queue full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfFull {
-    /// It is refused: its caller can come again.
+    /// The query is refused: its caller can retry.
     Refuse,
-    /// It waits: the server itself asks.
+    /// The query waits: the server itself asks.
     Wait,
 }
 
@@ -30,7 +30,7 @@ type Question = Box<dyn FnOnce(&Reader) + Send>;
 
 /// The sending side of the queue, and the threads.
 pub(super) struct Readers {
-    /// `None` at the end.
+    /// `None` during the drop.
     questions: Option<mpsc::Sender<Question>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,10 +49,10 @@ impl Readers {
         Ok(readers)
     }
 
-    /// Has a thread answer a question, and waits for the answer.
+    /// Runs a query on one of the threads, and waits for its result.
     ///
     /// # Errors
-    /// [`JournalError::Busy`] when the queue is full, [`JournalError::Broken`] when the threads are gone.
+    /// [`JournalError::Busy`] if the queue is full, [`JournalError::Broken`] if the threads are gone.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         if_full: IfFull,
@@ -61,7 +61,7 @@ impl Readers {
         let gone = || JournalError::Broken("its readers are gone".into());
         let (reply, answer) = oneshot::channel();
         let question: Question = Box::new(move |reader| {
-            // A caller that went away while its question was queued costs no read.
+            // A caller that left while its query was queued costs no read.
             if !reply.is_closed() {
                 let _nobody_waits = reply.send(question(reader));
             }
@@ -89,10 +89,10 @@ impl Drop for Readers {
     }
 }
 
-/// Answers questions until no more can be asked.
+/// Answers queries until the queue is closed.
 fn answer_all(reader: &Reader, waiting: &Mutex<mpsc::Receiver<Question>>) {
     loop {
-        // One thread waits in the queue, and the other one for this lock.
+        // One thread waits for the queue, and the other one for this lock.
         let question = waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
         let Some(question) = question else { return };
         question(reader);

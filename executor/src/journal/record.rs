@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-/// The prefix of every hashed record, so that no other text of ours has its hash.
+/// The prefix of every hashed record, so that no other hashed text of this program has the same hash.
 const PREFIX: &[u8] = b"a2g-executor record 3\n";
 
 /// The kind of a record.
@@ -19,33 +19,33 @@ const PREFIX: &[u8] = b"a2g-executor record 3\n";
 pub(super) enum Kind {
     /// An intent starts, and must never start again.
     Claim,
-    /// The run of a claim is over.
+    /// The run of a claim has finished.
     Receipt,
     /// A claim was refused before its guest began.
     Released,
-    /// A later verdict: a claim is known for longer.
+    /// A later verdict extends the time for which a claim is known.
     Kept,
-    /// Receipts that the governor has.
+    /// Receipts of which the governor has the reports.
     Delivered,
     /// An intent waits for a person.
     Held,
-    /// A person let an intent run that waited.
+    /// A person approved a waiting intent.
     Approved,
-    /// A person did not.
+    /// A person denied a waiting intent.
     Denied,
-    /// An intent that waited was cancelled.
+    /// A waiting intent was cancelled.
     Cancelled,
-    /// An intent that waited was revoked.
+    /// A waiting intent was revoked.
     Revoked,
-    /// An intent that waited, or that was approved, can run no more.
+    /// A waiting or approved intent can no longer run.
     Expired,
-    /// Somebody stopped a run, or what was queued.
+    /// A caller stopped a run, or a queued intent.
     Stopped,
-    /// The governor took capabilities away.
+    /// The governor revoked capabilities.
     Revocation,
-    /// A task of the A2A door is like this now.
+    /// The state of a task of the A2A door.
     Task,
-    /// A task is no longer kept.
+    /// A task is no longer stored.
     TaskDropped,
     /// The end of the chain of refusals.
     Refusals,
@@ -53,7 +53,7 @@ pub(super) enum Kind {
     Used,
     /// Records were pruned.
     Pruned,
-    /// The journal was of another format.
+    /// The journal was converted from another format.
     Migrated,
 }
 
@@ -117,7 +117,7 @@ pub(super) const COLUMNS: &str =
 /// A record without its hash.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
-    /// Records are numbered without a gap, from 1.
+    /// Records are numbered from 1, without gaps.
     pub(super) number: i64,
     pub(super) kind: Kind,
     /// Microseconds since 1970.
@@ -142,10 +142,10 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// A record of a row with [`COLUMNS`], and the hash that stands beside it.
+    /// Reads a record from a row with [`COLUMNS`], and its stored hash.
     ///
     /// # Errors
-    /// When a column has another type than it was written with.
+    /// A column has another type than the one it was written with.
     pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
         let kind = text(row, 1)?.and_then(Kind::parse).ok_or_else(|| wrong(1))?;
         let record = Self {
@@ -166,7 +166,7 @@ impl<'a> Record<'a> {
         Ok((record, row.get(13)?))
     }
 
-    /// The hash of this record after the one that `previous` is the hash of.
+    /// The hash of this record, given the hash of the previous one.
     pub(super) fn hash(&self, previous: &Hash) -> Hash {
         let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
             self;
@@ -187,7 +187,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Hashes a part with its length, so that no two lists of parts are the same bytes; none has a length of its own.
+/// Hashes a part with its length, so that no two lists of parts have the same bytes; a missing part has a length of its
+/// own.
 fn part(hasher: &mut Sha256, part: Option<&[u8]>) {
     let length = part.map_or(u64::MAX, |part| u64::try_from(part.len()).unwrap_or(u64::MAX - 1));
     hasher.update(length.to_le_bytes());
@@ -198,18 +199,18 @@ fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>
     Ok(row.get_ref(column)?.as_str_or_null()?)
 }
 
-/// The error of a column that has another type, or holds another word, than it was written with.
+/// The error of a column with another type, or another word, than the one it was written with.
 pub(super) fn wrong(column: usize) -> rusqlite::Error {
     let kind = ValueRef::Null.data_type();
     rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(FromSqlError::InvalidType))
 }
 
-/// Hashes a text or a document that stands beside the chain.
+/// Hashes a text or a document that is stored beside the chain.
 pub(super) fn digest(text: &[u8]) -> Digest32 {
     Digest32(Sha256::digest(text).into())
 }
 
-/// A SHA-256 that is 64 hexadecimal digits in JSON.
+/// A SHA-256, as 64 hexadecimal digits in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest32(pub(super) Hash);
 
@@ -234,17 +235,17 @@ pub(super) struct Claim {
     pub(super) content: Digest32,
     /// The time at which its verdicts have expired, in microseconds since 1970.
     pub(super) keep_until: i64,
-    /// The hash of the receipt that is written if the process ends while it runs.
+    /// The hash of the receipt that is written if the process ends during the run.
     pub(super) will: Digest32,
-    /// The hash of the task that is written then, when it is kept nowhere else.
+    /// The hash of the task that is written then, if it is stored nowhere else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Digest32>,
-    /// The governor's verdict, when the executor asked for it.
+    /// The governor's verdict, if the executor asked the governor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<Box<RawValue>>,
 }
 
-/// The body of [`Kind::Used`]; its record is about that of the receipt.
+/// The body of [`Kind::Used`]; `about` of its record is the record of the receipt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Used {
@@ -275,15 +276,15 @@ pub(super) struct Held {
     pub(super) until: i64,
 }
 
-/// The body of [`Kind::Approved`] and its siblings, whose records are about that of [`Kind::Held`].
+/// The body of [`Kind::Approved`] and its siblings; `about` of their records is that of [`Kind::Held`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Decided {
-    /// The caller who decided, or why nobody can any more.
+    /// The caller that decided, or the reason for which a decision is no longer possible.
     pub(super) by: String,
-    /// The content of the record that it was decided on.
+    /// The content of the record that the decision is about.
     pub(super) held: Held,
-    /// The governor's estimate, for the answer to a repeat.
+    /// The governor's risk estimate, for the answer to a repeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) risk_score: Option<f64>,
     /// The manifest that replaces the verdict's.
@@ -317,13 +318,13 @@ pub(super) struct Refusals {
     pub(super) hash: Digest32,
 }
 
-/// The body of [`Kind::Pruned`]: what the first record that is left comes after.
+/// The body of [`Kind::Pruned`]: the end of the removed part of the chain.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pruned {
     pub(super) number: i64,
     pub(super) hash: Digest32,
-    /// The number of receipts up to there, of which `checkpoint` is the last one's.
+    /// The number of receipts up to there; `checkpoint` is that of the last one.
     pub(super) receipts: i64,
     pub(super) checkpoint: Digest32,
 }

@@ -1,11 +1,11 @@
-//! The standing of an intent by its records: the newest that counts decides.
+//! The standing of an intent by its records: the newest relevant record decides.
 //!
 //! ```text
 //! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
 //!       ▲                 │  └─ denied ─▶ Denied             └─ released ─▶ Unknown
-//!       └─ cancelled, revoked, expired ──────┘ (of what waits or is approved)
+//!       └─ cancelled, revoked, expired ──────┘ (of a waiting or an approved intent)
 //! ```
-//! An intent that waits, or that is unknown, may be claimed as well: a proof came for it.
+//! A waiting or an unknown intent may be claimed as well, by a proof that arrived for it.
 
 use super::chain::Hash;
 use super::record::{self, Kind, wrong};
@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 /// The standing of an intent.
 #[derive(Debug)]
 pub(super) enum Standing {
-    /// Nothing keeps it from waiting or starting.
+    /// No record prevents the intent from waiting or starting.
     Unknown,
     /// It waits for a person.
     Waiting(Held),
@@ -25,14 +25,14 @@ pub(super) enum Standing {
     Approved(Held, record::Decided),
     /// A person denied it.
     Denied(Denied),
-    /// It has started, whether or not it is over.
+    /// It has started, and may have finished.
     Claimed(Claimed),
 }
 
 /// An intent that waits, or waited.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// The record that says so, and the row of its text in `waiting`.
+    /// The record of the wait, and the row of its text in `waiting`.
     pub(super) number: i64,
     pub(super) agent: String,
     pub(super) tool: String,
@@ -51,7 +51,7 @@ pub(super) struct Denied {
 /// An intent that has started.
 #[derive(Debug)]
 pub(super) struct Claimed {
-    /// The record of its claim, or of what pruning made of it.
+    /// The record of its claim, or the one that pruning wrote instead.
     pub(super) number: i64,
     pub(super) agent: String,
     pub(super) tool: String,
@@ -65,15 +65,15 @@ pub(super) struct Claimed {
 /// The end of a claim's run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It is not.
+    /// The run has not ended.
     No,
     /// The record of its receipt.
     Receipt(i64),
-    /// Its receipt was pruned.
+    /// The receipt was pruned.
     Pruned,
 }
 
-/// One row of the query below.
+/// One row of the query of [`standing`].
 struct Row {
     number: i64,
     kind: Kind,
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// The body of a record that is JSON.
+/// Parses the JSON body of a record.
 pub(super) fn body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
     serde_json::from_slice(body).map_err(|_not_as_written| wrong(5))
 }
@@ -112,7 +112,7 @@ pub(super) fn body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
 /// The standing of an intent by its records.
 ///
 /// # Errors
-/// SQLite's errors, and a record that is not as it was written.
+/// SQLite's errors, and a record that differs from its written form.
 pub(super) fn standing(connection: &Connection, intent: IntentId) -> rusqlite::Result<Standing> {
     let mut statement = connection.prepare_cached(
         "SELECT number, kind, agent, tool, about, body FROM records

@@ -1,4 +1,4 @@
-//! The effect of each record on its intent: the one table of the order in which records may come.
+//! The effect of each record on its intent: the only table of the permitted order of records.
 
 use super::chain::Hash;
 use super::record::Kind;
@@ -15,32 +15,32 @@ pub(super) enum State {
         claim: i64,
         receipt: i64,
     },
-    /// Its governor has the report, or everything but the record that it ran was pruned. With that record.
+    /// The governor has the report, or pruning left nothing but the record that the intent ran. Contains that record.
     Over(i64),
 }
 
-/// An intent that is open, or has a task.
+/// An intent that is open or has a task.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Live {
     pub(super) state: State,
-    /// The hash of its task's row.
+    /// The hash of the row of its task.
     pub(super) task: Option<Hash>,
 }
 
-/// The part of a record that decides the next state of its intent.
+/// The columns of a record that decide the next state of its intent.
 pub(super) struct Step {
     pub(super) number: i64,
     pub(super) kind: Kind,
     pub(super) about: Option<i64>,
-    /// The hash of its task's row.
+    /// The hash of the row of its task.
     pub(super) task: Option<Hash>,
 }
 
 impl Live {
     pub(super) const UNKNOWN: Self = Self { state: State::Unknown, task: None };
 
-    /// The state after one more record; `None` when it contradicts those before. A record that is missing may be one
-    /// of those up to `first`, which were pruned.
+    /// The state after one more record; `None` if the record contradicts those before. A missing record may be one of
+    /// those up to `first`, which were pruned.
     pub(super) fn after(self, step: &Step, first: i64) -> Option<Self> {
         let Step { number, kind, about, task } = *step;
         let of_pruned = about.is_none_or(|about| about <= first);
@@ -119,7 +119,7 @@ impl Live {
         Some(Self { state, task })
     }
 
-    /// `true` when no row of another table exists because of it.
+    /// `true` if no row of another table exists because of this intent.
     pub(super) fn is_settled(&self) -> bool {
         self.task.is_none() && matches!(self.state, State::Unknown | State::Denied | State::Over(_))
     }

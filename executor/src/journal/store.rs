@@ -1,4 +1,4 @@
-//! The journal's file: SQLite in WAL mode, where a committed transaction is on the disk.
+//! The journal's file: SQLite in WAL mode, in which a committed transaction is on the disk.
 
 use super::batch::Batch;
 use super::chain::Head;
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 /// The version of the tables.
 pub(super) const FORMAT: i64 = 3;
-/// The version before, which is converted.
+/// The previous version, which is converted.
 const CONVERTED_FORMAT: i64 = 2;
-/// How long somebody else's transaction is waited for, such as that of `journal prune`.
+/// The maximum wait for a transaction of another process, such as `journal prune`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// A connection is used by one thread at a time, which SQLite need not see to.
+/// Each connection is used by one thread at a time, so SQLite needs no mutex.
 const WRITES: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
-/// How much of the file each connection holds in memory, in KiB, by a number below zero as SQLite wants it. The kernel
-/// holds it as well, and the server is not to grow while the journal does.
+/// The page cache of each connection, in KiB; SQLite takes a negative number as KiB. The kernel caches the file as
+/// well, and the server is not to grow with the journal.
 const CACHE_KIB: i64 = -256;
 
 /// The intents that have started or wait. All rows here follow from the records, and are compared with them.
@@ -48,11 +48,11 @@ pub(super) fn schema() -> String {
     format!("{}{TABLES}{}", log::TABLES, tasks::TABLES)
 }
 
-/// A run as the file names it: by the record of its claim.
+/// A run, identified in the file by the record of its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Run(pub(super) i64);
 
-/// What an earlier process left of a run that it did not see end.
+/// The stored receipt of a run that an earlier process did not see end.
 #[derive(Debug)]
 pub(super) struct Will {
     pub(super) run: Run,
@@ -61,7 +61,7 @@ pub(super) struct Will {
     pub(super) content: [u8; 32],
 }
 
-/// A report that the governor does not have, as an earlier process left it.
+/// A report of an earlier process that the governor does not have.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     pub(super) receipt: i64,
@@ -72,7 +72,7 @@ pub(super) struct Undelivered {
 /// The options for opening a journal.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
-    /// The action when there is none.
+    /// The action if there is no journal.
     pub if_missing: IfMissing,
     /// The event that a commit waits for.
     pub durability: Durability,
@@ -84,9 +84,9 @@ impl Default for Opening {
     }
 }
 
-/// The writing side. There is one in the world.
+/// The writing side. There is one for each journal.
 pub(super) struct Store {
-    // Closed before the files: see `Files`.
+    // Declared before the files, so that it is closed before them: see `Files`.
     connection: Connection,
     tip: Tip,
     refusals: RefusalTip,
@@ -94,7 +94,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the journal, or makes it, and checks what stands at its end.
+    /// Opens the journal, or makes it, and checks its end.
     ///
     /// # Ambient Authority
     /// Makes the file, its folder and a marker beside it, for this user alone.
@@ -124,8 +124,8 @@ impl Store {
         self.tip.head
     }
 
-    /// Writes all of it, or nothing: `entries` says what, and its results come back once it is on
-    /// the disk. `now` is in microseconds since 1970.
+    /// Writes everything that `entries` writes, or nothing. Returns its results once they are on the disk. `now` is in
+    /// microseconds since 1970.
     pub(super) fn commit<T>(
         &mut self,
         now: i64,
@@ -136,7 +136,7 @@ impl Store {
         let written = entries(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;
-        // A write to a file that is gone is on no disk.
+        // A write to a file that was removed is on no disk.
         self.files.check()?;
         if tip != self.tip {
             self.files.mark(tip.number, &tip.hash);
@@ -145,20 +145,20 @@ impl Store {
         Ok(written)
     }
 
-    /// Looks whether the files are still those that were opened.
+    /// Checks that the files are still those that were opened.
     pub(super) fn check_files(&mut self) -> Result<(), WriteError> {
         Ok(self.files.check()?)
     }
 
-    /// Checks whether there is room again, by writing a value that is there once more.
+    /// Checks for room by writing an existing value once more.
     pub(super) fn check_room(&mut self) -> Result<(), WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
         Ok(transaction.commit()?)
     }
 
-    /// The receipts to write for what had started and not finished when the process before this one
-    /// ended, in the order in which it had started, and its tasks.
+    /// The receipts of the intents that had started and not finished when the previous process ended, in the order of
+    /// their starts, with their tasks.
     pub(super) fn wills(&self) -> rusqlite::Result<Vec<Will>> {
         // A task that has a row is newer there.
         let mut wills = self.connection.prepare(
@@ -177,8 +177,8 @@ impl Store {
         wills.query_map([], will)?.collect()
     }
 
-    /// The texts of the intents that wait for a person, and of those that a person approved and that have not started,
-    /// with the approval.
+    /// The texts of the intents that wait for a person, and of the approved intents that have not started, with the
+    /// approval.
     pub(super) fn waiting(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
         let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
         let mut waiting = self.connection.prepare(sql)?;
@@ -194,7 +194,7 @@ impl Store {
         rows.collect()
     }
 
-    /// What the governor does not have, oldest first.
+    /// The reports that the governor does not have, oldest first.
     pub(super) fn undelivered(&self) -> rusqlite::Result<Vec<Undelivered>> {
         let mut open = self.connection.prepare(
             "SELECT open.receipt, run, agent FROM open JOIN records ON records.number = open.receipt
@@ -211,7 +211,7 @@ impl Store {
 pub(super) struct Reader(Connection);
 
 impl Reader {
-    /// Opens a journal that is there.
+    /// Opens an existing journal.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         if !path.exists() {
             return Err(OpenError::Missing(path.to_owned()));
@@ -229,13 +229,12 @@ impl Reader {
     }
 
     pub(super) fn standing(&self, intent: IntentId) -> rusqlite::Result<Standing> {
-        // Several questions about one moment.
+        // Several queries of one snapshot.
         let _moment = self.0.unchecked_transaction()?;
         standing(&self.0, intent)
     }
 
-    /// The receipt of a record, as JSON; `None` when it was pruned.
-    /// Bytes of [`Self::body`].
+    /// The size of [`Self::body`] in bytes; `None` if the receipt was pruned.
     pub(super) fn body_length(&self, receipt: i64) -> rusqlite::Result<Option<u64>> {
         self.0
             .prepare_cached("SELECT length(body) FROM records WHERE number = ?1 AND kind = 'receipt'")?
@@ -250,7 +249,7 @@ impl Reader {
             .optional()
     }
 
-    /// When the oldest run ended whose report the governor does not have, in microseconds since 1970.
+    /// The time at which the oldest run ended whose report the governor does not have, in microseconds since 1970.
     pub(super) fn oldest_undelivered(&self) -> rusqlite::Result<Option<i64>> {
         self.0
             .prepare_cached("SELECT at FROM records WHERE number = (SELECT min(receipt) FROM open)")?
@@ -258,7 +257,7 @@ impl Reader {
             .optional()
     }
 
-    /// For the questions that people ask.
+    /// The connection, for queries of people.
     pub(super) fn connection(&self) -> &Connection {
         &self.0
     }
@@ -271,7 +270,7 @@ impl Reader {
 
 /// A second writer, for pruning and restoring.
 pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
-    // Says what is wrong with the file, if anything is.
+    // Reports the damage of the file, if there is any.
     Reader::open(path)?;
     let is = path.metadata().map_err(|error| OpenError::of_system(path, error))?;
     files::check_private(path, &is)?;
@@ -282,13 +281,13 @@ pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Has SQLite keep the plan of a statement whatever is bound to it. Otherwise it compiles a statement that uses a
-/// partial index again for each value, which takes longer than the statement.
+/// Makes SQLite retain the plan of a statement for all bound values. Otherwise it recompiles a statement that uses a
+/// partial index for each value, which takes longer than the statement.
 pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-/// Makes the tables of a journal in a file that is empty.
+/// Makes the tables of a journal in an empty file.
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     let create = || {
         let connection = Connection::open_with_flags(path, WRITES)?;
@@ -305,7 +304,7 @@ fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let synchronous = match durability {
-        // A commit returns when it is on the disk, also for a power cut.
+        // A commit returns when it is on the disk, and survives a power cut.
         Durability::PowerLoss => "FULL",
         // A commit returns when the kernel has it.
         Durability::ProcessCrash => "NORMAL",
@@ -332,7 +331,7 @@ pub(super) fn known_format(connection: &Connection, path: &Path) -> Result<(), O
     }
 }
 
-/// A number as SQLite keeps it.
+/// A number in SQLite's integer type.
 pub(super) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Comparing the tables that follow from the records with them: what is open, what waits, the tasks, and the refusals.
+//! The comparison of the records with the tables that follow from them: open and waiting intents, tasks, and refusals.
 
 use super::chain::{Hash, Head};
 use super::finding::{Finding, Stop};
@@ -11,11 +11,11 @@ use super::verify::Verifier;
 use crate::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// The number of refusals that are looked at when only the last records are.
+/// The number of refusals that are checked if only the last records are.
 const LAST_REFUSALS: i64 = 5_000;
 
-/// Compares the rows of `open`, `waiting` and `tasks` with what is open by the records, both ways. When only the last
-/// records were looked at, that is what began among them.
+/// Compares the rows of `open`, `waiting` and `tasks` with the open intents by the records, in both directions. If only
+/// the last records were checked, this covers the intents that began among them.
 pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<(), Stop> {
     let is_of_all = verifier.is_of_all();
     let known = |intent: &[u8; 16]| verifier.live.get(intent).copied();
@@ -27,7 +27,7 @@ pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<()
     verifier.live.iter().try_for_each(|(intent, live)| check_rows_of(connection, intent, live))
 }
 
-/// The rows that an intent has to have.
+/// Checks that the rows required by an intent's state exist.
 fn check_rows_of(connection: &Connection, intent: &[u8; 16], live: &Live) -> Result<(), Stop> {
     let (table, column, record) = match live.state {
         State::Started(claim) | State::Ended { claim, .. } => ("open", "run", claim),
@@ -142,7 +142,7 @@ fn compare_waiting(connection: &Connection) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Looks for tasks without a record.
+/// Searches for tasks without a record.
 fn compare_tasks(connection: &Connection, known: &impl Fn(&[u8; 16]) -> Option<Live>) -> Result<(), Stop> {
     let mut rows = connection.prepare("SELECT number, task FROM tasks")?;
     let mut rows = rows.query([])?;
@@ -156,7 +156,7 @@ fn compare_tasks(connection: &Connection, known: &impl Fn(&[u8; 16]) -> Option<L
     Ok(())
 }
 
-/// Compares the refusals with their own chain, and that with what the records say of it.
+/// Compares the refusals with their own chain, and the chain with its marks in the records.
 pub(super) fn compare_refusals(
     connection: &Connection,
     marked: Option<&record::Refusals>,

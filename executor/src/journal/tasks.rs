@@ -1,7 +1,7 @@
-//! The tasks of the A2A door, as documents that their door understands, so that a task outlives the process.
+//! The tasks of the A2A door, as opaque documents of their door, so that a task outlives the process.
 //!
-//! They are written by the one writer, in the order in which they were said, or with the start and the end of
-//! their runs. Of each owner the latest are kept; a task that is not over is never dropped for a newer one.
+//! The writer writes them in the order of the calls, or with the start and the end of their runs. The latest tasks of
+//! each owner are stored; a task that has not ended is never dropped for a newer one.
 
 use super::batch::Batch;
 use super::chain::Hash;
@@ -19,8 +19,8 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use time::OffsetDateTime;
 
-/// The table. Its rows stand in the order in which they were written, so that those which are written now are on
-/// the last page: of a tree in the order of random ids every write would touch eleven pages.
+/// The table. Its rows are in the order in which they were written, so that current writes are on the last page: in a
+/// tree ordered by random ids, every write would touch eleven pages.
 pub(super) const TABLES: &str = "
 CREATE TABLE tasks(                      -- of the A2A door
     number INTEGER PRIMARY KEY,          -- in the order in which they were first written
@@ -59,47 +59,47 @@ pub(super) fn row_digest(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> 
 pub(super) const ROW: &str = "task, owner, context, created, over, status, bytes, document";
 const ROW_COLUMNS: usize = 8;
 
-/// How many tasks of one owner are kept, and some more until somebody looks: see [`looks`].
+/// The number of stored tasks of one owner, exceeded until the next cleanup: see [`looks`].
 pub const MAX_TASKS: i64 = 1_000;
-/// How many bytes of documents of one owner are kept.
+/// The maximum size of the stored documents of one owner, in bytes.
 pub const MAX_TASK_BYTES: i64 = 256 << 20;
 
-/// A task as it is kept.
+/// A stored task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptTask {
     /// Its id, which is that of its intent.
     pub task: IntentId,
-    /// The agent in whose name it was made.
+    /// The agent on whose behalf it was made.
     pub owner: AgentDid,
     /// Its conversation.
     pub context: String,
-    /// When it was made.
+    /// The time at which it was made.
     pub created: OffsetDateTime,
-    /// When it ended, once it has.
+    /// The time at which it ended, if it has.
     pub over: Option<OffsetDateTime>,
-    /// What a list says of it, as the door wrote it.
+    /// The state that a list shows, as the door wrote it.
     pub status: String,
-    /// All of it, as the door wrote it.
+    /// The whole task, as the door wrote it.
     pub document: String,
 }
 
-/// What becomes of a task that finds no room.
+/// The action on a task for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// It is tried on.
+    /// The write is retried.
     AtOnce,
-    /// It never was: whoever made it is told that there was no room.
+    /// The write fails for good: the caller is told that there was no room.
     NowOrNever,
 }
 
-/// A task as a list has it.
+/// A task in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTask {
     /// Its id.
     pub task: IntentId,
     /// Its conversation.
     pub context: String,
-    /// When it was made.
+    /// The time at which it was made.
     pub created: OffsetDateTime,
     /// [`KeptTask::status`].
     pub status: String,
@@ -113,13 +113,13 @@ impl ListedTask {
     }
 }
 
-/// The place of a task in lists, which are in descending order of it. It never changes, so that a page that begins after
-/// one neither repeats nor leaves out a task, however many are added meanwhile.
+/// The place of a task in lists, which are in descending order of it. It never changes, so that a page that begins
+/// after a key neither repeats nor omits a task, however many are added meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskKey {
     /// The time at which the task was made, in whole microseconds.
     pub created: OffsetDateTime,
-    /// Its id, which orders tasks of one moment.
+    /// Its id, which orders tasks that were made at the same time.
     pub task: IntentId,
 }
 
@@ -132,13 +132,13 @@ pub struct TaskQuery {
     pub context: Option<String>,
     /// The key after which the page begins; at the newest task when it is `None`.
     pub after: Option<TaskKey>,
-    /// The most tasks of the page.
+    /// The maximum number of tasks on the page.
     pub limit: usize,
-    /// The tasks of this owner and conversation that the journal may not have yet. Those that it has count once.
+    /// The tasks of this owner and conversation that may not be in the journal yet. Those that are in it count once.
     pub unkept: Vec<ListedTask>,
 }
 
-/// The text of a task in the row of its run, with every member of [`KeptTask`].
+/// The text of a task in the row of its run, with every field of [`KeptTask`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "KeptTask")]
 struct StoredTask {
@@ -168,11 +168,11 @@ impl KeptTask {
 }
 
 impl Journal {
-    /// Keeps a task as it is now. What is kept is written in the order of these calls, however late their
-    /// answers are waited for. While there is no room, what has to be kept [`Pace::AtOnce`] is tried on.
+    /// Stores the current state of a task. Tasks are written in the order of these calls, however late their answers
+    /// are awaited. While there is no room, a task with [`Pace::AtOnce`] is retried.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: it is not on the disk yet, or never will be; [`JournalError::Broken`].
+    /// [`JournalError::NoRoom`]: the task is not on the disk yet, or never will be; [`JournalError::Broken`].
     pub fn keep_task(
         &self,
         task: KeptTask,
@@ -182,10 +182,10 @@ impl Journal {
         async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
-    /// A task, as `read` understands it. A long one is read on a thread of its own, and understood there.
+    /// Reads a task and converts it with `read`. A long task is read and converted on a thread of its own.
     ///
     /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn task<T: Send + 'static>(
         &self,
         task: IntentId,
@@ -197,18 +197,18 @@ impl Journal {
         if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
     }
 
-    /// A page of tasks, newest first, and how many tasks there are of that owner and conversation.
+    /// A page of tasks, newest first, and the number of tasks of that owner and conversation.
     ///
     /// # Errors
-    /// [`JournalError::Busy`], and [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<ListedTask>, u64), JournalError> {
         self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
-    /// The tasks that are not over, by their ids and owners alone: one of them may be long.
+    /// The ids and owners of the tasks that have not ended; the documents are left out because they may be long.
     ///
     /// # Errors
-    /// [`JournalError::Broken`] when the journal cannot be read.
+    /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
         self.read_long(IfFull::Wait, Reader::open_tasks).await
     }
@@ -241,15 +241,15 @@ impl Batch<'_> {
                 |row| row_digest(row, 0),
             )?;
         self.about_task(Kind::Task, *task, &hash)?;
-        // A task ends once, and only then can there be too many of those that are over.
+        // A task ends once, and only an end can make too many ended tasks.
         if over.is_some() && looks(*task) {
             self.keep_the_latest(owner.as_str())?;
         }
         Ok(())
     }
 
-    /// Drops what is over and of which there is too much. Counting reads an index; adding up who has to go sorts
-    /// all of an owner's, which few ends need.
+    /// Drops the ended tasks of an owner that exceed a limit. The count reads an index; the sum of sizes sorts all
+    /// tasks of an owner, which few ends require.
     fn keep_the_latest(&mut self, owner: &str) -> Result<(), WriteError> {
         let (kept, bytes) = self
             .connection()
@@ -284,8 +284,8 @@ impl Batch<'_> {
     }
 }
 
-/// Whether the end of this task looks for what has to go: one in sixteen does, because it reads all of its owner's.
-/// Ids are random, so that no owner's tasks are passed over.
+/// `true` if the end of this task looks for tasks to drop: one in sixteen does, because it reads all tasks of its
+/// owner. Ids are random, so that no owner's tasks are passed over.
 fn looks(task: IntentId) -> bool {
     task.as_bytes().last().is_some_and(|last| last % 16 == 0)
 }
@@ -300,7 +300,7 @@ impl Reader {
             .optional()
     }
 
-    /// The bytes of a task's document.
+    /// The size of a task's document, in bytes.
     fn task_bytes(&self, task: IntentId) -> rusqlite::Result<Option<u64>> {
         self.connection()
             .prepare_cached("SELECT bytes FROM tasks WHERE task = ?1")?
@@ -308,10 +308,10 @@ impl Reader {
             .optional()
     }
 
-    /// The cost is that of the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
+    /// The cost depends on the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
     fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
         let TaskQuery { owner, context, after, limit, mut unkept } = query;
-        // All questions are about the same moment.
+        // All queries read the same snapshot.
         let _moment = self.connection().unchecked_transaction()?;
         for task in std::mem::take(&mut unkept) {
             if self.task_bytes(task.task)?.is_none() {
@@ -364,7 +364,7 @@ impl Reader {
             .query_row(params![owner, context], |row| row.get(0).map(number))
     }
 
-    /// Everybody who has tasks: one look into the index for each, and not one for each task.
+    /// All owners of tasks: one index look-up for each owner instead of one for each task.
     fn owners(&self) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection().prepare_cached(
             "WITH RECURSIVE owners(owner) AS (
@@ -390,7 +390,7 @@ fn keep_newest(page: &mut Vec<ListedTask>, limit: usize) {
     page.truncate(limit);
 }
 
-/// The owner of a task, which is the second column of each question.
+/// The owner of a task, which is the second column of each query.
 fn owner(text: String) -> rusqlite::Result<AgentDid> {
     AgentDid::parse(&text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))

@@ -1,8 +1,8 @@
-//! Comparing a journal with its own chain: every record with its hash and the one before it, the records of each intent
-//! with each other, and every other table with the records that it follows from.
+//! Comparison of a journal with its own chain: every record with its hash and the one before it, the records of each
+//! intent with each other, and every other table with the records that it follows from.
 //!
-//! A [`Verifier`] goes through the records in order, in as many pieces as its caller likes, and holds in memory what
-//! is open at that point: what runs, waits or is not delivered, and the tasks that are kept.
+//! A [`Verifier`] reads the records in order, in pieces, and holds in memory the entries that are open at that point:
+//! intents that run, wait or are not delivered, and stored tasks.
 
 use super::chain::{Hash, Head, NOTHING};
 use super::files::{self, Marked};
@@ -26,7 +26,7 @@ pub(super) const PIECE: usize = 10_000;
 /// The check of one journal.
 pub(super) struct Verifier {
     extent: Extent,
-    /// The number before the first record that is looked at.
+    /// The number before the first record that is checked.
     begin: i64,
     pub(super) tip: Tip,
     /// The end of the chain of a journal of format 2.
@@ -34,7 +34,7 @@ pub(super) struct Verifier {
     pub(super) live: HashMap<[u8; 16], Live>,
     /// The receipts that are not delivered, by their records.
     undelivered: HashMap<i64, [u8; 16]>,
-    /// Receipts whose claim was pruned, and what it said has to be carried over.
+    /// Receipts whose claim was pruned: a carried-over record has to have the content of the claim.
     orphans: HashMap<[u8; 16], i64>,
     pruned: Option<record::Pruned>,
     refusals: Option<record::Refusals>,
@@ -43,13 +43,13 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier from the first record on.
+    /// A verifier of all records.
     pub(super) fn of_all(connection: &Connection, checkpoint: Option<Head>) -> rusqlite::Result<Self> {
         let extent = Extent::of(connection, "records")?;
         Ok(Self::from(extent, Tip::before_the_first(&extent), checkpoint))
     }
 
-    /// A verifier of the last so many records.
+    /// A verifier of the last `most` records.
     pub(super) fn of_the_last(connection: &Connection, most: i64) -> Result<Self, Stop> {
         let extent = Extent::of(connection, "records")?;
         let begin = extent.last.saturating_sub(most);
@@ -76,17 +76,17 @@ impl Verifier {
         }
     }
 
-    /// `true` when every record is looked at.
+    /// `true` if every record is checked.
     pub(super) fn is_of_all(&self) -> bool {
         self.begin == self.extent.first
     }
 
-    /// `true` while the records that are looked at are still there.
+    /// `true` while no record has been pruned since the start of the check.
     pub(super) fn goes_on(&self, connection: &Connection) -> rusqlite::Result<bool> {
         Ok(Extent::of(connection, "records")?.first == self.extent.first)
     }
 
-    /// Looks at so many more records, and says whether there are more.
+    /// Checks up to `most` more records. Returns `true` if there may be more.
     pub(super) fn piece(&mut self, connection: &Connection, most: usize) -> Result<bool, Stop> {
         self.extent.last = Extent::of(connection, "records")?.last;
         let mut statement = connection.prepare_cached(&format!(
@@ -103,7 +103,7 @@ impl Verifier {
         }
     }
 
-    /// Adds the place to an error of reading the file.
+    /// Adds the position to a read error of the file.
     fn at(&self, stop: Stop) -> Stop {
         match stop {
             Stop::Found(Finding::Unreadable { reason, .. }) => {
@@ -150,7 +150,7 @@ impl Verifier {
         Some(())
     }
 
-    /// A record about an intent.
+    /// Checks a record about an intent.
     fn intent(&mut self, connection: &Connection, record: &Record<'_>, intent: [u8; 16]) -> Result<(), Stop> {
         let first = self.extent.first;
         let wrong =
@@ -182,7 +182,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// A record about the journal itself.
+    /// Checks a record about the journal itself.
     fn other(&mut self, record: &Record<'_>) -> Result<(), Stop> {
         let wrong = |what| Finding::Order { record: record.number, intent: None, what };
         match record.kind {
@@ -227,7 +227,7 @@ impl Verifier {
         Some(())
     }
 
-    /// Compares everything else with the records, once all of them were looked at, and says what was found.
+    /// Compares everything else with the records, after all of them were checked, and returns the finding.
     pub(super) fn finish(&self, connection: &Connection) -> Result<Finding, Stop> {
         let extent = Extent::of(connection, "records").map_err(|_gone| {
             Stop::Found(Finding::Row { table: "chains", record: self.tip.number, what: "is missing" })
@@ -263,7 +263,7 @@ impl Verifier {
         let said = match &self.pruned {
             Some(pruned) => pruned,
             None if self.is_of_all() => &none,
-            // The record that says so is not among the last.
+            // The record of the pruning is not among the last ones.
             None => return Ok(()),
         };
         if *said == is {
@@ -297,7 +297,7 @@ fn step_of(record: &Record<'_>) -> Result<Step, Stop> {
     Ok(Step { number, kind, about, task })
 }
 
-/// The records of an intent before this one, as the indexes have them; `None` when this one is not among them.
+/// The records of an intent before this one, according to the indexes; `None` if this one is not in them.
 fn check_indexes(
     connection: &Connection,
     record: &Record<'_>,
@@ -330,8 +330,8 @@ fn check_indexes(
     Ok(Some(numbers))
 }
 
-/// The state of an intent after its earlier records, which were looked at before or are not among the last; `None` when
-/// they do not go with each other.
+/// The state of an intent after its earlier records, which were checked before or are not among the last; `None` if
+/// they contradict each other.
 fn folded(
     connection: &Connection,
     record: &Record<'_>,
@@ -348,7 +348,7 @@ fn folded(
             Ok(Step { number: *number, kind, about: row.get(1)?, task })
         })?;
         live = before.after(&step, first);
-        // Its receipt is not in the index of the intent.
+        // The index of the intent does not contain its receipt.
         if step.kind == Kind::Claim
             && let Some(receipt) = receipt_of(connection, *number)?.filter(|receipt| *receipt < record.number)
         {
@@ -378,7 +378,7 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), Stop> {
     }
 }
 
-/// Checks that the records go as far as the marker beside the journal says.
+/// Checks that the records reach the one of the marker beside the journal.
 pub(super) fn check_marker(connection: &Connection, marked: Option<&Marked>) -> Result<(), Stop> {
     let Some(Marked { number, hash, .. }) = marked else { return Ok(()) };
     let extent = Extent::of(connection, "records")?;
@@ -393,18 +393,18 @@ pub(super) fn check_marker(connection: &Connection, marked: Option<&Marked>) -> 
     if is == Some(*hash) { Ok(()) } else { Err(Finding::Changed { record: *number, intent: None }.into()) }
 }
 
-/// Checks a whole journal as of one moment, so that a server that writes meanwhile does not matter. `progress` hears
-/// how many records were checked, now and then.
+/// Checks a whole journal on one snapshot, so that a server may write meanwhile. `progress` receives the number of
+/// checked records from time to time.
 ///
 /// # Errors
-/// SQLite's errors that say nothing about the journal.
+/// SQLite's errors that are not caused by the content of the journal.
 pub(super) fn verify(
     connection: &Connection,
     path: &Path,
     checkpoint: Option<Head>,
     mut progress: impl FnMut(u64),
 ) -> rusqlite::Result<Finding> {
-    // Read first: the server may go on.
+    // Read first: the server may write meanwhile.
     let marked = files::marked(path);
     let _moment = connection.unchecked_transaction()?;
     let check = || -> Result<Finding, Stop> {
@@ -424,7 +424,7 @@ pub(super) fn verify(
     }
 }
 
-/// Asks SQLite whether its own pages are right.
+/// Runs SQLite's check of its own pages.
 pub(super) fn check_structure(connection: &Connection, after: i64) -> Result<(), Stop> {
     let said = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0))?;
     if said == "ok" { Ok(()) } else { Err(Finding::Unreadable { after, reason: said }.into()) }

@@ -1,5 +1,4 @@
-//! The one writer: a thread that puts everything that waits into one transaction, so that many runs
-//! share one fsync.
+//! The only writer: a thread that puts all queued entries into one transaction, so that many runs share one fsync.
 
 use super::batch::{Batch, Began, Finish, Hold, Revocation, Start, Stop, Waits};
 use super::chain::Head;
@@ -17,27 +16,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// The most entries of one transaction.
+/// The maximum number of entries in one transaction.
 const MAX_BATCH: usize = 512;
-/// How long to wait before what found no room is tried again.
+/// The pause before entries for which there was no room are retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long something that nobody waits for may wait for the next one.
+/// The maximum wait of an entry without a waiting caller for the next entry.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
-/// The interval between checks of the files when nothing is written.
+/// The interval between checks of the files while nothing is written.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// The interval between log lines that say that there is no room.
+/// The minimum interval between log lines about a lack of room.
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Where an answer is waited for. Dropped without one, the journal is broken.
+/// The sender of an answer. Dropped without an answer, it means that the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
 /// The reply to an entry that may find no room, with the system's error.
 pub(super) type RoomReply<T> = Reply<Result<T, NoRoomError>>;
 
-/// Something to write. An answer means that it is on the disk.
+/// An entry to write. Its answer means that it is on the disk.
 pub(super) enum Entry {
-    /// A run may begin; or the reason why that cannot be written.
+    /// A run may begin; or the reason for which the start cannot be written.
     Start(Box<Start>, RoomReply<Began>),
-    /// A run is over. It is tried until there is room.
+    /// A run has finished. Retried until there is room.
     Finish(Box<Finish>, Reply<()>),
     /// A claimed intent was refused before its guest began.
     Release(Run, IntentId, Reply<()>),
@@ -47,24 +46,24 @@ pub(super) enum Entry {
     Delivered(Run, i64),
     /// An intent waits for a person.
     Hold(Box<Hold>, RoomReply<Waits>),
-    /// Intents wait no longer. While there is no room it is retried, though its caller has been answered; an approval
-    /// is not.
+    /// Intents no longer wait. Retried while there is no room, although its caller has been answered; an approval is
+    /// not.
     Resolve(Vec<Resolved>, Option<RoomReply<usize>>),
-    /// Somebody stopped runs. Retried while there is no room.
+    /// A caller stopped runs. Retried while there is no room.
     Stop(Vec<Stop>, Option<RoomReply<()>>),
     /// The governor revoked something. Retried while there is no room.
     Revoke(Box<Revocation>, Option<RoomReply<()>>),
-    /// A task of the A2A door is like this now. Its pace says whether it is tried on while there is no room,
-    /// though nobody waits any more.
+    /// The current state of a task of the A2A door. The pace determines if it is retried while there is no room,
+    /// although no caller waits any more.
     Task(Box<KeptTask>, Pace, Option<RoomReply<()>>),
-    /// Something was not run.
+    /// A call was not run.
     Refuse(Box<Refusal>),
-    /// Nothing: everything before it is on the disk.
+    /// No content: every entry before it is on the disk.
     Flush(Reply<()>),
 }
 
 impl Entry {
-    /// Whether it has to be on the disk as soon as it can be.
+    /// `true` if the entry has to be on the disk as soon as possible.
     fn is_urgent(&self) -> bool {
         match self {
             Self::Start(..)
@@ -81,7 +80,7 @@ impl Entry {
     }
 }
 
-/// What an entry came to.
+/// The result of an entry.
 enum Written {
     Began(Began),
     Numbered(i64),
@@ -93,9 +92,9 @@ enum Written {
 /// The next work of the writer.
 enum Next {
     Write(Vec<Entry>),
-    /// Nothing, for a while.
+    /// Checks the files, or the room on the disk.
     Look,
-    /// Every sender is gone.
+    /// All senders are gone.
     End,
 }
 
@@ -107,18 +106,18 @@ pub(super) struct Writer {
     pub(super) metrics: JournalMetrics,
 }
 
-/// The room on the disk, and what the log has of it.
+/// The room on the disk, and its state in the log.
 #[derive(Default)]
 struct Room {
     is_full: bool,
-    /// The log has to say when there is room again.
+    /// `true` if the log has reported the lack of room, and has yet to report its end.
     is_told: bool,
     told_at: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes until nobody has anything to say any more; first what is `left`, which found no room before. `finished`
-    /// hears of every receipt that is on the disk, in order.
+    /// Writes until all senders are gone, beginning with the entries in `left`, for which there was no room before.
+    /// `finished` receives every receipt that is on the disk, in order.
     pub(super) fn run(
         mut self,
         entries: &Receiver<Entry>,
@@ -154,7 +153,8 @@ impl Writer {
         }
     }
 
-    /// Writes all of a batch and answers; or nothing, and leaves what has to be tried on.
+    /// Writes all of a batch and answers it; or writes nothing, and leaves the entries that have to be retried in
+    /// `left`.
     fn write(
         &mut self,
         batch: Vec<Entry>,
@@ -214,7 +214,7 @@ impl Writer {
     }
 }
 
-/// Says that the journal is broken when its writer ends without having said so, by a panic.
+/// Marks the journal as broken if its writer ends without doing so, by a panic.
 struct Ends(Arc<watch::Sender<Condition>>);
 
 impl Drop for Ends {
@@ -229,7 +229,7 @@ impl Drop for Ends {
     }
 }
 
-/// Waits for something to write.
+/// Waits for entries to write.
 fn gather(entries: &Receiver<Entry>) -> Next {
     let mut batch = Vec::new();
     let mut patience = WATCH_INTERVAL;
@@ -243,12 +243,12 @@ fn gather(entries: &Receiver<Entry>) -> Next {
         if patience == BATCH_DELAY || batch.iter().any(Entry::is_urgent) {
             return Next::Write(batch);
         }
-        // An fsync for it alone would keep the next run waiting, which brings one anyway.
+        // An fsync for this entry alone would delay the next run, which brings one anyway.
         patience = BATCH_DELAY;
     }
 }
 
-/// Waits until what is `left` is tried again, and refuses at once what would need more room.
+/// Waits until the entries in `left` are retried, and refuses entries that would need more room at once.
 fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
     let mut batch = left;
     let again_at = SystemClock.monotonic() + RETRY_DELAY;
@@ -262,7 +262,7 @@ fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
     }
 }
 
-/// Answers as if an entry were written, and keeps nothing. Every `number` is given once.
+/// Answers as if an entry were written, and stores nothing. Each `number` is used once.
 pub(super) fn forget(entry: Entry, number: i64, finished: &impl Fn(i64, &Finish)) {
     let written = match &entry {
         Entry::Start(..) => Written::Began(Began::New(Run(number))),
@@ -302,7 +302,7 @@ fn put(transaction: &mut Batch<'_>, entry: &Entry) -> Result<Written, WriteError
     }
 }
 
-/// Tells whoever waits. One who waits no longer is told nothing.
+/// Answers the caller that waits, if there is one.
 fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
     match (entry, written) {
         (Entry::Start(_, reply), Written::Began(began)) => {
@@ -349,19 +349,19 @@ fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
     }
 }
 
-/// Answers a caller who waits that there is no room.
+/// Answers a waiting caller that there is no room.
 fn refuse<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
     let _nobody_waits = reply.map(|reply| reply.send(Err(reason.clone())));
 }
 
-/// Refuses what has not begun; what has is given back, to be written later.
+/// Refuses an entry that has not begun; returns one that has, to be written later.
 fn begun(entry: Entry, reason: &NoRoomError) -> Option<Entry> {
     match entry {
         Entry::Start(_, reply) => refuse(Some(reply), reason),
         Entry::Hold(_, reply) => refuse(Some(reply), reason),
         Entry::Resolve(resolved, reply) => {
             refuse(reply, reason);
-            // An intent that was approved would run later than its approver was told.
+            // A retried approval would run the intent after its approver was told that there was no room.
             let is_approval = resolved.iter().any(|resolved| resolved.how == Resolution::Approved);
             return (!is_approval).then_some(Entry::Resolve(resolved, None));
         }

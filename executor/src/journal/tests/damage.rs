@@ -1,4 +1,4 @@
-//! Whatever is done to a journal's file is found, and what is found is named.
+//! Every modification of a journal's file is found and named.
 
 use super::*;
 use crate::journal::tests::decisions::{hold, resolve};
@@ -38,13 +38,13 @@ async fn one_of_each(path: &Path) -> Head {
     head
 }
 
-/// Puts the log into the journal, so that it is one file.
+/// Puts the log into the journal, so that it is a single file.
 fn checkpoint(path: &Path) {
     let connection = Connection::open(path).unwrap();
     connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
 }
 
-/// Copies a journal, with its marker, and does something to the copy.
+/// Copies a journal, with its marker, and runs `sql` on the copy.
 fn damaged(whole: &Path, sql: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["journal.db", "journal.db.lock"] {
@@ -56,7 +56,7 @@ fn damaged(whole: &Path, sql: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Checks that both `journal verify` and a start find it.
+/// Checks that both `journal verify` and a start find the damage.
 fn assert_found(whole: &Path, sql: &str, what: &str) {
     let folder = damaged(whole, sql);
     let path = folder.path().join("journal.db");
@@ -144,7 +144,7 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
             assert_found(&whole, &sql, "");
         }
     }
-    // An end that was made anew is found by the marker, and by a checkpoint that was kept.
+    // A forged end is found by the marker, and by a stored checkpoint.
     let forged = format!(
         "DELETE FROM records WHERE number > 6; DELETE FROM open WHERE run > 6; DELETE FROM waiting; DELETE FROM tasks;
          DELETE FROM refusals; UPDATE chains SET last = 0, last_hash = zeroblob(32) WHERE name = 'refusals';
@@ -164,7 +164,7 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
     assert_eq!(verified(&path, Some(head)), Finding::Differs { number: 7 });
 }
 
-/// A receipt, a claim or a decision of another intent, or a second one, put in with the right hash.
+/// A receipt, a claim or a decision of another intent, or a second one, appended with the right hash.
 #[tokio::test]
 async fn records_with_right_hashes_that_do_not_go_together_are_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -204,13 +204,13 @@ async fn records_with_right_hashes_that_do_not_go_together_are_found() {
         let found = append(kind, about, intent);
         assert!(matches!(found, Finding::Order { .. } | Finding::Row { .. }), "{what}: {found}");
     }
-    // The unique index of receipts lets no second one in.
+    // The unique index of receipts rejects a second one.
     let second = "INSERT INTO records SELECT max(number) + 1, kind, at, intent, agent, tool, status, about, proof, receipt,
                   latest, root, body, hash FROM records WHERE kind = 'receipt'";
     assert!(Connection::open(&whole).unwrap().execute_batch(second).is_err());
 }
 
-/// The start looks at the end alone, and a thread of its own at the rest.
+/// The start checks the end only, and a thread of its own checks the rest.
 #[tokio::test]
 async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -262,7 +262,7 @@ async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
 }
 
-/// The content that a reader sees of a journal; `None` when it can read none.
+/// The readable content of a journal; `None` if it cannot be read.
 fn content(path: &Path) -> Option<Vec<String>> {
     let connection = Connection::open(path).ok()?;
     let mut all = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The text that a person is shown of a call.
+/// The text of a call that a person is shown.
 pub(super) fn shown(call: &Call) -> String {
     format!("shown: {}", call.intent)
 }
@@ -51,7 +51,7 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
         resolve(&journal, call, how).await;
     }
     assert!(matches!(start(&journal, &starts, None).await, Beginning::New));
-    // An intent that has started meanwhile waits for nobody.
+    // An intent that has started meanwhile does not wait.
     assert_eq!(journal.hold(&starts, shown(&starts), LATER).await.unwrap(), Waits::Started);
     drop(journal);
     let journal = opened(&path).0;
@@ -80,7 +80,7 @@ async fn a_denied_intent_stays_denied_and_an_approved_one_is_not_denied_any_more
             assert_eq!(journal.resolve(vec![resolved(&denied, how)]).await.unwrap(), 0, "{round} {how:?}");
             assert_eq!(journal.resolve(vec![resolved(&approved, how)]).await.unwrap(), 0, "{round} {how:?}");
         }
-        // A proof that comes for it changes nothing.
+        // A proof that arrives for it changes nothing.
         let began = start(&journal, &denied, None).await;
         assert!(matches!(began, Beginning::Known(Known::Denied(_))), "{round}: {began:?}");
         let other = Call { tool: ToolName::parse("other").unwrap(), ..denied.clone() };

@@ -1,4 +1,4 @@
-//! Journals of every format that there was. The files were written by the versions that had it.
+//! Journals of every format so far. The files were written by the versions with that format.
 
 use super::*;
 use std::os::unix::fs::PermissionsExt as _;
@@ -75,7 +75,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
     drop(journal);
     drop(opened(&path));
     assert!(super::holds(&path));
-    // Pruned into the receipts that were converted, their own chain is still checked.
+    // After pruning into the converted receipts, their own chain is still checked.
     let journal = opened(&path).0;
     for _ in 0..5 {
         let (due, _) = journal.next_report().await.unwrap();
@@ -127,7 +127,7 @@ fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
     }
 }
 
-/// Format 2 had no tasks in its first days, and then had them in the order of their ids.
+/// The first version of format 2 had no tasks, and a later one had them in the order of their ids.
 #[tokio::test]
 async fn the_first_journals_of_format_2_are_converted_as_well() {
     let by_id = "

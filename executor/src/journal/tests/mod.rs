@@ -1,4 +1,4 @@
-//! The journal as the rest of the executor uses it, and whatever can be done to its file.
+//! The journal through its interface, and every kind of damage to its file.
 
 mod damage;
 mod decisions;
@@ -84,7 +84,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
 }
 
 fn opened(path: &Path) -> (Journal, Recovered) {
-    // The writer of the one before ends a moment after it was dropped.
+    // The writer of the previous journal ends shortly after the drop.
     for _ in 0..500 {
         match Journal::open(path, 100, Opening::default(), NOW) {
             Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
@@ -94,8 +94,8 @@ fn opened(path: &Path) -> (Journal, Recovered) {
     panic!("the journal stays in use");
 }
 
-/// Waits until the writer of a journal that was dropped has let the file go, without opening the journal, which would
-/// end what runs.
+/// Waits until the writer of a dropped journal has released the file, without opening the journal, which would end the
+/// open runs.
 fn wait_for_the_writer(path: &Path) {
     for _ in 0..500 {
         let file = std::fs::File::open(path).unwrap();
@@ -141,7 +141,7 @@ async fn an_intent_is_claimed_once_and_started_once() {
     let found = journal.find(&this, None).await.unwrap();
     let Some(Known::Same(Followed::Over(Stage::Finished(found)), None)) = found else { panic!("{found:?}") };
     assert_eq!(found, receipt);
-    // A reader that looked before the other had finished gets no further than the disk.
+    // A start after a look-up that preceded the other run's end is stopped by the records on the disk.
     let began = start(&journal, &this, None).await;
     assert!(
         matches!(began, Beginning::Known(Known::Same(Followed::Over(Stage::Finished(_)), _))),

@@ -1,4 +1,4 @@
-//! The place of a journal, its readers, and its staying the one that was opened.
+//! The place of a journal, its readers, and the identity of its file.
 
 use super::*;
 use crate::journal::{CopyError, back_up, init, restore};
@@ -13,7 +13,7 @@ fn new(path: &Path) -> Result<(Journal, Recovered), OpenError> {
     Journal::open(path, 100, opening, NOW)
 }
 
-/// Closes a journal, and waits until its writer has let the file go.
+/// Closes a journal, and waits until its writer has released the file.
 fn close(journal: Journal, path: &Path) {
     drop(journal);
     wait_for_the_writer(path);
@@ -95,7 +95,7 @@ async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
         std::fs::write(&path, &whole).unwrap();
         set_mode(&path, 0o600);
     }
-    // A log alone says so as well.
+    // A log alone is a sign of a journal as well.
     std::fs::remove_file(&path).unwrap();
     std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
     let log = path.with_file_name("journal.db-wal");
@@ -193,7 +193,7 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
                 let began = journal.started(intended, NOW).await;
                 assert!(matches!(began, Err(JournalError::Broken(_))), "{how}: {began:?}");
             }
-            // Once a second it is looked at without anybody asking.
+            // The files are checked once a second, without any call.
             let broken = tokio::time::timeout(std::time::Duration::from_secs(20), journal.broken()).await;
             let broken = broken.unwrap_or_else(|_| panic!("{how}, {writes}: nothing was noticed"));
             assert!(broken.to_string().contains(says), "{how}, {writes}: {broken}");
@@ -202,7 +202,7 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
     }
 }
 
-/// An older copy, or one without its log, in the place of a journal that went further.
+/// An older copy, or one without its log, in the place of a journal that has more records.
 #[tokio::test]
 async fn a_journal_that_ends_before_its_marker_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ async fn a_journal_that_ends_before_its_marker_is_refused() {
     let refused = open(&path).map(drop).unwrap_err();
     assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");
     assert!(matches!(verified(&path, None), Finding::Cut { .. }));
-    // After a power cut that may have been so where the operator lets it; and this was none.
+    // With the operator's permission, a power cut may cause this; there was none here.
     let opening = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
     assert!(matches!(Journal::open(&path, 100, opening, NOW), Err(OpenError::Behind { .. })));
     let marker = path.with_file_name("journal.db.lock");
@@ -238,7 +238,7 @@ async fn a_backup_is_checked_private_and_can_be_put_back() {
     let journal = open(&path).unwrap().0;
     let (first, second) = (another(), another());
     run(&journal, &first).await;
-    // While it is written.
+    // The journal is in use meanwhile.
     let copied = back_up(&path, &backup).unwrap();
     assert!(matches!(copied.finding, Finding::Holds { receipts: 1, .. }), "{}", copied.finding);
     assert_eq!((mode(&backup), copied.bytes), (0o600, backup.metadata().unwrap().len()));
@@ -258,14 +258,14 @@ async fn a_backup_is_checked_private_and_can_be_put_back() {
             && journal.find(&second, None).await.unwrap().is_none()
     );
     close(journal, &path);
-    // A backup that does not hold changes nothing.
+    // A damaged backup changes nothing.
     Connection::open(&backup)
         .unwrap()
         .execute_batch("UPDATE records SET at = at + 1 WHERE number = 2")
         .unwrap();
     assert!(matches!(restore(&backup, &path, true), Err(CopyError::Damaged { .. })));
     assert!(holds(&path));
-    // Nor is one made of a journal that does not.
+    // No backup is made of a damaged journal.
     let bad = folder.path().join("bad.db");
     Connection::open(&path)
         .unwrap()

@@ -1,4 +1,4 @@
-//! Taking old records out, with a server that writes meanwhile.
+//! Removal of old records, while a server writes.
 
 use super::*;
 use crate::journal::tests::decisions::{denied_by_anna, hold, resolve, shown};
@@ -28,7 +28,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     assert!(holds(&path));
     let found = journal.find(&calls[0], None).await.unwrap();
     assert!(matches!(found, Some(Known::Same(Followed::Over(Stage::Forgotten), _))), "{found:?}");
-    // A later verdict for it keeps it known for longer.
+    // A later verdict extends the time for which the intent is known.
     journal.find(&calls[1], Some(FAR)).await.unwrap();
     journal.flush().await.unwrap();
     run(&journal, &another()).await;
@@ -59,7 +59,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
     assert_eq!(opened(&path).0.head().number, 12);
 }
 
-/// An intent that waits, was decided, or belongs to a receipt that stays is promised on.
+/// The promises about an intent that waits, was decided, or belongs to a receipt that stays are preserved.
 #[tokio::test]
 async fn what_is_promised_by_pruned_records_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -103,13 +103,13 @@ async fn what_is_promised_by_pruned_records_is_written_again() {
     let held = journal.held();
     assert_eq!(held.iter().map(|held| &*held.text).collect::<Vec<_>>(), [shown(&waits), shown(&approved)]);
     assert_eq!(held[1].approval.as_ref().unwrap().by, "anna");
-    // An intent that was carried over is decided on like any other.
+    // A carried-over intent is decided like any other.
     resolve(&journal, &waits, Resolution::Denied).await;
     assert!(matches!(start(&journal, &approved, None).await, Beginning::New));
     assert!(holds(&path), "{}", verified(&path, None));
 }
 
-/// Under load there is no moment at which nothing runs.
+/// Under load there is no moment without a run.
 #[tokio::test]
 async fn pruning_goes_on_beside_a_writer() {
     let folder = tempfile::tempdir().unwrap();

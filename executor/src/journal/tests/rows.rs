@@ -1,7 +1,7 @@
-//! The texts in the rows of a journal, as the versions until now wrote them: `tests/journals/rows.txt`.
+//! The texts in the rows of a journal, as all versions so far wrote them: `tests/journals/rows.txt`.
 //!
-//! Each line is a name, a blank and the text. A text that is read is the value of its name, and a value that is written is
-//! the text, byte for byte: journals of other versions open, and the hashes of their records hold.
+//! Each line is a name, a blank and the text. A text is read as the value of its name, and the value is written as the
+//! text, byte for byte: journals of other versions open, and the hashes of their records hold.
 
 use super::*;
 use crate::journal::record::{Decided, Held, digest};
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 use std::time::Duration as StdDuration;
 use strum::VariantArray as _;
 
-/// The lines of the file that nothing was compared with yet.
+/// The lines of the file that have not been compared yet.
 struct Golden(BTreeMap<String, String>);
 
 impl Golden {
@@ -24,7 +24,7 @@ impl Golden {
         let path = format!("{}/../tests/journals/rows.txt", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).unwrap();
         let rows = text.lines().map(|line| line.split_once(' ').unwrap());
-        // Those of the calls that wait are compared where their authority is, in `govern`.
+        // The texts of waiting calls are compared beside their authority, in `govern`.
         let rows = rows.filter(|(name, _)| !name.starts_with("waiting/"));
         Self(rows.map(|(name, text)| (name.to_owned(), text.to_owned())).collect())
     }

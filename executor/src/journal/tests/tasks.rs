@@ -16,7 +16,7 @@ pub(super) fn task(owner: &str, created: OffsetDateTime, over: bool, document: &
     }
 }
 
-/// With an id whose end looks for what has to go.
+/// Gives a task an id for which `looks` is true: its end looks for tasks to drop.
 fn looking(task: KeptTask) -> KeptTask {
     let mut id = *task.task.as_bytes();
     id[15] &= 0xf0;
@@ -40,7 +40,7 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
     let first = task("did:a:b", NOW, false, "1");
     let other = KeptTask { context: "d".to_owned(), ..task("did:a:b", LATER, false, "2") };
     let theirs = task("did:x:y", NOW, true, "3");
-    // Said one after the other, and waited for the other way round.
+    // Written in one order, and awaited in the reverse order.
     let kept = [&first, &other, &theirs].map(|task| journal.keep_task(task.clone(), Pace::AtOnce));
     let ended = KeptTask { over: Some(LATER), document: "ended".to_owned(), ..first.clone() };
     journal.keep_task(ended.clone(), Pace::AtOnce).await.unwrap();
@@ -62,7 +62,7 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
     assert_eq!(of(TaskQuery { context, ..mine.clone() }).await, (vec![in_list(&other)], 1));
     assert_eq!(of(TaskQuery { owner: None, ..mine }).await.1, 3);
     drop(journal);
-    // A task that ended before goes, and one that is open stays.
+    // A task that ended before is removed, and an open one stays.
     assert_eq!(prune(&path, NOW + Duration::SECOND, NOW).unwrap().tasks, 1);
     assert_eq!(prune(&path, LATER + Duration::DAY, NOW).unwrap().tasks, 1);
     assert_eq!(opened(&path).0.open_tasks().await.unwrap(), open);
@@ -93,7 +93,7 @@ async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
     assert_eq!(left, u64::try_from(MAX_TASKS).unwrap() + 1);
     assert!(look_up(&journal, open.task).await.is_some() && look_up(&journal, theirs.task).await.is_some());
     assert_eq!(look_up(&journal, all[2].task).await, None, "the oldest");
-    // And as many as there is room for.
+    // The size of the documents is limited as well.
     let large = "x".repeat(usize::try_from(MAX_TASK_BYTES).unwrap() / 2 + 1);
     for n in 0..2 {
         let task = looking(task("did:x:y", NOW + Duration::seconds(n), true, &large));
@@ -130,13 +130,13 @@ async fn a_task_that_was_written_by_itself_is_newer_than_its_will() {
     assert_eq!(documents, ["newer", "will"]);
 }
 
-/// As `tasks_of` and the merge of owners have it: each task once, in one order, whatever is added between two pages.
+/// Pages of `tasks_of` and of the merge of owners: each task once, in one order, whatever is added between two pages.
 #[tokio::test]
 async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added() {
     let folder = tempfile::tempdir().unwrap();
     let journal = opened(&folder.path().join("journal.db")).0;
     let owners = ["did:a:b", "did:a:c", "did:x:y"];
-    // Seven tasks of each moment, so that pages end between tasks that were made at once.
+    // Seven tasks of each moment, so that pages end between tasks that were made at the same time.
     let of_moment =
         |n: i64| task(owners[usize::try_from(n % 3).unwrap()], NOW + Duration::seconds(n / 7), true, "");
     let mut all = Vec::new();
@@ -173,7 +173,7 @@ async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added()
     }
 }
 
-/// A list is answered on a thread of its own, so that a look-up waits for none; and one list too many is refused.
+/// A list is answered on a thread of its own, so that a look-up does not wait for it; a list too many is refused.
 #[tokio::test]
 async fn a_look_up_waits_for_no_list_and_a_full_queue_refuses() {
     let folder = tempfile::tempdir().unwrap();
@@ -182,7 +182,7 @@ async fn a_look_up_waits_for_no_list_and_a_full_queue_refuses() {
     journal.keep_task(one.clone(), Pace::AtOnce).await.unwrap();
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
-    // A list that holds up what opens the gate ends by itself, and the test fails.
+    // A list that blocks the opening of the gate ends by itself, and the test fails.
     let end = SystemClock.monotonic() + std::time::Duration::from_secs(20);
     let list = || {
         let (journal, gate) = (Arc::clone(&journal), Arc::clone(&gate));
@@ -194,7 +194,7 @@ async fn a_look_up_waits_for_no_list_and_a_full_queue_refuses() {
         async move { journal.read_long(IfFull::Refuse, wait).await }
     };
     let mut lists = tokio::task::JoinSet::new();
-    // As many as the threads and the queue hold, and more.
+    // More than the threads and the queue hold.
     for _ in 0..readers::MAX_QUEUED + 9 {
         lists.spawn(list());
     }
