@@ -1,4 +1,4 @@
-//! One request to run one tool, whichever door it came through.
+//! A request to run one tool, independent of the door that it came through.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
@@ -37,16 +37,16 @@ impl fmt::Display for Door {
     }
 }
 
-/// Which of those who wait goes first.
+/// The order in which waiting calls get a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Priority {
     /// After all others.
     Low,
-    /// As at doors that know no priorities.
+    /// The default, and that of doors without priorities.
     #[default]
     Normal,
-    /// Before what is normal.
+    /// Before normal calls.
     High,
     /// Before all others.
     Critical,
@@ -60,41 +60,41 @@ impl Priority {
     }
 }
 
-/// Who asks which tool to do what. A call carries no authority: only a verdict does.
+/// A request of an agent to run a tool. A call carries no authority: only a verdict does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// The door it came through.
     pub door: Door,
-    /// The agent that asks.
+    /// The agent of the call.
     pub agent: AgentDid,
-    /// The identity of the intent, single-use.
+    /// The single-use identity of the intent.
     pub intent: IntentId,
-    /// Whether that identity was made here for this call, so that it is not looked up: nothing has run under it.
+    /// `true` if that identity was made here for this call. It is then not looked up, because nothing has run under it.
     pub is_new: bool,
     /// The tool to run.
     pub tool: ToolName,
     /// The arguments, a JSON object. Not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// What the agent says about its intent. Passed on to the governor, never interpreted here.
+    /// The agent's own statement about its intent. Passed on to the governor, never interpreted here.
     pub context: Option<Map<String, Value>>,
-    /// How long the caller wants to wait for the run. It can only be less than what is granted.
+    /// The time that the caller wants to wait for the run. It can only shorten the granted time.
     pub at_most: Option<Timeout>,
-    /// Which of those who wait for a slot goes first.
+    /// The priority in the queue for a slot.
     pub priority: Priority,
-    /// The share of its caller's memory that its arguments take.
+    /// The memory of the arguments, counted against the caller's share.
     pub charge: Charge,
 }
 
-/// What an agent's SDK put into `context.signature`.
+/// The value of `context.signature`, as set by an agent's SDK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContextSignature {
-    /// When it was signed, in milliseconds since 1970.
+    /// The time of the signature, in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// What makes it single-use: 8 to 128 letters, digits and `-`.
+    /// The nonce that makes it single-use: 8 to 128 letters, digits and `-`.
     pub nonce: String,
-    /// HMAC-SHA256 in 64 hexadecimal digits of lower case, as sent.
+    /// HMAC-SHA256 in 64 lower-case hexadecimal digits, as sent.
     pub hash: String,
-    /// The texts that the hash may be of. A `context` that held nothing but the signature may have been
-    /// empty when it was signed, or not there: the SDKs differ, and it says the same.
+    /// The texts that the hash may be of. A `context` that contained nothing but the signature may have been empty or
+    /// absent when it was signed: the SDKs differ, and both mean the same.
     pub texts: Vec<String>,
 }

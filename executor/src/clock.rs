@@ -1,12 +1,12 @@
-//! The clocks of the executor, and the only place that reads the real ones.
+//! The clocks of the executor, and the only code that reads the real ones.
 //!
-//! Expiry of a verdict is a matter of the wall clock; the run's own deadline is a matter of the
-//! monotonic one, so that a clock that jumps can neither stretch nor cut a run.
+//! The wall clock decides about the expiry of a verdict; the monotonic clock decides about the deadline of a run, so
+//! that a jump of the wall clock can neither extend nor shorten a run.
 
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// Where the time comes from. Tests turn a [`ManualClock`] by hand.
+/// A source of the time. Tests set a [`ManualClock`].
 pub trait Clock: Send + Sync + 'static {
     /// The wall clock, in UTC.
     fn now(&self) -> OffsetDateTime;
@@ -29,20 +29,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// Now, on the clock of the runtime's timers: the monotonic clock, except in a test that pauses the runtime's time. A
-/// deadline that a timer waits for, and an age that is compared with one, are on this clock.
+/// The current time on the clock of the runtime's timers: the monotonic clock, except in a test that pauses the
+/// runtime's time. A deadline that a timer waits for, and an age that is compared with one, are on this clock.
 #[allow(clippy::disallowed_methods, reason = "this is the one reader of the timers' clock")]
 #[must_use]
 pub fn timer_now() -> tokio::time::Instant {
     tokio::time::Instant::now()
 }
 
-/// A wall clock that stands still until it is set; its monotonic side is the machine's.
+/// A wall clock that stands still until it is set. Its monotonic clock is that of the machine.
 #[derive(Debug)]
 pub struct ManualClock(std::sync::Mutex<OffsetDateTime>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// Makes a clock that shows `now`.
     #[must_use]
     pub fn at(now: OffsetDateTime) -> Self {
         Self(std::sync::Mutex::new(now))

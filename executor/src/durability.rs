@@ -1,17 +1,17 @@
-//! The event that the journal waits for before something counts as written.
+//! The event that the journal waits for before an entry counts as written.
 
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
-/// The event that loses nothing that was answered.
+/// The kind of crash that loses no acknowledged entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
 pub enum Durability {
-    /// A power cut: every commit waits for the disk.
+    /// A power failure: every commit waits for the disk.
     #[default]
     PowerLoss,
-    /// The end of the process: a commit waits for the kernel, and a power cut may lose the last moments.
+    /// The end of the process: a commit waits for the kernel, and a power failure may lose the last entries.
     ProcessCrash,
 }
 

@@ -1,12 +1,12 @@
-//! An error with its causes on one line, for the log and for the operator's terminal.
+//! Formats an error with its causes on one line, for the log and for the operator's terminal.
 //!
-//! Errors of this program do not repeat the text of their source. What a caller may be told is a
-//! [`Fault`](crate::fault::Fault), and never a chain.
+//! Errors of this program do not repeat the text of their source. A caller receives a [`Fault`](crate::fault::Fault),
+//! never a chain.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error of another crate, or of any of several.
+/// An error type of another crate, or of any of several crates.
 pub type BoxedError = Box<dyn Error + Send + Sync>;
 
 /// Displays an error and its sources, outermost first, with `: ` between them.
@@ -20,7 +20,7 @@ impl fmt::Display for ErrorChain<'_> {
         let mut source = self.0.source();
         while let Some(error) = source {
             let text = error.to_string();
-            // Some crates end their text with that of the source and name the source as well.
+            // The text of some errors ends with the text of their source, which they return as well.
             if !outer.ends_with(&text) {
                 write!(f, ": {text}")?;
                 outer = text;

@@ -1,9 +1,9 @@
-//! Why a call was not answered with a successful report: the closed set of what a caller may be
-//! told.
+//! The reasons why a call is not answered with a successful report: the closed set of answers that a caller may
+//! receive.
 //!
-//! A fault's message is safe for the caller: it names what was refused, which limit, who set it
-//! and what to change, and never a host path outside the caller's scope, an address or a
-//! backtrace. Detail that is only for the log travels in [`Fault::Internal`].
+//! A fault's message is safe for the caller: it names the refused item, the limit, the layer that set it and the
+//! necessary change, and never a host path outside the caller's scope, an address or a backtrace. Details that are only
+//! for the log are in [`Fault::Internal`].
 
 use crate::ident::{IntentId, ToolName};
 use crate::limit::Limit;
@@ -11,7 +11,7 @@ use crate::outcome::Receipt;
 use std::sync::Arc;
 use strum::{IntoStaticStr, VariantArray};
 
-/// What refused an intent before it ran (`data.blocked_by`).
+/// The reason why an intent is refused before it runs (`data.blocked_by`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum BlockedBy {
@@ -19,27 +19,27 @@ pub enum BlockedBy {
     VerdictDenied,
     /// The verdict's `expires_at` has passed.
     VerdictExpired,
-    /// The verdict answers another intent, or contradicts what was asked.
+    /// The verdict answers another intent, or contradicts the call.
     VerdictMismatch,
-    /// Nothing shows that the verdict is the governor's.
+    /// Nothing proves that the verdict is the governor's.
     VerdictUntrusted,
     /// The verdict was used before.
     VerdictReplayed,
-    /// The caller has not the role for what it asked, or asked in another's name.
+    /// The caller lacks the role for its request, or made it in the name of another agent.
     CallerUnauthorized,
-    /// The intent is not signed as this executor asks for.
+    /// The intent is not signed as this executor requires.
     IntentUntrusted,
     /// The signature of the intent was used before.
     IntentReplayed,
-    /// A condition that this executor cannot enforce.
+    /// This executor cannot enforce a condition.
     ConditionUnknown,
-    /// A person has not yet answered.
+    /// The decision of a person is pending.
     EscalationPending,
-    /// A filesystem pattern that this executor cannot enforce exactly.
+    /// This executor cannot enforce a filesystem pattern exactly.
     ScopeUnenforceable,
-    /// The standing policy of the agent.
+    /// The standing policy of the agent refuses it.
     StandingPolicy,
-    /// The governor could not be asked.
+    /// The governor could not be queried.
     GovernorUnavailable,
 }
 
@@ -51,38 +51,38 @@ impl BlockedBy {
     }
 }
 
-/// Everything that can come back instead of a successful report.
+/// Every answer other than a successful report.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// The body is not JSON as this door reads it (syntax, encoding, duplicate key, depth, size).
+    /// The body is not JSON that this door accepts (syntax, encoding, duplicate key, depth, size).
     Parse(String),
     /// The body is JSON but not a request of this door.
     InvalidRequest(String),
-    /// No such method.
+    /// The method does not exist.
     MethodNotFound(String),
-    /// The parameters break their description.
+    /// The parameters are invalid.
     InvalidParams {
-        /// What is wrong.
+        /// The problem.
         message: String,
-        /// Where, as an RFC 6901 JSON Pointer into `params`.
+        /// The location of the problem, as an RFC 6901 JSON Pointer into `params`.
         pointer: String,
     },
     /// The tool is known, but cannot be run.
     ToolUnavailable {
         /// The tool.
         tool: ToolName,
-        /// What is wrong with it.
+        /// The problem with it.
         message: String,
     },
-    /// Refused before anything ran.
+    /// The intent is refused before anything ran.
     Refused {
-        /// The intent that was refused, when it was about one.
+        /// The refused intent, if there is one.
         intent: Option<IntentId>,
-        /// The governor's score, when there was one.
+        /// The governor's score, if there is one.
         risk_score: Option<f64>,
-        /// What refused it.
+        /// The reason of the refusal.
         blocked_by: BlockedBy,
-        /// What to change.
+        /// The change that the caller has to make.
         message: String,
     },
     /// The governor does not accept this agent.
@@ -93,25 +93,26 @@ pub enum Fault {
     Failed(Arc<Receipt>),
     /// The tool ran and a limit ended it.
     LimitReached(Arc<Receipt>, Limit),
-    /// The tool ran, and its receipt waits for room on the journal's disk. A repeat gets it when it is there.
+    /// The tool ran, and its receipt waits for room on the journal's disk. A repeated call returns it once it is
+    /// written.
     ReceiptPending {
         /// The intent that ran.
         intent: IntentId,
-        /// The pause before the caller should ask for it.
+        /// The delay before the caller should ask for it.
         retry_after_ms: u64,
     },
-    /// No room now: the queue is full or the executor is shutting down.
+    /// No capacity: the queue is full or the executor is shutting down.
     Busy {
-        /// What is full.
+        /// The resource that is exhausted.
         message: String,
-        /// When to come again.
+        /// The delay before the next attempt.
         retry_after_ms: u64,
     },
-    /// Something of ours is broken. The text is for the log only.
+    /// An internal error of the executor. The text is for the log only.
     Internal(String),
 }
 
-/// The sentence for a caller with [`Fault::ReceiptPending`].
+/// The message for a caller with [`Fault::ReceiptPending`].
 pub const RECEIPT_PENDING: &str = "the tool ran, and its receipt waits for room on the disk of the executor's journal: ask \
      `a2g/status`, or send the same intent again, which does not run it again";
 

@@ -1,28 +1,27 @@
-//! Names that callers give to things: parsed once, then trusted.
+//! Identifiers chosen by callers, parsed once and valid afterwards.
 //!
-//! Every type here is a string whose alphabet and length were checked when it was made, so that no
-//! later room has to ask again. None of them can hold a control character, white space or a path
-//! separator trick.
+//! Every type here is a string with an alphabet and a length that are checked when it is made, so no later layer has to
+//! check it again. None of them can contain a control character, white space or a deceptive path separator.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Why a name was refused.
+/// The reason why an identifier is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentError {
-    /// Not a DID as DID Core 1.0 section 3.1 writes it.
+    /// The text is not a DID in the syntax of DID Core 1.0, section 3.1.
     #[error("`{0}` is not a DID such as `did:aeon:agent:1.0:abc123`")]
     AgentDid(String),
-    /// Not a UUID in its hyphenated form.
+    /// The text is not a UUID in its hyphenated form.
     #[error("`{0}` is not a UUID such as `550e8400-e29b-41d4-a716-446655440000`")]
     IntentId(String),
-    /// Not a tool name.
+    /// The text is not a tool name.
     #[error("`{0}` is not a tool name: 1 to 64 of letters, digits, `_`, `-` and `.`, starting with a letter")]
     ToolName(String),
-    /// Not the name of an issuer.
+    /// The text is not the name of an issuer.
     #[error("`{0}` is not the name of an issuer: 1 to 256 visible ASCII characters, such as a DID or a URL")]
     Issuer(String),
-    /// Not the identifier of a proof.
+    /// The text is not the identifier of a proof.
     #[error("`{0}` is not the identifier of a proof: 1 to 128 visible ASCII characters")]
     ProofId(String),
 }
@@ -41,8 +40,8 @@ pub fn excerpt(text: &str) -> String {
     shown
 }
 
-/// `true` for a character that steers a terminal, or makes its neighbours read as something else: those of the
-/// categories Cc and Cf that a text can hide in, bidirectional ones among them.
+/// `true` for a character that controls a terminal or changes how its neighbours are displayed: those of the categories
+/// Cc and Cf that can hide a text, bidirectional ones among them.
 #[must_use]
 pub fn steers(c: char) -> bool {
     c.is_control()
@@ -50,13 +49,14 @@ pub fn steers(c: char) -> bool {
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
 }
 
-/// The longest name that is compared with the known ones, so that a caller cannot make the comparison slow.
+/// Maximum length of a name that is compared with the known ones, so that a caller cannot make the comparison slow.
 const MAX_COMPARED_BYTES: usize = 128;
-/// Characters of a name for each slip that it may have: a wrong, missing or surplus character, or two exchanged ones.
+/// Number of characters of a name for each typing error that it may have: a wrong, missing or surplus character, or two
+/// exchanged ones.
 const CHARACTERS_FOR_A_SLIP: usize = 3;
 
-/// ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or begins; an empty text where there is
-/// none.
+/// The text ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or is a prefix of; an empty text
+/// if there is none.
 #[must_use]
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     if name.len() > MAX_COMPARED_BYTES {
@@ -85,8 +85,8 @@ impl AgentDid {
     /// Parses a DID.
     ///
     /// # Errors
-    /// [`IdentError::AgentDid`] when the text is not `did:`, a method of lower-case letters and
-    /// digits, and an identifier of letters, digits and `._:%-`.
+    /// [`IdentError::AgentDid`] unless the text is `did:`, a method of lower-case letters and digits, `:`, and an
+    /// identifier of letters, digits and `._:%-`.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
         let refuse = || IdentError::AgentDid(excerpt(text));
         if text.len() > 256 {
@@ -113,7 +113,7 @@ impl fmt::Display for AgentDid {
     }
 }
 
-/// The UUID of one intent. Written in lower case, as RFC 9562 asks; read in either case.
+/// The UUID of one intent. Written in lower case, as RFC 9562 requires; read in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct IntentId(uuid::Uuid);
@@ -137,13 +137,13 @@ impl IntentId {
         self.0.as_bytes()
     }
 
-    /// From the 16 bytes.
+    /// Makes an identifier of the 16 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(uuid::Uuid::from_bytes(bytes))
     }
 
-    /// A fresh random identifier (UUID version 4), for intents that start in this process.
+    /// A new random identifier (UUID version 4), for intents that are created in this process.
     #[must_use]
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4())
@@ -165,8 +165,7 @@ impl ToolName {
     /// Parses a tool name.
     ///
     /// # Errors
-    /// [`IdentError::ToolName`] unless it is 1 to 64 letters, digits, `_`, `-` and `.`, of which
-    /// the first is a letter.
+    /// [`IdentError::ToolName`] unless it is 1 to 64 letters, digits, `_`, `-` and `.`, starting with a letter.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
         let alphabet = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
         let starts_with_letter = text.bytes().next().is_some_and(|b| b.is_ascii_alphabetic());
@@ -190,7 +189,7 @@ impl fmt::Display for ToolName {
     }
 }
 
-/// Who signs proofs (`iss`): 1 to 256 visible ASCII characters, such as a DID or a URL.
+/// The signer of a proof (`iss`): 1 to 256 visible ASCII characters, such as a DID or a URL.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Issuer(Box<str>);
@@ -218,8 +217,8 @@ impl fmt::Display for Issuer {
     }
 }
 
-/// The identity of one proof, single-use: its issuer (`iss`) and the identifier that the issuer gave it
-/// (`jti`, 1 to 128 visible ASCII characters).
+/// The single-use identity of one proof: its issuer (`iss`) and the identifier that the issuer gave it (`jti`, 1 to 128
+/// visible ASCII characters).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProofId {
     issuer: Issuer,
@@ -227,7 +226,7 @@ pub struct ProofId {
 }
 
 impl ProofId {
-    /// The identifier of a proof of `issuer`.
+    /// Parses the identifier of a proof of `issuer`.
     ///
     /// # Errors
     /// [`IdentError::ProofId`] as for an issuer, but for 1 to 128 characters.
@@ -239,31 +238,31 @@ impl ProofId {
         }
     }
 
-    /// A fresh random identifier (UUID version 4).
+    /// Makes a new random identifier (UUID version 4).
     #[must_use]
     pub fn fresh(issuer: Issuer) -> Self {
         Self { issuer, identifier: uuid::Uuid::new_v4().to_string().into() }
     }
 
-    /// Who signed it.
+    /// The issuer, which signed it.
     #[must_use]
     pub fn issuer(&self) -> &Issuer {
         &self.issuer
     }
 
-    /// The issuer's identifier for it.
+    /// The identifier that the issuer gave it.
     #[must_use]
     pub fn identifier(&self) -> &str {
         &self.identifier
     }
 }
 
-/// Whether a text is 1 to `longest` visible ASCII characters.
+/// `true` for a text of 1 to `longest` visible ASCII characters.
 fn visible(text: &str, longest: usize) -> bool {
     (1..=longest).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Written as text, and parsed again when it is read.
+/// Serialises an identifier as text, and parses it when it is deserialised.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
         impl From<$kind> for String {

@@ -1,7 +1,6 @@
-//! JSON that is passed on and never read here: a tool's result.
+//! JSON that is passed on without being interpreted: a tool's result.
 //!
-//! It is kept as text. As a tree it would take up to ninety times its length, and nothing here needs to look
-//! into it.
+//! It is stored as text. A tree would take up to ninety times its length, and no code here needs to access its members.
 
 use crate::fault::Fault;
 use crate::strict_json::{JsonBounds, check_finite, compact};
@@ -11,20 +10,20 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::sync::Arc;
 
-/// The most objects and arrays inside each other. A report holds the value two levels down, and readers of a
-/// report stop at 64.
+/// Maximum nesting depth of objects and arrays. A report contains the value two levels down, and parsers of a report
+/// stop at 64.
 const MAX_DEPTH: usize = 48;
 
-/// One JSON value as text in one line: no white space between its tokens, no two equal keys in an object, no
-/// number that a double cannot hold. Clones share the text.
+/// One JSON value as text on one line: without white space between its tokens, equal keys in an object, or numbers that
+/// a double cannot represent. Clones share the text.
 #[derive(Clone)]
 pub struct JsonText(Arc<RawValue>);
 
 impl JsonText {
-    /// Checks a text.
+    /// Parses and checks a text.
     ///
     /// # Errors
-    /// [`Fault::Parse`] says what is wrong with it and where.
+    /// [`Fault::Parse`] with the problem and its position.
     pub fn parse(text: &str) -> Result<Self, Fault> {
         let bounds = JsonBounds { max_bytes: usize::MAX, max_depth: MAX_DEPTH, max_tree_bytes: usize::MAX };
         let text = compact(check_finite(text.as_bytes(), &bounds)?.trim()).into_owned();
@@ -50,20 +49,20 @@ impl JsonText {
         self.as_str().starts_with('{')
     }
 
-    /// The members, when the value is an object, and none otherwise.
+    /// The members of an object; empty for any other value.
     #[must_use]
     pub fn to_map(&self) -> Map<String, Value> {
         serde_json::from_str(self.as_str()).unwrap_or_default()
     }
 
-    /// An object whose only member is the value. `name` needs no escapes.
+    /// An object with the value as its only member. `name` needs no escapes.
     #[must_use]
     pub fn as_member(&self, name: &str) -> Self {
         let object = RawValue::from_string(format!("{{\"{name}\":{}}}", self.as_str()));
         object.map_or_else(|_never_fails| Self::null(), |raw| Self(raw.into()))
     }
 
-    /// The value, when it is a string.
+    /// The text of a string value; `None` for any other value.
     #[must_use]
     pub fn as_string(&self) -> Option<String> {
         let text = self.as_str();
@@ -78,7 +77,7 @@ impl fmt::Debug for JsonText {
 }
 
 impl From<Value> for JsonText {
-    /// The text of a value that was made here.
+    /// Serialises a value that was made in this process.
     fn from(value: Value) -> Self {
         serde_json::value::to_raw_value(&value)
             .map_or_else(|_never_fails| Self::null(), |raw| Self(raw.into()))
@@ -98,7 +97,7 @@ impl Serialize for JsonText {
 }
 
 impl<'de> Deserialize<'de> for JsonText {
-    /// Reads a text that was checked when it was written.
+    /// Deserialises a text that was checked when it was written.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(|raw| Self(raw.into()))
     }

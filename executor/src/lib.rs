@@ -7,8 +7,8 @@
 //!    ─ isolate ─▶ sandbox::execute ─▶ Outcome ─ journal ─▶ Receipt ─ wire: encode ─▶ bytes
 //!                                                             └─ deliver ─▶ a2g/report
 //! ```
-//! Each arrow is a type that only the room before it can make. The modules below are in reading
-//! order; `docs/architecture.md` says who may use whom.
+//! Each arrow is a type that only the module before it can make. The modules below are in reading order;
+//! `docs/architecture.md` lists the allowed imports.
 
 pub mod call;
 pub mod clock;

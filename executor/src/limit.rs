@@ -1,11 +1,11 @@
-//! The limits that a run stands under, and the layers that may set them.
+//! The limits of a run, and the layers that may set them.
 
 use crate::quantity::MemoryLimit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The layers whose meet is a grant, in the order in which ties are named.
+/// The layers that are combined into a grant. At a tie, the first one is named.
 #[derive(
     Debug,
     Clone,
@@ -24,18 +24,18 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
-    /// The operator, in the place of a verdict: the limits of `a2g-executor run`, or of a program that uses this one
-    /// as a library.
+    /// The operator in place of a verdict: the limits of `a2g-executor run`, or of a program that uses this one as a
+    /// library.
     Operator,
     /// A condition of the verdict.
     Condition,
     /// The standing policy of the agent (`g2a/policy`).
     StandingPolicy,
-    /// What the tool itself declares in its `tool.toml`.
+    /// The needs that the tool declares in its `tool.toml`.
     Tool,
     /// The executor's own ceilings, from its configuration.
     Executor,
-    /// The caller, who asked for less than it may have.
+    /// The caller, which requested less than it may have.
     Caller,
 }
 
@@ -56,14 +56,14 @@ impl fmt::Display for Layer {
 /// A limit's value together with the layer that set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bound<T> {
-    /// The value in force.
+    /// The effective value.
     pub value: T,
-    /// The layer that it came from.
+    /// The layer that set it.
     pub layer: Layer,
 }
 
 impl<T: Ord> Bound<T> {
-    /// The narrower of two bounds; at a tie, the one whose layer comes first.
+    /// The narrower of two bounds; at a tie, the one with the first layer.
     #[must_use]
     pub fn narrower(self, other: Self) -> Self {
         let first = (&self.value, self.layer) <= (&other.value, other.layer);
@@ -71,7 +71,7 @@ impl<T: Ord> Bound<T> {
     }
 }
 
-/// A limit whose excess ends a run. (CPU over its limit slows a run down, and never ends it.)
+/// A limit that ends a run when it is exceeded. (CPU over its limit slows a run down, and never ends it.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Limit {
@@ -83,18 +83,18 @@ pub enum Limit {
     Output,
     /// The guest's call stack.
     Stack,
-    /// Open files, folders and other handles at once.
+    /// Files, folders and other handles that are open at once.
     Handles,
     /// Bytes written to files.
     #[strum(serialize = "written_bytes")]
     Written,
-    /// Files, folders and links made.
+    /// Files, folders and links created.
     Created,
-    /// Entries of folders listed.
+    /// Folder entries listed.
     DirectoryEntries,
-    /// Random bytes taken.
+    /// Random bytes read.
     RandomBytes,
-    /// Things waited for in one poll.
+    /// Subscriptions of one poll.
     Subscriptions,
     /// Instructions, as wasmtime counts them.
     Fuel,
@@ -108,54 +108,53 @@ impl Limit {
     }
 }
 
-/// What one run may have and take of the host beside memory, CPU, time and output. The executor's own
-/// ceilings alone set it.
+/// The host resources of one run other than memory, CPU, time and output. Only the executor's own ceilings set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budgets {
-    /// The most that it may write to files.
+    /// Maximum number of bytes written to files.
     pub written: MemoryLimit,
-    /// How many files, folders and links it may make.
+    /// Maximum number of files, folders and links created.
     pub created: u64,
-    /// How many files, folders and other handles it may have open at once.
+    /// Maximum number of files, folders and other handles open at once.
     pub handles: u64,
-    /// How many things it may wait for in one poll.
+    /// Maximum number of subscriptions of one poll.
     pub subscriptions: u64,
-    /// How many random bytes it may take.
+    /// Maximum number of random bytes read.
     pub random_bytes: u64,
-    /// How many entries of folders it may list; one that it lists twice counts twice.
+    /// Maximum number of folder entries listed. An entry that is listed twice counts twice.
     pub directory_entries: u64,
-    /// How much of wasmtime's fuel it may burn; `None` counts none.
+    /// Maximum amount of wasmtime's fuel; with `None`, fuel is not counted.
     pub fuel: Option<u64>,
-    /// Whether it may open files that have another name, which may lie outside of its scope.
+    /// `true` if the run may open files with more than one name, of which another may lie outside its scope.
     pub hard_links: bool,
 }
 
-/// What one run has spent of its [`Budgets`].
+/// The part of its [`Budgets`] that a run has consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Bytes written to files.
     pub written_bytes: u64,
-    /// Files, folders and links made.
+    /// Files, folders and links created.
     pub created: u64,
-    /// Random bytes taken.
+    /// Random bytes read.
     pub random_bytes: u64,
-    /// Entries of folders listed.
+    /// Folder entries listed.
     pub directory_entries: u64,
-    /// Fuel burnt; `None` where none is counted, or the guest was stopped before it had counted.
+    /// Fuel consumed; `None` if none is counted, or the guest was stopped before it was.
     pub fuel: Option<u64>,
 }
 
 impl Budgets {
-    /// The most of any count that can be asked for.
+    /// Maximum configurable value of any count.
     pub const MAX: u64 = 1_000_000_000;
-    /// The fewest handles with which a guest can start: its own streams and folders are among them.
+    /// Minimum number of handles with which a guest can start: its own streams and folders are among them.
     pub const MIN_HANDLES: u64 = 32;
-    /// The most handles, and the most things to wait for at once, that can be asked for.
+    /// Maximum configurable number of handles, and of subscriptions of one poll.
     pub const MAX_HANDLES: u64 = 1 << 16;
-    /// The most fuel that can be asked for: what every reader of JSON can tell from its neighbours.
+    /// Maximum configurable fuel: every JSON parser can represent the integers up to this one exactly.
     pub const MAX_FUEL: u64 = 1 << 53;
 
-    /// What can have been spent of them at most, of what another process says.
+    /// Caps the consumption that another process reports at these budgets.
     #[must_use]
     pub fn believed(&self, said: Spent) -> Spent {
         let Spent { written_bytes, created, random_bytes, directory_entries, fuel } = said;
@@ -169,32 +168,32 @@ impl Budgets {
     }
 }
 
-/// What one run may do with the network. The executor's own ceilings alone set it.
+/// The network budgets of one run. Only the executor's own ceilings set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkBudgets {
-    /// How many requests it may make; those that are refused count too. The look-up of a name is one, and
-    /// pays for the first connection of the tool's own to what it gave; every other such connection is one.
+    /// Maximum number of requests, including refused ones. A name look-up counts as one and covers the first connection
+    /// of the tool's own to an address that it returned; every other such connection counts as one.
     pub requests: u32,
-    /// How many connections it may have at once.
+    /// Maximum number of connections at once.
     pub connections: u32,
-    /// The most bytes that its connections may send, as they go over the wire.
+    /// Maximum number of bytes that its connections may send, as counted on the wire.
     pub sent_bytes: u64,
-    /// The most bytes that they may receive, as they come over the wire.
+    /// Maximum number of bytes that they may receive, as counted on the wire.
     pub received_bytes: u64,
 }
 
 impl NetworkBudgets {
-    /// The most requests that can be asked for.
+    /// Maximum configurable number of requests.
     pub const MAX_REQUESTS: u64 = 1_000_000;
-    /// The most connections that can be asked for.
+    /// Maximum configurable number of connections.
     pub const MAX_CONNECTIONS: u64 = 64;
-    /// The most bytes that can be asked for, in each direction.
+    /// Maximum configurable number of bytes, in each direction.
     pub const MAX_BYTES: u64 = 1 << 40;
-    /// Nothing, for runs that have no network anyway.
+    /// No budget, for runs without a network.
     pub const NONE: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
 }
 
-/// Whether files may be changed.
+/// The access of a run to files.
 #[derive(
     Debug,
     Clone,

@@ -1,4 +1,4 @@
-//! The limit of lines of one kind in the log: those beyond it are counted, and the count is logged.
+//! The rate limit of log lines of one kind. Lines beyond the limit are counted, and the count is logged.
 
 use crate::rate_limit::{RateLimit, RateState};
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LINE_BURST: NonZeroU32 = NonZeroU32::new(50).unwrap();
 const LINE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The limiter of one kind of line.
+/// The rate limiter of one kind of line.
 #[derive(Debug, Default)]
 pub struct Lines(Mutex<Counts>);
 
@@ -20,7 +20,7 @@ struct Counts {
 }
 
 impl Lines {
-    /// Whether there is room for one more line: after how many were left out before it, or `None`.
+    /// `Some` if one more line may be logged, with the number of lines dropped since the last one; `None` otherwise.
     pub fn one_more(&self, now: Instant) -> Option<u64> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {

@@ -1,15 +1,15 @@
-//! Counts the memory of the heap that this process uses, and gives back memory that it no longer uses.
+//! Counts the heap memory in use by this process, and returns unused memory to the system.
 //!
-//! [`CountingAllocator`] stands before the system's allocator and counts. What the process was made to hold by
-//! others (messages, results, answers that nobody takes) is then one number, whoever holds it and in which
-//! form. Memory that SQLite takes is not among it: it is C's, and bounded by its own cache.
+//! [`CountingAllocator`] wraps the system's allocator and counts. The memory that others cause the process to hold
+//! (messages, results, answers that are not read) is thus a single number, independent of its holder and form. SQLite's
+//! memory is not included: it is allocated in C, and bounded by SQLite's own cache.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Counters, so that threads rarely write the same cache line.
+/// Number of counters. There are several so that threads rarely write the same cache line.
 const SHARDS: usize = 16;
 
 /// A counter with a cache line of its own.
@@ -18,15 +18,15 @@ struct Shard(AtomicI64);
 
 static IN_USE: [Shard; SHARDS] = [const { Shard(AtomicI64::new(0)) }; SHARDS];
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of large blocks that were ever allocated.
+/// Total size in bytes of the large blocks that were ever allocated.
 static LARGE_ALLOCATED: AtomicU64 = AtomicU64::new(0);
-/// A block that is large: smaller ones are used again soon after they were freed.
+/// Minimum size of a large block. Smaller ones are reused soon after they were freed.
 const LARGE_BYTES: usize = 32 << 10;
-/// The largest block that the allocator keeps for the next of its size.
+/// The largest block that the allocator retains for the next one of its size.
 const MAX_KEPT_BLOCK_BYTES: libc::c_int = 128 << 10;
-/// Bytes above which nothing more is taken in.
+/// Bytes in use above which no more input is accepted.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
-/// The memory that each caller makes this process hold: messages that are worked on, and answers that are not taken.
+/// The memory that each caller causes this process to hold: messages in progress, and answers that are not read.
 static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
 
 thread_local! {
@@ -34,7 +34,7 @@ thread_local! {
     static SHARD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with a count.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
@@ -48,7 +48,7 @@ fn count(bytes: usize, sign: i64) {
         }
         shard.get() - 1
     });
-    // A thread that is ending has no variables of its own any more.
+    // A thread that is ending has no thread-local variables any more.
     if let Some(Shard(counter)) = IN_USE.get(shard.unwrap_or(0)) {
         counter.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(sign), Relaxed);
     }
@@ -82,55 +82,55 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Bytes of the heap that are in use. 0 in a program that does not allocate by [`CountingAllocator`].
+/// Bytes of the heap that are in use. 0 in a program that does not allocate through [`CountingAllocator`].
 #[must_use]
 pub fn in_use() -> u64 {
     let sum = IN_USE.iter().map(|Shard(counter)| counter.load(Relaxed)).sum::<i64>();
     u64::try_from(sum).unwrap_or(0)
 }
 
-/// Bytes of large blocks that this process has ever allocated: by how much this grows, so much may be left free
-/// inside of it.
+/// Total size in bytes of the large blocks that this process has ever allocated. As much memory as it grows by may
+/// remain free inside the process.
 #[must_use]
 pub fn large_allocated() -> u64 {
     LARGE_ALLOCATED.load(Relaxed)
 }
 
-/// Sets how many bytes of the heap may be in use before nothing more is taken in, and how many of them one caller
-/// may make this process hold.
+/// Sets the heap size above which no more input is accepted, and the share of it that one caller may hold, both in
+/// bytes.
 pub fn set_budget(bytes: u64, caller_share: u64) {
     BUDGET.store(bytes, Relaxed);
     BY_CALLER.share.store(caller_share, Relaxed);
 }
 
-/// `true` when `more` bytes would stay within the budget.
+/// `true` if `more` bytes would stay within the budget.
 #[must_use]
 pub fn has_room(more: u64) -> bool {
     in_use().saturating_add(more) <= BUDGET.load(Relaxed)
 }
 
-/// Counts bytes against a caller's share until what this gives is dropped; `None` when the share has no room for
-/// them. A caller that holds nothing may hold more than a share, once.
+/// Counts bytes against a caller's share until the returned value is dropped; `None` if the share has no room for them.
+/// A caller that holds nothing may exceed its share once.
 #[must_use]
 pub fn hold(caller: &str, bytes: u64) -> Option<Held> {
     BY_CALLER.hold(caller, bytes)
 }
 
-/// As [`hold`], for bytes that are held already, beyond the share if need be. The caller then gets no more until they
-/// are dropped.
+/// As [`hold`], for bytes that are held already; they may exceed the share. The caller then gets no more until they are
+/// dropped.
 #[must_use]
 pub fn hold_always(caller: &str, bytes: u64) -> Held {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
-/// The bytes that each owner holds, each at most a share.
+/// The bytes that each owner holds, each at most one share.
 #[derive(Debug)]
 pub struct Shares {
     share: AtomicU64,
     by_owner: Mutex<HashMap<Arc<str>, u64>>,
 }
 
-/// Bytes that count against the share of their owner until this is dropped.
+/// Bytes that count against the share of their owner until this value is dropped.
 #[derive(Debug)]
 pub struct Held {
     shares: Arc<Shares>,
@@ -139,7 +139,7 @@ pub struct Held {
 }
 
 impl Shares {
-    /// Shares of so many bytes for each owner.
+    /// Makes shares of `share` bytes for each owner.
     #[must_use]
     pub fn new(share: u64) -> Arc<Self> {
         Arc::new(Self { share: AtomicU64::new(share), by_owner: Mutex::default() })
@@ -149,8 +149,8 @@ impl Shares {
         self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds bytes of an owner; `None` when its share has no room for them. An owner that holds nothing may hold
-    /// more than a share, once.
+    /// Counts bytes against an owner's share; `None` if the share has no room for them. An owner that holds nothing may
+    /// exceed its share once.
     #[must_use]
     pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<Held> {
         let mut by_owner = self.lock();
@@ -169,7 +169,7 @@ impl Shares {
 }
 
 impl Held {
-    /// Counts so many bytes instead.
+    /// Replaces the number of bytes that are counted.
     pub fn set(&mut self, bytes: u64) {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
@@ -178,7 +178,7 @@ impl Held {
         }
     }
 
-    /// `true` when its owner may hold so many bytes more: any number when nothing is held.
+    /// `true` if the owner may hold `more` bytes in addition. An owner that holds nothing may hold any number.
     #[must_use]
     pub fn has_room(&self, more: u64) -> bool {
         let held = self.shares.lock().get(&self.owner).copied().unwrap_or(0);
@@ -186,8 +186,8 @@ impl Held {
     }
 }
 
-/// Memory that a message takes, counted until the last clone is dropped. It is no part of what the message says:
-/// any two are equal.
+/// The memory of a message, counted until the last clone is dropped. It is no part of the message's value: any two
+/// charges are equal.
 #[derive(Debug, Clone, Default)]
 pub struct Charge {
     _held: Option<Arc<Held>>,
@@ -210,7 +210,8 @@ impl Drop for Held {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
             *held = held.saturating_sub(self.bytes);
-            // An entry of zero bytes stays while another `Held` of its owner exists, which may count again.
+            // An entry of zero bytes stays while another `Held` of its owner exists, which may be set to a larger
+            // number again.
             if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
                 by_owner.remove(&self.owner);
             }
@@ -218,9 +219,8 @@ impl Drop for Held {
     }
 }
 
-/// Has the allocator take large blocks from the system one by one, so that each goes back when it is freed. By
-/// default it would learn from the first large block that was freed to keep such blocks, up to 64 MB in each of
-/// its arenas.
+/// Makes the allocator request large blocks from the system one by one, so that each is returned when it is freed. By
+/// default it retains such blocks, up to 64 MB in each of its arenas, after the first large one was freed.
 #[allow(unsafe_code, reason = "two calls that take two numbers and touch nothing that is in use")]
 pub fn give_large_blocks_back() {
     #[cfg(target_env = "gnu")]
@@ -229,7 +229,7 @@ pub fn give_large_blocks_back() {
     }
 }
 
-/// Gives memory that is free back to the system. It takes milliseconds after much was freed.
+/// Returns free memory to the system. This takes milliseconds after much memory was freed.
 #[allow(unsafe_code, reason = "a call that takes one number and touches nothing that is in use")]
 pub fn trim() {
     #[cfg(target_env = "gnu")]

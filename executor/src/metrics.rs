@@ -1,8 +1,8 @@
 //! The executor's metrics, and their text for Prometheus.
 //!
-//! Every label is a tool of the operator's catalogue or a word of a closed set, so that no caller can create another
-//! time series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no
-//! global registry, and writes the OpenMetrics text without protobuf.
+//! Every label is a tool of the operator's catalogue or a word of a closed set, so no caller can create another time
+//! series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no global
+//! registry, and writes the OpenMetrics text without protobuf.
 
 use crate::durability::Durability;
 use crate::fault::BlockedBy;
@@ -21,12 +21,12 @@ use std::time::Duration;
 /// The media type of [`Metrics::encode`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Buckets from a fast run of the sandbox to a long one, in seconds.
+/// Histogram buckets in seconds, from a fast run of the sandbox to a long one.
 const SECONDS: [f64; 18] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0,
 ];
-/// Buckets from the smallest guest to the largest ceiling, in bytes.
+/// Histogram buckets in bytes, from the smallest guest to the largest ceiling.
 const MEMORY: [f64; 8] = [
     65_536.0,
     1_048_576.0,
@@ -37,7 +37,7 @@ const MEMORY: [f64; 8] = [
     1_073_741_824.0,
     4_294_967_296.0,
 ];
-/// Buckets for the entries of one transaction of the journal.
+/// Histogram buckets for the number of entries in a transaction of the journal.
 const ENTRIES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -68,8 +68,8 @@ struct DeliveryLabel {
 
 type Histograms = Family<ToolLabel, Histogram, fn() -> Histogram>;
 
-/// The duration of each part of one execution. Together with the governor's time for a verdict, they add up to the time
-/// from the arrival of the call until its receipt is on the disk.
+/// The duration of each part of one execution. Together with the governor's time for a verdict, the parts add up to the
+/// time from the arrival of the call until its receipt is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// From the claim to a slot.
@@ -83,19 +83,19 @@ pub struct Times {
 /// The gauges at the moment of a scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Gauges {
-    /// Executions that run.
+    /// Executions that are running.
     pub running: usize,
-    /// Executions that wait for a slot.
+    /// Executions that are waiting for a slot.
     pub queued: usize,
-    /// Intents that wait for a directive.
+    /// Intents that are waiting for a directive.
     pub waiting: usize,
-    /// Connections that are open.
+    /// Open connections.
     pub connections: usize,
-    /// Receipts in the journal's chain, including those of earlier processes and pruned ones.
+    /// Receipts in the journal's chain, including pruned ones and those of earlier processes.
     pub receipts: u64,
-    /// Bytes of the journal's files.
+    /// Size of the journal's files in bytes.
     pub journal_bytes: u64,
-    /// Bytes of the heap that are in use.
+    /// Bytes of the heap in use.
     pub heap_bytes: u64,
     /// Reports that the governor has not acknowledged.
     pub undelivered: usize,
@@ -112,7 +112,7 @@ pub struct JournalMetrics {
 }
 
 impl JournalMetrics {
-    /// Metrics at zero, for a journal with this durability.
+    /// Makes metrics at zero, for a journal with this durability.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
         Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }
@@ -169,7 +169,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics at zero, together with those of the journal.
+    /// Makes metrics at zero, together with those of the journal.
     #[must_use]
     pub fn new(journal: &JournalMetrics) -> Self {
         let mut counts = Self {
@@ -233,7 +233,7 @@ impl Metrics {
         self.memory.get_or_create(&of).observe(used.peak_memory_bytes as f64);
     }
 
-    /// Counts the time of a request for a verdict, also of a failed one.
+    /// Records the duration of a request for a verdict, failed or not.
     pub fn record_verdict_time(&self, took: Duration) {
         self.governor.observe(took.as_secs_f64());
     }
@@ -243,7 +243,7 @@ impl Metrics {
         self.refusals.get_or_create(&RefusalLabel { blocked_by: blocked_by.as_str() }).inc();
     }
 
-    /// Counts a call that found no room.
+    /// Counts a call that was refused for lack of capacity.
     pub fn count_busy(&self) {
         self.busy.inc();
     }
@@ -254,7 +254,7 @@ impl Metrics {
         self.deliveries.get_or_create(&DeliveryLabel { outcome }).inc();
     }
 
-    /// All metrics as text in the OpenMetrics format, together with the gauges.
+    /// Encodes all metrics and the gauges as text in the OpenMetrics format.
     ///
     /// # Errors
     /// Never: writing to a string cannot fail.

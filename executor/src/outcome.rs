@@ -1,10 +1,9 @@
-//! What became of a run: its end, its output, what it used and what it was denied.
+//! The outcome of a run: its end, its output, its resource usage and its denials.
 //!
-//! Every number here was measured by the executor or the kernel. A guest can fill `result`, logs
-//! and artifacts, and nothing else.
+//! Every number here is measured by the executor or the kernel. A guest determines only `result`, logs and artifacts.
 //!
-//! A type that derives `Serialize` travels between the processes of this program (`isolate`), and nowhere else: the
-//! journal's texts are those of `stored`, and each door has messages of its own.
+//! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
+//! the journal's texts are those of `stored`, and each door has its own messages.
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -17,11 +16,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The four words of a report.
+/// The status of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Status {
-    /// The tool ran and said that it succeeded.
+    /// The tool ran and reported success.
     Success,
     /// The tool ran and failed, or a limit other than time ended it.
     Failure,
@@ -39,7 +38,7 @@ impl Status {
     }
 }
 
-/// Why a running tool was stopped from outside.
+/// The reason why a running tool was stopped from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, VariantArray)]
 pub enum AbortReason {
     /// `a2g/cancel`.
@@ -48,12 +47,12 @@ pub enum AbortReason {
     Revoked,
     /// The executor is shutting down.
     Shutdown,
-    /// The executor ended without warning. It is said by the one that starts after it.
+    /// The executor ended without warning. The next executor that starts reports it.
     Lost,
 }
 
 impl AbortReason {
-    /// A sentence for the report.
+    /// The sentence for the report.
     #[must_use]
     pub fn message(self) -> &'static str {
         match self {
@@ -68,34 +67,34 @@ impl AbortReason {
     }
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum End {
-    /// The tool answered.
+    /// The tool returned a result.
     Returned(JsonText),
-    /// The tool answered with an error of its own.
+    /// The tool returned an error of its own.
     ToolError {
-        /// The tool's own code.
+        /// The tool's error code.
         code: String,
-        /// The tool's own words.
+        /// The tool's error message.
         message: String,
-        /// More, as the tool gave it.
+        /// Further details, as the tool gave them.
         detail: Option<Value>,
     },
     /// A command exited with a code other than 0.
     Exited {
         /// The exit code.
         code: i32,
-        /// The end of what it wrote to standard error.
+        /// The end of its standard error output.
         stderr_tail: String,
     },
-    /// A command exited with 0 but its standard output is not JSON.
+    /// A command exited with 0, but its standard output is not JSON.
     ResultNotJson,
     /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
     Trapped(String),
-    /// The guest asks for something that is not there, such as an import that is not linked.
+    /// The guest requires something that does not exist, such as an import that is not linked.
     Unlinkable(String),
-    /// The process that ran the guest ended before it had an outcome: what the kernel said of it.
+    /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
     /// A limit ended it.
     LimitReached(Limit),
@@ -104,7 +103,7 @@ pub enum End {
 }
 
 impl End {
-    /// The status word of this end.
+    /// The status of this end.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
@@ -133,7 +132,7 @@ impl End {
     }
 }
 
-/// How much a log line matters.
+/// The level of a log line.
 #[derive(
     Debug,
     Clone,
@@ -150,13 +149,13 @@ impl End {
 )]
 #[strum(serialize_all = "lowercase")]
 pub enum LogLevel {
-    /// For the tool's author.
+    /// Details for the tool's author.
     Debug,
-    /// For the record.
+    /// Normal operation.
     Info,
-    /// Something is off, and the tool goes on.
+    /// A problem that does not stop the tool.
     Warn,
-    /// Something failed.
+    /// An error.
     Error,
 }
 
@@ -168,28 +167,28 @@ impl LogLevel {
     }
 }
 
-/// One line of a guest's log. Control characters were escaped when it was taken.
+/// One line of a guest's log. Control characters are escaped when the line is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// How much it matters.
+    /// The level of the line.
     pub level: LogLevel,
-    /// What it says.
+    /// The text of the line.
     pub message: String,
 }
 
-/// A named piece of output that is not the result.
+/// A named output other than the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// The tool's name for it.
+    /// The name that the tool gave it.
     pub name: String,
-    /// Its media type, as the tool named it.
+    /// Its media type, as given by the tool.
     pub mime: String,
-    /// Its bytes.
+    /// Its content.
     #[serde(with = "as_base64")]
     pub content: Vec<u8>,
 }
 
-/// Bytes as a text of base64.
+/// Serialises bytes as base64 text.
 pub(crate) mod as_base64 {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
@@ -205,16 +204,16 @@ pub(crate) mod as_base64 {
     }
 }
 
-/// How far a guest says it has come.
+/// The progress of a run, as reported by the guest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// From 0 to 100, when the tool knows.
+    /// The percentage from 0 to 100, if the tool knows it.
     pub percent: Option<f32>,
-    /// What it is doing.
+    /// The current activity.
     pub message: String,
 }
 
-/// What a guest handed out beside its result, under the output limit.
+/// The output of a guest other than its result, subject to the output limit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Output {
     /// Log lines in order.
@@ -223,24 +222,23 @@ pub struct Output {
     pub progress: Option<Progress>,
     /// Finished artifacts in order.
     pub artifacts: Vec<Artifact>,
-    /// Whether something was dropped at the output limit.
+    /// `true` if output was dropped at the output limit.
     pub truncated: bool,
 }
 
-/// What was measured of a run.
+/// The measurements of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Metrics {
-    /// Wall time from before the store was made to after the guest's last instruction, on the
-    /// monotonic clock.
+    /// Wall time from before the store was made to after the guest's last instruction, on the monotonic clock.
     pub wall: Duration,
     /// CPU time of the thread that ran the guest, host calls included, from the kernel.
     pub cpu: Duration,
-    /// The most bytes that guest memories and tables had at once.
+    /// Peak total size in bytes of guest memories and tables.
     pub peak_memory_bytes: u64,
-    /// Bytes of result, logs and artifacts taken.
+    /// Bytes of result, logs and artifacts collected.
     pub output_bytes: u64,
-    /// The most memory that the process of the run had resident, as the kernel counted it: the
-    /// guest's and the executor's own. `None` when the run had no process of its own.
+    /// Peak resident memory in bytes of the process of the run, as counted by the kernel: the guest's and the
+    /// executor's own. `None` if the run had no process of its own.
     pub peak_resident_bytes: Option<u64>,
 }
 
@@ -260,14 +258,14 @@ impl Metrics {
         (self.cpu.as_secs_f64() / self.wall.as_secs_f64() * 1000.0).round() / 10.0
     }
 
-    /// Wall time in whole milliseconds, rounded up, so that a run never took no time.
+    /// Wall time in whole milliseconds, rounded up, so that a run never takes zero time.
     #[must_use]
     pub fn duration_ms(&self) -> u64 {
         u64::try_from(self.wall.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 }
 
-/// What a guest reached for without having it.
+/// The reason why an access of a guest was denied.
 #[derive(
     Debug,
     Clone,
@@ -290,17 +288,17 @@ pub enum DenialReason {
     EscapesRoot,
     /// The grant is read-only here.
     ReadOnly,
-    /// The host's own file permissions.
+    /// The host's own file permissions deny it.
     HostPermissions,
-    /// Making a link, which a later program might follow.
+    /// It would create a link, which a later program might follow.
     Link,
     /// The file has another name, which may lie outside of every granted root.
     HardLink,
     /// A network interface was called in a run without a network.
     NetworkOff,
-    /// A part of a network interface that no run is offered: a socket that listens, or UDP.
+    /// A part of a network interface that no run has: a listening socket, or UDP.
     NotOffered,
-    /// The authority of a request can be read in more than one way, or names no host.
+    /// The authority of a request has more than one reading, or names no host.
     Authority,
     /// No layer allows this domain.
     DomainNotAllowed,
@@ -310,17 +308,17 @@ pub enum DenialReason {
     IpLiteral,
     /// The address is private, local or reserved, or the name has such an address.
     Address,
-    /// An address that no look-up of this run gave for an allowed name, and that is not listed itself.
+    /// An address that no look-up of this run returned for an allowed name, and that is not listed itself.
     NotLookedUp,
-    /// More requests than one run may make.
+    /// The run exceeds its number of requests.
     Requests,
-    /// More requests a minute than the agent may make.
+    /// The agent exceeds its requests per minute.
     RequestRate,
-    /// More connections at once than one run may have.
+    /// The run exceeds its number of simultaneous connections.
     Connections,
-    /// More bytes sent than one run may send.
+    /// The run exceeds the bytes that it may send.
     SentBytes,
-    /// More bytes received than one run may receive.
+    /// The run exceeds the bytes that it may receive.
     ReceivedBytes,
 }
 
@@ -331,7 +329,7 @@ impl DenialReason {
         self.into()
     }
 
-    /// Whether only the way out itself denies this, so that nobody else is believed about it.
+    /// `true` for a reason that only egress itself determines; such a denial is not accepted from any other source.
     #[must_use]
     pub fn is_of_egress(self) -> bool {
         match self {
@@ -358,81 +356,81 @@ impl DenialReason {
     }
 }
 
-/// One thing that was denied, with how often.
+/// A denied access, with its number of occurrences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// The guest path, host or interface. Control characters are escaped.
     pub what: String,
-    /// Why it was denied.
+    /// The reason of the denial.
     pub reason: DenialReason,
-    /// How often.
+    /// The number of occurrences.
     pub count: u64,
 }
 
-/// A granted part of the filesystem as it stood in the store's own preopens.
+/// A granted part of the filesystem, as found in the store's own preopens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedArea {
-    /// The guest path of the opened folder that it lies in.
+    /// The guest path of the opened folder that contains it.
     pub path: String,
-    /// The pattern of what is granted there.
+    /// The pattern that is granted there.
     pub pattern: String,
-    /// What may be done with it.
+    /// The access that is granted.
     pub access: Bound<Access>,
-    /// The layer whose pattern it is.
+    /// The layer that set the pattern.
     pub set_by: crate::limit::Layer,
 }
 
-/// Who was reached over the network, as the way out counted it.
+/// A remote host that a run contacted, as counted by egress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
     /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a connection of a tool's own.
     pub authority: String,
-    /// The address that was connected to last, with its port.
+    /// The address of the last connection, with its port.
     pub address: SocketAddr,
-    /// How many requests were sent to it, or connections of a tool's own made to it.
+    /// The number of requests sent to it, or of the tool's own connections to it.
     pub requests: u32,
-    /// Bytes that went over the wire to it.
+    /// Bytes sent to it over the wire.
     pub sent_bytes: u64,
-    /// Bytes that came over the wire from it.
+    /// Bytes received from it over the wire.
     pub received_bytes: u64,
 }
 
-/// A rule about hosts, with the layer that said it.
+/// A rule about hosts, with the layer that set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
     /// The pattern, such as `*.example.com`.
     pub pattern: String,
-    /// The layer.
+    /// The layer that set it.
     pub set_by: crate::limit::Layer,
 }
 
-/// What a run with a network could do with it, and what it did.
+/// The network limits and the network usage of a run with a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkUsage {
-    /// What it could do.
+    /// The budgets of the run.
     pub budgets: NetworkBudgets,
-    /// Whom it could reach.
+    /// The hosts that it could reach.
     pub allowed: Vec<HostRule>,
-    /// Whom it could not reach all the same.
+    /// The hosts that it could not reach even if allowed.
     pub blocked: Vec<HostRule>,
-    /// The most requests a minute of its agent.
+    /// Maximum number of requests per minute of its agent.
     pub requests_per_minute: Option<Bound<u32>>,
-    /// How many requests it made, refused ones included; for what else counts as one see
+    /// The number of requests, including refused ones; for what else counts as a request see
     /// [`NetworkBudgets::requests`].
     pub requests: u32,
-    /// The most connections that it had at once.
+    /// Peak number of simultaneous connections.
     pub connections: u32,
-    /// Bytes that went over the wire.
+    /// Bytes sent over the wire.
     pub sent_bytes: u64,
-    /// Bytes that came over the wire.
+    /// Bytes received over the wire.
     pub received_bytes: u64,
-    /// Who was reached, the first [`Usage::MAX_CONTACTS`] of them.
+    /// The hosts that were contacted, the first [`Usage::MAX_CONTACTS`] of them.
     pub contacted: Vec<Contact>,
-    /// Whether more were reached than are listed.
+    /// `true` if more hosts were contacted than are listed.
     pub contacted_truncated: bool,
 }
 
-/// The limits that were in force, read back from the live store, and what was denied.
+/// The effective limits, read back from the live store, and the denials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
     /// The memory limit of the store's limiter.
@@ -443,60 +441,60 @@ pub struct Usage {
     pub timeout: Bound<Timeout>,
     /// The output limit of the store's streams.
     pub output: Bound<OutputLimit>,
-    /// What the store had open.
+    /// The areas that the store had open.
     pub filesystem: Vec<GrantedArea>,
-    /// What was taken out of that, with all below it.
+    /// The patterns excluded from them, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
-    /// The layer that left nothing of the filesystem, when there was nothing.
+    /// The layer that left no part of the filesystem, if none was granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
-    /// What the run could have and take of the host beside that.
+    /// The budgets for other host resources.
     pub budgets: Budgets,
-    /// What it did spend; `None` when its process ended before it could say.
+    /// The part of the budgets that the run consumed; `None` if its process ended before it could report it.
     pub spent: Option<Spent>,
-    /// Whether the grant allowed the network, and which layer said so.
+    /// `true` if the network was granted, with the layer that decided it.
     pub network: Bound<bool>,
-    /// What became of it, when the run had one.
+    /// The use of the network, if the run had one.
     pub network_used: Option<NetworkUsage>,
-    /// What was denied, the first [`Usage::MAX_DENIALS`] kinds of it.
+    /// The denials, the first [`Usage::MAX_DENIALS`] kinds of them.
     pub denied: Vec<Denial>,
-    /// Whether more kinds were denied than are listed.
+    /// `true` if more kinds were denied than are listed.
     pub denied_truncated: bool,
 }
 
 impl Usage {
-    /// How many different denials a report lists.
+    /// Maximum number of different denials in a report.
     pub const MAX_DENIALS: usize = 32;
-    /// How many different hosts a report lists.
+    /// Maximum number of different hosts in a report.
     pub const MAX_CONTACTS: usize = 32;
 }
 
-/// All that is known of one run.
+/// The complete outcome of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// How it ended.
+    /// The end of the run.
     pub end: End,
-    /// What it handed out.
+    /// Its output.
     pub output: Output,
-    /// What was measured.
+    /// Its measurements.
     pub metrics: Metrics,
-    /// What was in force.
+    /// Its effective limits and its denials.
     pub usage: Usage,
 }
 
-/// The record of one run, as it is reported. Made once, when the run is over.
+/// The record of one run, as it is reported. Made once, when the run has finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {
-    /// The agent that asked.
+    /// The agent of the call.
     pub agent: AgentDid,
     /// The intent that ran.
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
-    /// The caller who permitted it, when it waited for a person.
+    /// The caller that approved it, if it waited for a person.
     pub approved_by: Option<String>,
-    /// The event that the journal of this receipt waits for.
+    /// The event that the journal waited for before this receipt counted as written.
     pub durability: Durability,
-    /// What became of it.
+    /// The outcome of the run.
     pub outcome: Outcome,
 }
 

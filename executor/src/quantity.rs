@@ -1,13 +1,13 @@
 //! Quantities with their unit in the type.
 //!
-//! A quantity can only be made inside its range, so zero never means "unlimited" and a number that
-//! does not fit is refused where it enters. 1 MB is 2^20 bytes here and on every wire.
+//! A quantity can only be made inside its range, so zero never means "unlimited", and a number out of range is refused
+//! where it enters. 1 MB is 2^20 bytes here and on every wire.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// One MB, as every manifest, policy and report counts it.
+/// The size of one MB in every manifest, policy and report.
 pub const BYTES_PER_MB: u64 = 1 << 20;
 
 /// A number outside the range of its quantity.
@@ -32,10 +32,10 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// The largest limit that can be asked for, in MB.
+    /// Maximum configurable limit in MB.
     pub const MAX_MB: u64 = 1 << 20;
 
-    /// A limit of `mb` MB.
+    /// Makes a limit of `mb` MB.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_MB`].
@@ -62,10 +62,10 @@ impl MemoryLimit {
 pub struct CpuPercent(u32);
 
 impl CpuPercent {
-    /// The largest share that can be asked for: a hundred cores.
+    /// Maximum configurable share: a hundred cores.
     pub const MAX: u64 = 10_000;
 
-    /// A share of `percent`.
+    /// Makes a share of `percent`.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX`].
@@ -81,15 +81,15 @@ impl CpuPercent {
     }
 }
 
-/// How long a run may take on the monotonic clock, up to a week: whole seconds, or milliseconds where a
-/// caller asks for less than it may have.
+/// The maximum duration of a run on the monotonic clock, up to a week: in whole seconds, or in milliseconds if a caller
+/// asks for less than it may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Seconds", into = "Seconds")]
 pub struct Timeout {
     millis: u64,
 }
 
-/// A timeout as it is written: seconds, in digits only when they are whole.
+/// The serialised form of a timeout: a number of seconds, without decimals if they are whole.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Seconds {
@@ -98,10 +98,10 @@ enum Seconds {
 }
 
 impl Timeout {
-    /// The longest timeout that can be asked for, in seconds.
+    /// Maximum configurable timeout in seconds.
     pub const MAX_SECONDS: u64 = 7 * 24 * 60 * 60;
 
-    /// A timeout of `seconds`.
+    /// Makes a timeout of `seconds`.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`].
@@ -109,7 +109,7 @@ impl Timeout {
         in_range(seconds, 1, Self::MAX_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
     }
 
-    /// A timeout of `millis` milliseconds.
+    /// Makes a timeout of `millis` milliseconds.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
@@ -156,7 +156,7 @@ impl From<Timeout> for Seconds {
     }
 }
 
-/// How many bytes a guest may hand out: its result, its logs and its artifacts together.
+/// The maximum output of a guest in bytes: its result, its logs and its artifacts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct OutputLimit {
@@ -164,10 +164,10 @@ pub struct OutputLimit {
 }
 
 impl OutputLimit {
-    /// The largest limit that can be asked for, in bytes.
+    /// Maximum configurable limit in bytes.
     pub const MAX_BYTES: u64 = 1 << 30;
 
-    /// A limit of `bytes`.
+    /// Makes a limit of `bytes`.
     ///
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_BYTES`].
@@ -182,7 +182,7 @@ impl OutputLimit {
     }
 }
 
-/// A quantity is written as its number, and read back inside its range only.
+/// Serialises a quantity as its number, and checks its range when it is deserialised.
 macro_rules! as_number {
     ($quantity:ty, $make:path, $get:path) => {
         impl TryFrom<u64> for $quantity {

@@ -1,7 +1,7 @@
 //! A rate limiter: the generic cell rate algorithm (GCRA).
 //!
-//! Any stretch of time sees at most `burst + stretch / interval` requests; there is no window whose edge would let twice
-//! as many through. It reads no clock: the caller passes the time, and keeps one [`RateState`] for each key.
+//! In any interval of length `t` at most `burst + t / interval` requests pass; there is no window at whose edge twice
+//! as many could pass. The limiter reads no clock: the caller passes the time, and holds one [`RateState`] per key.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -13,35 +13,36 @@ pub struct RateLimit {
     interval: Duration,
 }
 
-/// The requests of one key: the time at which its whole burst is available again. The default has used nothing.
+/// The state of one key: the time at which its whole burst is available again. The default state has used nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RateState(Option<Instant>);
 
 impl RateLimit {
-    /// At most `burst` at once, and one more after each `interval`, which is at least a nanosecond.
+    /// Makes a limit of at most `burst` requests at once and one more after each `interval`, which is at least a
+    /// nanosecond.
     #[must_use]
     pub const fn new(burst: NonZeroU32, interval: Duration) -> Self {
         let interval = if interval.is_zero() { Duration::from_nanos(1) } else { interval };
         Self { burst, interval }
     }
 
-    /// `count` at once, and `count` in each `period` from then on, evenly spread.
+    /// Makes a limit of `count` requests at once and `count` in each following `period`, evenly spread.
     #[must_use]
     pub fn per(count: NonZeroU32, period: Duration) -> Self {
         Self::new(count, period / count.get())
     }
 
-    /// The most that fit into the time between now and the whole burst, when one of them is still let through.
+    /// The longest time until the whole burst is available again at which a request still passes.
     fn tolerance(self) -> Duration {
         self.interval.saturating_mul(self.burst.get() - 1)
     }
 }
 
 impl RateState {
-    /// Counts one request, unless there is one too many: then the time after which one is let through.
+    /// Counts one request if it passes.
     ///
     /// # Errors
-    /// The time to wait. A request that is refused is not counted.
+    /// The time to wait until a request passes. A refused request is not counted.
     pub fn acquire(&mut self, limit: RateLimit, now: Instant) -> Result<(), Duration> {
         let wait = self.wait(limit, now);
         if !wait.is_zero() {
@@ -51,19 +52,19 @@ impl RateState {
         Ok(())
     }
 
-    /// The time after which the next request is let through; zero when it would be now.
+    /// The time until the next request passes; zero if it passes now.
     #[must_use]
     pub fn wait(&self, limit: RateLimit, now: Instant) -> Duration {
         self.full_after(now).saturating_sub(limit.tolerance())
     }
 
-    /// The time after which the whole burst is available again.
+    /// The time until the whole burst is available again.
     #[must_use]
     pub fn full_after(&self, now: Instant) -> Duration {
         self.0.map_or(Duration::ZERO, |full| full.saturating_duration_since(now))
     }
 
-    /// The number of requests that are let through at this moment.
+    /// The number of requests that pass at this moment.
     #[must_use]
     pub fn remaining(&self, limit: RateLimit, now: Instant) -> u32 {
         let used = self.full_after(now).as_nanos().div_ceil(limit.interval.as_nanos());
@@ -71,7 +72,7 @@ impl RateState {
     }
 }
 
-/// A wait in whole units, rounded up, so that a caller that waits as long is let through.
+/// A wait in whole units, rounded up, so that a caller that waits for that time is let through.
 #[must_use]
 pub fn whole_units(wait: Duration, unit: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(unit.as_nanos().max(1))).unwrap_or(u64::MAX)
@@ -89,7 +90,7 @@ mod tests {
         RateLimit::new(NonZeroU32::new(burst).unwrap(), interval)
     }
 
-    /// The definition, by all that was let through: whether one more keeps the bound in every stretch that ends with it.
+    /// The definition of the limit: `true` if one more request keeps the bound in every interval that ends with it.
     fn is_within_the_bound(limit: RateLimit, accepted: &[Instant], now: Instant) -> bool {
         accepted.iter().rev().zip(2_u128..).all(|(&first, count)| {
             let refilled = (now - first).as_nanos() / limit.interval.as_nanos();

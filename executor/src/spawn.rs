@@ -1,4 +1,4 @@
-//! The one place that starts asynchronous tasks, so that each has an owner that ends it.
+//! The only code that starts asynchronous tasks, so that each has an owner that ends it.
 //!
 //! A task of a session (a connection, a stream, a follower, a delivery) is one of the server's [`SessionTasks`], and ends
 //! with the server. A task of a run belongs to the run, which is drained before that.
@@ -16,7 +16,7 @@ pub struct SessionTasks {
 }
 
 impl SessionTasks {
-    /// Starts a task. When the server ends, the task is dropped where it waits, and its handle gives `None`.
+    /// Starts a task. When the server ends, the task is dropped at its next await point, and its handle returns `None`.
     pub fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -24,7 +24,7 @@ impl SessionTasks {
         self.tracker.spawn(self.ending.clone().run_until_cancelled_owned(task))
     }
 
-    /// Counts a task among these that a library has started, such as that of an upgraded connection. It ends with them.
+    /// Adds a task that a library has started, such as that of an upgraded connection. It ends with the others.
     pub async fn adopt<T>(&self, task: impl Future<Output = T>) -> Option<T> {
         self.tracker.track_future(self.ending.clone().run_until_cancelled_owned(task)).await
     }
@@ -35,17 +35,18 @@ impl SessionTasks {
         self.tracker.len()
     }
 
-    /// Ends all tasks, and those that are started from here on. Gives the number of tasks that are left after `limit`.
+    /// Ends all tasks, including those that are started later. Returns the number of tasks that still run after
+    /// `limit`.
     pub async fn end(&self, limit: Duration) -> usize {
         self.tracker.close();
         self.ending.cancel();
-        // A task that works without waiting can only be left.
+        // A task that never waits cannot be ended.
         let _some_are_left = tokio::time::timeout(limit, self.tracker.wait()).await;
         self.count()
     }
 }
 
-/// Starts a task of a run, or of the processes in which guests run: it ends with them.
+/// Starts a task of a run, or of the processes in which guests run, which ends with its owner.
 #[allow(
     clippy::disallowed_methods,
     reason = "a run is drained by its slot and a zygote reaped by its keeper"

@@ -1,11 +1,11 @@
-//! The texts that the journal keeps of the vocabulary.
+//! The texts that the journal stores for the types of the vocabulary.
 //!
-//! The types of the vocabulary change with the code; what is on a disk does not. So each type that is stored has a twin
-//! in [`v1`], which says how it is written and read, and whose derived code takes the type apart and puts it together
-//! without a rest: a variant or a member that the twin does not know fails to compile. `tests/journals/rows.txt` has a
-//! text of each kind, which is compared byte for byte. The hashes of the journal's records cover these texts.
+//! The types of the vocabulary change with the code; the data on a disk does not. Each stored type therefore has a twin
+//! in [`v1`] that defines its serialised form. The derived code of the twin destructures and builds the type
+//! completely: a variant or a member that the twin lacks fails to compile. `tests/journals/rows.txt` has a text of each
+//! kind, which is compared byte for byte. The hashes of the journal's records cover these texts.
 //!
-//! A later form is a module `v2` beside this one, which the journal's own format then names; `v1` goes on to be read.
+//! A later form is a module `v2` beside this one, which the journal's own format then names; `v1` remains readable.
 
 pub(crate) mod v1;
 
@@ -14,40 +14,40 @@ use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Result;
 
-/// Writes a receipt.
+/// Serialises a receipt.
 ///
 /// # Errors
-/// When a value has no JSON.
+/// If a value has no JSON form.
 pub(crate) fn write_receipt(receipt: &Receipt) -> Result<String> {
     #[derive(Serialize)]
     struct Text<'a>(#[serde(with = "v1::Receipt")] &'a Receipt);
     serde_json::to_string(&Text(receipt))
 }
 
-/// Reads a receipt that [`write_receipt`] wrote.
+/// Parses a receipt that [`write_receipt`] wrote.
 ///
 /// # Errors
-/// When the text is not one.
+/// If the text is not a receipt.
 pub(crate) fn read_receipt(text: &[u8]) -> Result<Receipt> {
     #[derive(Deserialize)]
     struct Text(#[serde(with = "v1::Receipt")] Receipt);
     serde_json::from_slice(text).map(|Text(receipt)| receipt)
 }
 
-/// Writes a verdict.
+/// Serialises a verdict.
 ///
 /// # Errors
-/// When a moment cannot be written, such as one after the year 9999.
+/// If a time has no serialised form, such as one after the year 9999.
 pub(crate) fn write_verdict(verdict: &Verdict) -> Result<String> {
     #[derive(Serialize)]
     struct Text<'a>(#[serde(with = "v1::Verdict")] &'a Verdict);
     serde_json::to_string(&Text(verdict))
 }
 
-/// Reads a verdict that [`write_verdict`] wrote.
+/// Parses a verdict that [`write_verdict`] wrote.
 ///
 /// # Errors
-/// When the text is not one.
+/// If the text is not a verdict.
 pub(crate) fn read_verdict(text: &str) -> Result<Verdict> {
     #[derive(Deserialize)]
     struct Text(#[serde(with = "v1::Verdict")] Verdict);

@@ -1,43 +1,44 @@
-//! The gate that every body passes before anything reads it: RFC 8259 without its loose ends.
+//! The check that every body passes before any other code reads it: RFC 8259 without its ambiguities.
 //!
-//! It guarantees one reading. A body that passes is UTF-8 without a byte order mark, is one JSON
-//! value, holds no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the
-//! same key) and no lone surrogate, and is neither too long nor too deep. Two parsers can then not
-//! disagree about what a governor granted.
+//! It guarantees a single reading. A body that passes is UTF-8 without a byte order mark, is one JSON value, contains
+//! no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the same key) and no lone surrogate,
+//! and exceeds neither the maximum size nor the maximum depth. Two parsers can then not disagree about the grant of a
+//! governor.
 //!
-//! It builds nothing but the keys of the objects that are open at the moment, in one pass and
-//! without recursion, and counts what the value would take as a tree. Numbers are checked for their
-//! grammar only: `1e309` is JSON, and the decoder of the field in which it stands is the one that
-//! refuses it, with a pointer to the field. Where no decoder follows ([`check_finite`]), it is refused.
+//! The check builds only the keys of the objects that are currently open, in one pass and without recursion, and counts
+//! the memory that the value would take as a tree. Numbers are checked for their grammar only: `1e309` is JSON, and the
+//! decoder of its field refuses it, with a pointer to the field. If no decoder follows ([`check_finite`]), the check
+//! itself refuses it.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-/// How large and how deep a body may be.
+/// The maximum size and depth of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JsonBounds {
-    /// The most bytes of a body.
+    /// Maximum size of a body in bytes.
     pub max_bytes: usize,
-    /// The most objects and arrays inside each other. Values over 120 have no effect on what the
-    /// decoders read, because `serde_json` stops at 128.
+    /// Maximum nesting depth of objects and arrays. Values over 120 have no effect on the decoders, because
+    /// `serde_json` stops at 128.
     pub max_depth: usize,
-    /// The most bytes that the body may take as a tree, as this reader estimates it.
+    /// Maximum size in bytes of the body as a tree, as estimated by this check.
     pub max_tree_bytes: usize,
 }
 
-/// Memory that a value takes in a list of values that grows: `serde_json::Value` is 72 bytes, and a list has
-/// room for up to twice as many as it holds.
+/// Memory of a value in a growing list of values: `serde_json::Value` is 72 bytes, and the capacity of a list is up to
+/// twice its length.
 const VALUE_BYTES: usize = 110;
-/// Memory that an object takes for its first member and the room for three more.
+/// Memory of an object for its first member and the capacity for three more.
 const OBJECT_BYTES: usize = 500;
 
-/// Copies of the text of a call that runs: as it came, as values, and as the guest gets it, with room to grow.
+/// Number of copies of the text of a running call: unmodified, as values, and as passed to the guest, with spare
+/// capacity.
 const TEXT_COPIES: usize = 5;
 
 impl JsonBounds {
-    /// The fault of a body that was not kept to its end, because it was too long by then.
+    /// The fault for a body that was not read to its end, because it was too long.
     #[must_use]
     pub fn too_long(&self) -> Fault {
         Fault::Parse(format!("the message is longer than {} bytes", self.max_bytes))
@@ -51,16 +52,16 @@ impl Default for JsonBounds {
     }
 }
 
-/// Checks a body and gives it back as text.
+/// Checks a body and returns it as text.
 ///
 /// # Errors
-/// [`Fault::Parse`] that names what is wrong and where, by line and column.
+/// [`Fault::Parse`] with the problem and its line and column.
 pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> {
     scan(body, bounds, false)
 }
 
-/// As [`check`], for a value that no decoder follows: a number that no double can hold is refused as well, because
-/// readers of the message around it may not read it.
+/// As [`check`], for a value that no decoder follows: it also refuses a number that a double cannot represent, because
+/// parsers of the enclosing message may reject it.
 ///
 /// # Errors
 /// As [`check`].
@@ -68,14 +69,14 @@ pub fn check_finite<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, 
     scan(body, bounds, true)
 }
 
-/// A JSON text without the white space between its tokens. The text has passed [`check`].
+/// Removes the white space between the tokens of a JSON text, which has passed [`check`].
 #[must_use]
 pub fn compact(text: &str) -> Cow<'_, str> {
     let (mut kept, mut start, mut at, mut is_in_string) = (String::new(), 0, 0, false);
     while let Some(byte) = text.as_bytes().get(at) {
         match byte {
             b'"' => is_in_string = !is_in_string,
-            // The escaped character is no end of the string.
+            // An escaped character does not end the string.
             b'\\' => at += 1,
             b' ' | b'\t' | b'\n' | b'\r' if !is_in_string => {
                 kept.push_str(text.get(start..at).unwrap_or_default());
@@ -92,8 +93,8 @@ pub fn compact(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// Bytes that a message takes while it is worked on: its values, as [`check`] counts them, and its text as often as it is
-/// held. It need not be valid.
+/// Memory in bytes of a message while it is processed: its values, as counted by [`check`], and the copies of its text.
+/// It need not be valid.
 #[must_use]
 pub fn tree_bytes(body: &[u8]) -> u64 {
     let text = body.len().saturating_mul(TEXT_COPIES);
@@ -128,7 +129,7 @@ fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a 
     }
 }
 
-/// What was refused, and at which byte.
+/// A refused text, with the byte offset of the problem.
 struct SyntaxError {
     at: usize,
     what: Cow<'static, str>,
@@ -143,17 +144,17 @@ impl SyntaxError {
     }
 }
 
-/// A container that is open, with what is known of its keys.
+/// An open container, with its keys so far.
 enum Open<'a> {
     Array,
-    /// The keys stand in [`Keys::few`] from `first` on, or, once there are many, in a set.
+    /// The keys are in [`Keys::few`] from `first` on or, if there are many, in a set.
     Object {
         first: usize,
         many: Option<HashSet<Cow<'a, str>>>,
     },
 }
 
-/// The keys of all open objects. The few keys of small objects share one list.
+/// The keys of all open objects. Small objects share one list.
 #[derive(Default)]
 struct Keys<'a> {
     few: Vec<Cow<'a, str>>,
@@ -161,21 +162,21 @@ struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Above this many keys a set is faster than a walk, and a walk would be quadratic.
+    /// Above this number of keys a set is faster than a linear search, whose total cost would be quadratic.
     const FEW: usize = 16;
 
     fn open_object(&mut self) {
         self.open.push(Open::Object { first: self.few.len(), many: None });
     }
 
-    /// Closes the innermost container and forgets its keys.
+    /// Closes the innermost container and drops its keys.
     fn close(&mut self) {
         if let Some(Open::Object { first, .. }) = self.open.pop() {
             self.few.truncate(first);
         }
     }
 
-    /// Takes in a key of the innermost object; `false` when it was there before.
+    /// Adds a key of the innermost object; `false` if it already has the key.
     fn insert(&mut self, key: Cow<'a, str>) -> bool {
         let Some(Open::Object { first, many }) = self.open.last_mut() else { return true };
         if let Some(many) = many {
@@ -205,7 +206,7 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// One value, and nothing after it.
+    /// Checks one value, and that nothing follows it.
     fn document(&mut self) -> Result<(), SyntaxError> {
         loop {
             if self.value_or_opening()? {
@@ -217,8 +218,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads a whole scalar or empty container (`false`), or opens one and stands before its first
-    /// value (`true`).
+    /// Reads a whole scalar or empty container (`false`), or opens a container and stops before its first value
+    /// (`true`).
     fn value_or_opening(&mut self) -> Result<bool, SyntaxError> {
         self.skip_space();
         self.pay(VALUE_BYTES)?;
@@ -252,7 +253,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Counts one level of depth and steps over the bracket.
+    /// Counts one level of depth and skips the bracket.
     fn enter(&mut self) -> Result<(), SyntaxError> {
         if self.keys.open.len() >= self.max_depth {
             let what = format!("nested deeper than {} levels", self.max_depth);
@@ -262,7 +263,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Just behind an opening bracket: an empty container ends here, an object has a key first.
+    /// Called after an opening bracket: an empty container ends here, and an object starts with a key.
     fn first_member(&mut self, closing: u8) -> Result<bool, SyntaxError> {
         self.skip_space();
         if self.eat(closing) {
@@ -276,7 +277,7 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// Behind a value: closes what ends here. `true` at the end of the body, `false` when another
+    /// Called after a value: closes the containers that end here. `true` at the end of the body, `false` if another
     /// value has to follow.
     fn after_value(&mut self) -> Result<bool, SyntaxError> {
         loop {
@@ -303,7 +304,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// A key of the innermost object with the colon behind it.
+    /// Reads a key of the innermost object and the colon after it.
     fn key(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         if self.peek() != Some(b'"') {
@@ -312,7 +313,7 @@ impl<'a> Scanner<'a> {
         let escaped = self.string()?;
         let quoted = self.text.get(start..self.at).unwrap_or_default();
         let key: Cow<'a, str> = if escaped {
-            // The same unescaping as the decoders', so that both see the same key.
+            // The decoders unescape in the same way, so that both see the same key.
             serde_json::from_str::<String>(quoted)
                 .map_err(|_| SyntaxError { at: start, what: "not JSON: a key that cannot be read".into() })?
                 .into()
@@ -330,7 +331,7 @@ impl<'a> Scanner<'a> {
         if self.eat(b':') { Ok(()) } else { Err(self.expected("`:`")) }
     }
 
-    /// A string in double quotes; whether it holds an escape.
+    /// Reads a string in double quotes. Returns `true` if it contains an escape.
     fn string(&mut self) -> Result<bool, SyntaxError> {
         let start = self.at;
         let escaped = self.string_to_its_end()?;
@@ -397,7 +398,7 @@ impl<'a> Scanner<'a> {
         Ok(code)
     }
 
-    /// A number by its grammar, and by its size where no decoder follows.
+    /// Checks a number's grammar and, if no decoder follows, its magnitude.
     fn number(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         self.digits_and_signs()?;

@@ -1,4 +1,4 @@
-//! What is known of a tool before it runs.
+//! The description of a tool, known before it runs.
 
 use crate::ident::ToolName;
 use serde::{Deserialize, Serialize};
@@ -10,8 +10,8 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Contract {
-    /// Arguments as JSON on standard input, result as JSON on standard output, logs on standard
-    /// error, an exit code. Any language.
+    /// Arguments as JSON on standard input, result as JSON on standard output, logs on standard error, an exit code. It
+    /// is available to any language.
     Command,
     /// The WIT world `a2g:tool/tool`.
     Typed,
@@ -25,12 +25,12 @@ impl Contract {
     }
 }
 
-/// A SHA-256: of a module, or of a call's arguments.
+/// The SHA-256 of a module, or of a call's arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of `bytes`.
+    /// Computes the digest of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
@@ -40,7 +40,7 @@ impl Digest {
     /// Parses 64 hexadecimal digits in lower case, as [`fmt::Display`] writes them.
     ///
     /// # Errors
-    /// A sentence, without the text.
+    /// A message that does not contain the text.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
@@ -63,41 +63,41 @@ impl fmt::Display for Digest {
     }
 }
 
-/// What a tool says about itself, and what its `tool.toml` declares.
+/// The description that a tool exports, and the declarations of its `tool.toml`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Descriptor {
     /// Its name.
     pub name: ToolName,
     /// Its semantic version.
     pub version: String,
-    /// What it does, for people and agents.
+    /// Its description, for people and agents.
     pub description: String,
-    /// How it is called.
+    /// Its contract.
     pub contract: Contract,
     /// The SHA-256 of its module.
     pub digest: Digest,
     /// The JSON Schema of its arguments.
     pub arguments_schema: Value,
-    /// What it declares that it needs.
+    /// The capabilities that it declares to need.
     pub capabilities: Declared,
 }
 
 /// The `[capabilities]` of a `tool.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Declared {
-    /// Whether it uses files, and how.
+    /// The declared use of files.
     pub filesystem: DeclaredFilesystem,
-    /// Whether it uses the network.
+    /// `true` if it uses the network.
     pub network: bool,
-    /// The most memory it needs.
+    /// Maximum memory it needs.
     pub memory: Option<crate::quantity::MemoryLimit>,
-    /// The largest share of CPU it needs.
+    /// Maximum share of CPU it needs.
     pub cpu: Option<crate::quantity::CpuPercent>,
-    /// The longest it runs.
+    /// Maximum duration it needs.
     pub timeout: Option<crate::quantity::Timeout>,
 }
 
-/// How a tool declares that it uses files.
+/// The declared use of files by a tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum DeclaredFilesystem {

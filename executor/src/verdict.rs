@@ -1,8 +1,7 @@
-//! What a governor says: verdicts and standing policies, as claims.
+//! The messages of a governor: verdicts and standing policies, as claims.
 //!
-//! Nothing here carries authority. A verdict becomes something that can run only in
-//! [`crate::govern::admit`], and a limit only counts once [`crate::capability`] has met it with
-//! the other layers.
+//! No type here carries authority. A verdict only becomes runnable in [`crate::govern::admit`], and a limit only takes
+//! effect once [`crate::capability`] has met it with the other layers.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
@@ -11,17 +10,17 @@ use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
-/// The four answers to an intent.
+/// The answers to an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Decision {
-    /// May run.
+    /// The intent may run.
     Approved,
-    /// Never runs.
+    /// The intent never runs.
     Denied,
-    /// Waits for a person, who answers by `g2a/directive`.
+    /// The intent waits for a person, who answers by `g2a/directive`.
     Escalate,
-    /// May run when every condition is one that the executor can enforce.
+    /// The intent may run if the executor can enforce every condition.
     Conditional,
 }
 
@@ -33,7 +32,7 @@ impl Decision {
     }
 }
 
-/// How bad a score is. The bounds are the reference implementation's.
+/// The severity of a score. The bounds are the reference implementation's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum RiskLevel {
@@ -80,21 +79,21 @@ pub struct Risk {
     pub model_score: Option<f64>,
     /// The score of the governor's rules, when it has any.
     pub heuristic_score: Option<f64>,
-    /// What the governor saw, in its own words.
+    /// The threats that the governor detected, in its own words.
     pub threats: Vec<String>,
 }
 
-/// What a verdict grants. An absent number leaves the executor's own ceiling in force; an absent
+/// The capabilities that a verdict grants. An absent number leaves the executor's own ceiling effective; an absent
 /// scope or network grants nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// The most memory.
+    /// Maximum memory.
     pub max_memory: Option<MemoryLimit>,
-    /// The largest share of CPU.
+    /// Maximum share of CPU.
     pub max_cpu: Option<CpuPercent>,
-    /// The longest run.
+    /// Maximum duration.
     pub timeout: Option<Timeout>,
-    /// Whether the network is on.
+    /// `true` if the network is on.
     pub network_allowed: Option<bool>,
     /// The filesystem patterns, as sent.
     pub filesystem_scope: Vec<String>,
@@ -109,83 +108,83 @@ pub struct Verdict {
     pub intent: IntentId,
     /// The governor's estimate, when it gave one.
     pub risk: Option<Risk>,
-    /// What is granted.
+    /// The granted capabilities.
     pub manifest: Manifest,
     /// Conditions, as sent.
     pub conditions: Vec<String>,
-    /// The latest moment at which the guest may start. Absent only from a denial.
+    /// The latest time at which the guest may start. Absent only from a denial.
     pub expires_at: Option<OffsetDateTime>,
-    /// Why, for people. Never interpreted.
+    /// The reason, for people. Never interpreted.
     pub reason: Option<String>,
 }
 
-/// What came along to show who said a verdict: a claim as well, until [`crate::govern`] believes it.
+/// The proof of the origin of a verdict. It is also only a claim, until [`crate::govern`] has verified it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
     /// A compact JWS (RFC 7515), as sent.
     pub compact: String,
-    /// The verdict as sent, without a member `proof`: a governor's answer has it beside the others.
+    /// The verdict as sent, without its member `proof`, which a governor's answer has beside the others.
     pub verdict: Map<String, Value>,
 }
 
-/// What a person decided about an escalated intent (`g2a/directive`).
+/// The decision of a person about an escalated intent (`g2a/directive`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Directive {
-    /// The intent that waits.
+    /// The intent that is waiting.
     pub intent: IntentId,
-    /// Whether it may run.
+    /// `true` if it may run.
     pub approved: bool,
-    /// A manifest that takes the place of the verdict's, when given.
+    /// A manifest that replaces the verdict's, if present.
     pub manifest: Option<Manifest>,
 }
 
-/// What a standing policy says about one tool.
+/// The rules of a standing policy for one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolRule {
-    /// Whether the tool may be used at all.
+    /// `true` if the tool may be used at all.
     pub allowed: bool,
-    /// Patterns of paths that it may touch; `None` says nothing about paths.
+    /// Patterns of the paths that it may access; `None` leaves paths to the other layers.
     pub paths: Option<Vec<String>>,
-    /// Patterns of paths that it may not touch.
+    /// Patterns of the paths that it may not access.
     pub blocked_paths: Vec<String>,
     /// Texts that no argument may contain.
     pub blocked_patterns: Vec<String>,
-    /// The longest string argument, in bytes.
+    /// Maximum length of a string argument in bytes.
     pub max_size_bytes: Option<u64>,
-    /// The longest run.
+    /// Maximum duration.
     pub timeout: Option<Timeout>,
 }
 
 /// The network part of a standing policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkRule {
-    /// Domains that may be reached. `None` says nothing; an empty list allows none.
+    /// Domains that may be reached. `None` leaves them to the other layers; an empty list allows none.
     pub allowed_domains: Option<Vec<String>>,
-    /// Domains that may not be reached. They win.
+    /// Domains that may not be reached. They take precedence.
     pub blocked_domains: Vec<String>,
-    /// The most requests a minute.
+    /// Maximum number of requests per minute.
     pub max_requests_per_minute: Option<u64>,
 }
 
 /// The resource part of a standing policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResourceRule {
-    /// The most memory.
+    /// Maximum memory.
     pub max_memory: Option<MemoryLimit>,
-    /// The largest share of CPU.
+    /// Maximum share of CPU.
     pub max_cpu: Option<CpuPercent>,
-    /// The most disk, in MB.
+    /// Maximum disk space in MB.
     pub max_disk_mb: Option<u64>,
 }
 
 /// Standing limits for one agent (`g2a/policy`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// The agent that it binds; `None` binds every agent, which only a policy file may say.
+    /// The agent that it binds; `None` binds every agent, which only a policy file may specify.
     pub agent: Option<AgentDid>,
     /// The governor's version of it.
     pub version: String,
-    /// Per tool. A tool that is not listed is not allowed.
+    /// The rules per tool. A tool that is not listed is not allowed.
     pub tools: BTreeMap<ToolName, ToolRule>,
     /// The network part.
     pub network: NetworkRule,

@@ -13,18 +13,18 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 pub struct Authority(());
 
 impl Authority {
-    /// Takes the authority of this process; `None` when it was taken before.
+    /// Takes the authority of this process; `None` if it has been taken before.
     #[must_use]
     pub fn take() -> Option<Self> {
         (!TAKEN.swap(true, Ordering::SeqCst)).then_some(Self(()))
     }
 
-    /// `true` in a process that makes grants of its own.
+    /// `true` in a process that makes its own grants.
     pub(super) fn is_taken() -> bool {
         TAKEN.load(Ordering::SeqCst)
     }
 
-    /// An authority for a unit test, beside the one of the process.
+    /// An authority for unit tests, in addition to that of the process.
     #[cfg(test)]
     pub(crate) fn for_tests() -> Self {
         Self(())

@@ -6,21 +6,21 @@ use crate::ident::excerpt;
 use crate::limit::Access;
 use crate::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 
-/// Why a condition was refused. A refused condition refuses the whole verdict.
+/// The reason why a condition is refused. A refused condition refuses the whole verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// Not one of the conditions that can be enforced.
+    /// It is not one of the conditions that can be enforced.
     #[error(
         "the condition `{0}` is not one that this executor can enforce: `read_only`, `no_network`, \
          `max_memory_mb:N`, `timeout_seconds:N`, `filesystem_scope:GLOB`, `max_output_bytes:N`"
     )]
     Unknown(String),
-    /// A known condition whose number does not fit.
+    /// A known condition with a number out of range.
     #[error("the condition `{condition}` {error}")]
     Number {
         /// The condition, cut to a printable excerpt.
         condition: String,
-        /// What fits.
+        /// The accepted range.
         error: OutOfRangeError,
     },
     /// A known condition whose pattern cannot be enforced.
@@ -28,7 +28,7 @@ pub enum ConditionError {
     Scope(#[from] ScopeError),
 }
 
-/// Reads one condition as the claims that it makes.
+/// Parses one condition into its claims.
 ///
 /// # Errors
 /// [`ConditionError`] for anything that cannot be enforced exactly.
@@ -59,7 +59,7 @@ pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
     }
 }
 
-/// Digits only: `+5`, ` 5`, `5.0` and `5e1` are not numbers here.
+/// Parses digits only: `+5`, ` 5`, `5.0` and `5e1` are rejected.
 fn number(text: &str) -> Option<u64> {
     let digits_only = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits_only { text.parse().ok() } else { None }

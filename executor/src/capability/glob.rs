@@ -1,9 +1,9 @@
-//! One pattern, component by component.
+//! A single path pattern, matched component by component.
 //!
-//! A pattern is run along a path as a small automaton: a state is how many of its parts are used up,
-//! and `**` may use up any number of components. So one thing answers three questions: does the path
-//! match, can something below it, and does everything below it? Names are matched character by
-//! character: `?` is one character of any alphabet, not one byte of it.
+//! A pattern runs along a path as a small automaton: a state is the number of parts that are consumed, and `**` may
+//! consume any number of components. The same automaton answers three questions: whether the path matches, whether
+//! anything below it can match, and whether everything below it does. Names are matched by character: `?` is one
+//! character of any alphabet, not one byte.
 
 use super::scope::ScopeError;
 use std::cmp::Ordering;
@@ -14,18 +14,18 @@ use std::ops::RangeInclusive;
 use std::str::Chars;
 use std::sync::Arc;
 
-/// The most components of one pattern: its states are the bits of a `u64`.
+/// Maximum number of components of a pattern: its states are the bits of a `u64`.
 const MAX_PARTS: usize = 60;
-/// The most bytes of a pattern, as of a path.
+/// Maximum length of a pattern in bytes, the same as that of a path.
 const MAX_PATTERN_BYTES: usize = 4096;
-/// How deep `{…}` may stand in `{…}`.
+/// Maximum nesting depth of `{…}`.
 const MAX_DEPTH: usize = 32;
-/// The most alternatives that `{a,b}` may give.
+/// Maximum number of alternatives that a pattern may expand to.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// What a `**` with a slash after it is while choices are put together, and what one at the end is: no
-/// pattern holds a NUL. So two `*` of different choices that come to stand side by side are no `**`,
-/// and neither moves what `**` stands for.
+/// Marks for `**` while alternatives are expanded: `INNER` for one with a slash after it, `LAST` for one at the end. No
+/// pattern contains a NUL, so two `*` of different alternatives that become neighbours are not read as `**`, and
+/// expansion does not change the meaning of a `**`.
 const INNER: &str = "\0";
 const LAST: &str = "\0\0";
 const ALONE: &str = "`**` has to stand alone between slashes";
@@ -44,35 +44,34 @@ pub struct Glob {
 enum Part {
     /// `**`: any number of components; at the end of a pattern, at least one.
     Any,
-    /// A name as it is written.
+    /// A literal name.
     Literal(Box<str>),
     /// A name with `*`, `?`, `[…]` or `\`.
     Wild(Vec<Piece>),
 }
 
-/// One piece of the pattern of a name.
+/// One element of the pattern of a name.
 enum Piece {
     /// `*`: any characters.
     Many,
-    /// `?`, `[…]`, or a character as it is written: one character out of these ranges, or out of all
-    /// others.
+    /// `?`, `[…]` or a literal character: one character from these ranges or, if negated, from all others.
     One { negated: bool, ranges: Vec<RangeInclusive<char>> },
 }
 
-/// Which parts are used up: bit `n` says that the first `n` can be.
+/// The numbers of parts that may be consumed: bit `n` is set if the first `n` can be.
 type States = u64;
 
 impl Glob {
-    /// Whether a text holds a character that patterns give a meaning to.
+    /// `true` for a text with a character that has a special meaning in patterns.
     pub(super) fn has_meaning(text: &str) -> bool {
         text.contains(['*', '?', '[', ']', '{', '}', '\\', '!'])
     }
 
-    /// Parses an absolute pattern: one glob for each way to choose among its `{a,b}`.
+    /// Parses an absolute pattern into one glob for each combination of its `{a,b}` alternatives.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] when it is no pattern, `**` does not stand alone between slashes, or
-    /// it has too many components or alternatives.
+    /// [`ScopeError::Malformed`] if it is not a valid pattern, `**` does not stand alone between slashes, or it has too
+    /// many components or alternatives.
     pub fn alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
         check_root(pattern).map_err(malformed)?;
@@ -80,8 +79,8 @@ impl Glob {
         texts.iter().map(|text| Self::parse(text).map_err(malformed)).collect()
     }
 
-    /// Parses a pattern that takes something away, and all below it: an absolute one, or a relative
-    /// one for wherever it lies. A `/**` at its end says nothing more.
+    /// Parses a pattern that excludes its matches and everything below them. A relative pattern matches at any depth. A
+    /// `/**` at its end has no effect.
     ///
     /// # Errors
     /// As [`Self::alternatives`].
@@ -97,12 +96,12 @@ impl Glob {
         }
     }
 
-    /// Reads again what [`Self::text`] gave, in another process.
+    /// Parses the [`Self::text`] of a glob of another process.
     pub(super) fn carried(text: &str) -> Option<Self> {
         mark(text).and_then(|marked| Self::parse(&marked)).ok()
     }
 
-    /// Parses a marked text without choices.
+    /// Parses a marked text without alternatives.
     fn parse(marked: &str) -> Result<Self, &'static str> {
         let names = names(marked)?;
         let above = names.rsplit_once('/').map_or("", |(above, _)| above);
@@ -116,14 +115,14 @@ impl Glob {
         Ok(Self { text: marked.replace(LAST, "**").replace(INNER, "**").into(), parts })
     }
 
-    /// The pattern.
+    /// The text of the pattern.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The folder that all matches lie in, and whether they are all of that folder. `None` when that
-    /// would be `/`.
+    /// The folder that contains all matches, and whether they are all of that folder. `None` if that folder would be
+    /// `/`.
     pub(super) fn root(&self) -> Option<(String, bool)> {
         let literal = |part: &Part| match part {
             Part::Literal(name) => Some(format!("/{name}")),
@@ -136,32 +135,32 @@ impl Glob {
         (!names.is_empty()).then(|| (names.concat(), whole))
     }
 
-    /// Whether the pattern matches an absolute path without `.` and `..`.
+    /// `true` if the pattern matches an absolute path without `.` and `..`.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         self.run(path) & self.end() != 0
     }
 
-    /// Whether it can match something below `path`.
+    /// `true` if it can match something below `path`.
     #[must_use]
     pub fn leads(&self, path: &str) -> bool {
         self.run(path) & (self.end() - 1) != 0
     }
 
-    /// Whether it matches everything below `path`.
+    /// `true` if it matches everything below `path`.
     #[must_use]
     pub fn matches_all_below(&self, path: &str) -> bool {
         matches!(self.parts.last(), Some(Part::Any)) && self.run(path) & (self.end() >> 1) != 0
     }
 
-    /// Whether `path` or a folder above it matches.
+    /// `true` if it matches `path` or a folder above it.
     #[must_use]
     pub fn matches_at_or_above(&self, path: &str) -> bool {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
         ends.filter_map(|end| path.get(..end)).any(|above| self.matches(above))
     }
 
-    /// The state in which all parts are used up.
+    /// The state in which all parts are consumed.
     fn end(&self) -> States {
         1 << self.parts.len()
     }
@@ -171,7 +170,7 @@ impl Glob {
         names.fold(self.skip(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
     }
 
-    /// Adds the states that are reached without a component: `**` in the middle may stand for none.
+    /// Adds the states that are reached without a component: a `**` in the middle may match none.
     fn skip(&self, mut states: States) -> States {
         for (index, part) in self.parts.iter().enumerate() {
             let last = index + 1 == self.parts.len();
@@ -230,9 +229,9 @@ fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
     Ok(pieces)
 }
 
-/// Reads the rest of a class after its `[`. A `]` or `-` that stands first, and a `-` that stands last, is a
-/// member. A `^` that stands first is refused: it negates for some readers of such patterns and is a member for
-/// others, such as `fnmatch`, so that a governor and its executor could disagree about what is granted.
+/// Parses the rest of a class after its `[`. A leading `]` or `-` and a trailing `-` are members. A leading `^` is
+/// refused: it negates in some implementations and is a member in others, such as `fnmatch`, so a governor and its
+/// executor could disagree about the grant.
 fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     const OPEN: &str = "a class is not closed";
     if letters.peek() == Some(&'^') {
@@ -265,7 +264,7 @@ fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     }
 }
 
-/// Whether a name matches, by going back to the last `*` where it does not.
+/// `true` if a name matches. On a mismatch, matching resumes at the last `*`.
 fn is_match(pieces: &[Piece], name: &str) -> bool {
     let letters: Vec<char> = name.chars().collect();
     let (mut piece, mut letter, mut back) = (0, 0, None);
@@ -285,7 +284,7 @@ fn is_match(pieces: &[Piece], name: &str) -> bool {
             (None, None) => return true,
             (Some(Piece::One { .. }) | None, _) => {}
         }
-        // The `*` takes one character more.
+        // The `*` consumes one more character.
         match back {
             Some((after, taken)) if taken < letters.len() => {
                 back = Some((after, taken + 1));
@@ -296,7 +295,7 @@ fn is_match(pieces: &[Piece], name: &str) -> bool {
     }
 }
 
-// The text says all: two globs with one text match the same.
+// Two globs with the same text match the same paths.
 impl PartialEq for Glob {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -329,8 +328,8 @@ impl Hash for Glob {
     }
 }
 
-/// Refuses a pattern with a root of another system, in words that say so. Where the root stands in a choice, the choice is
-/// read first.
+/// Refuses a pattern with a root of another system, with a message that names the reason. A pattern whose root is
+/// inside braces passes, because its alternatives are expanded first.
 fn check_root(pattern: &str) -> Result<(), &'static str> {
     if has_foreign_root(pattern) {
         return Err(FOREIGN);
@@ -347,7 +346,7 @@ fn has_foreign_root(pattern: &str) -> bool {
         || pattern.starts_with("//")
 }
 
-/// The components of an absolute path, each of which has to be a name.
+/// The components of an absolute path, if each of them is a valid name.
 pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
     if path.contains('\0') {
         return Err(NUL);
@@ -371,9 +370,9 @@ fn names(text: &str) -> Result<&str, &'static str> {
     Ok(names)
 }
 
-/// A pattern with its `**` marked. Only one that stands as a whole name before the choices are put
-/// together is one: between slashes, first in a choice with a slash after it, or after a slash at the
-/// end of the pattern or of a choice.
+/// Marks each `**` of a pattern. A `**` is valid only as a whole name before the alternatives are expanded: between
+/// slashes, first in an alternative with a slash after it, or after a slash at the end of the pattern or of an
+/// alternative.
 fn mark(pattern: &str) -> Result<String, &'static str> {
     if pattern.contains('\0') {
         return Err(NUL);
@@ -396,7 +395,8 @@ fn mark(pattern: &str) -> Result<String, &'static str> {
     Ok(marked)
 }
 
-/// Every way to choose among the `{a,b}` of a pattern. What is escaped or in a class is no brace.
+/// Expands every combination of the `{a,b}` alternatives of a pattern. Braces that are escaped or in a class are
+/// literal.
 fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
     let mut done = Vec::new();
     let mut open = vec![pattern.to_owned()];
@@ -414,15 +414,15 @@ fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
     Ok(done)
 }
 
-/// The text before the first outermost braces, what they hold between commas, and the text after.
+/// The text before the first outermost braces, the alternatives inside them, and the text after.
 type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
 
 fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     const UNBALANCED: &str = "its braces are not balanced";
-    // Every byte looked at is ASCII, which UTF-8 uses in no other letter.
+    // Every byte that is compared is ASCII, which never occurs inside another character in UTF-8.
     let bytes = text.as_bytes();
     let (mut at, mut depth) = (0, 0usize);
-    // Where the outermost braces open, choose and close.
+    // The offsets at which the outermost braces open, separate alternatives and close.
     let mut cuts = Vec::new();
     while let Some(byte) = bytes.get(at) {
         match byte {
@@ -456,7 +456,7 @@ fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     if depth == 0 { Ok(None) } else { Err(UNBALANCED) }
 }
 
-/// The bytes of the class `[…]` that a text starts with. A `]` that stands first in it is a member.
+/// The length in bytes of the class `[…]` at the start of a text. A leading `]` is a member.
 fn class_length(text: &[u8]) -> Option<usize> {
     let negated = matches!(text.get(1), Some(b'!' | b'^'));
     let first = if negated { 2 } else { 1 };

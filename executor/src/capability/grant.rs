@@ -12,41 +12,40 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// The most areas of one grant, and of one layer.
+/// Maximum number of areas of a grant, and of a layer.
 const MAX_AREAS: usize = 256;
-/// The most ways in which the areas of two layers may overlap, those counted that others cover.
+/// Maximum number of overlaps between the areas of two layers, including those that others cover.
 const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
 
-/// The executor's own ceilings. They have a value for every limit, so that a limit that no other
-/// layer names is still a limit.
+/// The executor's own ceilings. Every limit has a value here, so a limit that no other layer names is still bounded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ceilings {
-    /// The most memory of one run.
+    /// Maximum memory of one run.
     pub memory: MemoryLimit,
-    /// The largest share of CPU of one run.
+    /// Maximum share of CPU of one run.
     pub cpu: CpuPercent,
-    /// The longest run.
+    /// Maximum duration of one run.
     pub timeout: Timeout,
-    /// The most output of one run.
+    /// Maximum output of one run.
     pub output: OutputLimit,
-    /// Whether any run may have the network.
+    /// `true` if a run may have the network at all.
     pub network: bool,
-    /// Whom a run with a network may reach at all. An absent list allows nobody.
+    /// The hosts that a run with a network may reach at all. An absent list allows none.
     pub hosts: HostClaims,
-    /// What one run may do with the network.
+    /// The network budgets of one run.
     pub network_budgets: NetworkBudgets,
     /// The parts of the filesystem that may be granted at all.
     pub areas: Vec<Area>,
-    /// Whether files may be changed at all.
+    /// The access to files that may be granted at all.
     pub access: Access,
-    /// What one run may have and take of the host beside that.
+    /// The other host resources that one run may hold and consume.
     pub budgets: Budgets,
 }
 
-/// The limits of one run, in force and complete.
+/// The limits of one run, effective and complete.
 ///
-/// It is used up by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From`
-/// and no `Deserialize`.
+/// It is consumed by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From` and
+/// no `Deserialize`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     memory: Bound<MemoryLimit>,
@@ -62,7 +61,7 @@ pub struct Grant {
     budgets: Budgets,
 }
 
-/// A grant that became a permit, to be read by all who watch the run. It gives no grant back.
+/// A read-only view of a grant that became a permit, for all observers of the run. It cannot be turned into a grant.
 #[derive(Debug, Clone)]
 pub struct GrantView(Arc<Grant>);
 
@@ -80,8 +79,8 @@ impl Deref for GrantView {
     }
 }
 
-/// A grant as it is written down on its way to another process; see [`super::handover`]. Whom the run
-/// may reach stays behind: the process that is asked to reach someone decides by its own grant.
+/// The serialised form of a grant on its way to another process; see [`super::handover`]. The hosts that the run may
+/// reach are left out: the process that receives a network request decides by its own grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Carried {
     memory: Bound<MemoryLimit>,
@@ -157,7 +156,7 @@ impl Grant {
     /// The meet of the layers of an admitted call under the executor's ceilings, and of the ceilings themselves.
     ///
     /// # Errors
-    /// [`ScopeError::TooMany`] when the patterns of the layers overlap in too many ways.
+    /// [`ScopeError::TooMany`] if the patterns of the layers have too many overlaps.
     pub fn meet(
         _: &Authority,
         layers: impl IntoIterator<Item = (Layer, Claims)>,
@@ -166,7 +165,7 @@ impl Grant {
         Self::of_layers(layers, ceilings)
     }
 
-    /// The operator's own limits under the executor's ceilings. Reports name them `operator`, never `verdict`.
+    /// The operator's own limits under the executor's ceilings. Reports name their layer `operator`, never `verdict`.
     ///
     /// # Errors
     /// As [`Self::meet`].
@@ -174,7 +173,7 @@ impl Grant {
         Self::of_layers([(Layer::Operator, claims)], ceilings)
     }
 
-    /// No file and no network, with the other limits of `ceilings`.
+    /// A grant without files and network, with the other limits of `ceilings`.
     pub(super) fn nothing(ceilings: &Ceilings) -> Self {
         Self {
             memory: under(ceilings.memory, None),
@@ -215,7 +214,7 @@ impl Grant {
             emptied_by = emptied_by.or(empty.then_some(layer));
             cut_off_by = cut_off_by.or(met.reach.is_nobody().then_some(layer));
         }
-        // A network with nobody in it is none.
+        // A network without any reachable host counts as no network.
         let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
         let network = under(ceilings.network, met.network);
         let network = match cut_off {
@@ -238,73 +237,74 @@ impl Grant {
         })
     }
 
-    /// The most memory.
+    /// Maximum memory.
     #[must_use]
     pub fn memory(&self) -> Bound<MemoryLimit> {
         self.memory
     }
 
-    /// The largest share of CPU.
+    /// Maximum share of CPU.
     #[must_use]
     pub fn cpu(&self) -> Bound<CpuPercent> {
         self.cpu
     }
 
-    /// The longest run.
+    /// Maximum duration.
     #[must_use]
     pub fn timeout(&self) -> Bound<Timeout> {
         self.timeout
     }
 
-    /// The most output.
+    /// Maximum output.
     #[must_use]
     pub fn output(&self) -> Bound<OutputLimit> {
         self.output
     }
 
-    /// Whether the network is granted. One in which nobody may be reached is not.
+    /// The network grant. It is `false` if no host may be reached.
     #[must_use]
     pub fn network(&self) -> Bound<bool> {
         self.network
     }
 
-    /// Whom the run may reach. In the process of a guest nobody: it asks, and its server decides.
+    /// The hosts that the run may reach. In the process of a guest there are none: it sends a request, and its server
+    /// decides.
     #[must_use]
     pub fn reach(&self) -> &Reach {
         &self.reach
     }
 
-    /// What the run may do with the network.
+    /// The network budgets of the run.
     #[must_use]
     pub fn network_budgets(&self) -> NetworkBudgets {
         self.network_budgets
     }
 
-    /// The granted roots, sorted by path; none of them lies in another.
+    /// The granted roots, sorted by path. None of them lies inside another.
     #[must_use]
     pub fn roots(&self) -> &[Arc<Root>] {
         &self.roots
     }
 
-    /// Whether every root is granted with all that lies below it.
+    /// `true` if every root is granted with everything below it.
     #[must_use]
     pub fn whole_trees(&self) -> bool {
         self.roots.iter().all(|root| root.is_whole())
     }
 
-    /// The layer that left nothing of the filesystem, when there is nothing.
+    /// The layer that left no part of the filesystem, if none is granted.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by
     }
 
-    /// What the run may have and take of the host beside that.
+    /// The other host resources that the run may hold and consume.
     #[must_use]
     pub fn budgets(&self) -> Budgets {
         self.budgets
     }
 
-    /// Whether files may be changed.
+    /// The granted access to files.
     #[must_use]
     pub fn access(&self) -> Bound<Access> {
         self.access

@@ -1,9 +1,8 @@
-//! A permit on its way from the process that checked it to the one that runs under it.
+//! The transfer of a permit from the process that checked it to the process that runs under it.
 //!
-//! Authority has no `Deserialize`, because no wire may make it. This is the one form in which a
-//! permit leaves a process: it goes over a private socket pair from the server to a child of its
-//! own, with the opened folders beside it as descriptors. Only `isolate` may name it, and a process that makes grants
-//! of its own receives none.
+//! Authority has no `Deserialize`, because no wire may make it. This is the only form in which a permit leaves a
+//! process: it goes over a private socket pair from the server to one of its own children, with the opened folders
+//! beside it as descriptors. Only `isolate` may name it, and a process that makes its own grants receives none.
 
 use super::authority::Authority;
 use super::grant::{Carried, Grant};
@@ -14,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A permit without its folders, as it is written down.
+/// The serialised form of a permit, without its folders.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handover {
     grant: Carried,
@@ -22,7 +21,7 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
-    /// Takes a permit apart: what can be written, and the folders that travel beside it.
+    /// Splits a permit into its serialisable part and the folders that are sent beside it.
     #[must_use]
     pub(crate) fn of(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
@@ -31,15 +30,15 @@ impl Handover {
         (Self { grant: grant.carry(), watch_outside }, folders)
     }
 
-    /// Puts the permit together again; `None` when the folders are not the ones that were sent, or in a process that
-    /// has taken its [`Authority`]: text that reaches a server makes no permit there.
+    /// Reassembles the permit; `None` if the folders are not the ones that were sent, or in a process that has taken
+    /// its [`Authority`]: text that reaches a server makes no permit there.
     #[must_use]
     pub(crate) fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
         if Authority::is_taken() {
             return None;
         }
         let grant = Grant::carried(self.grant)?;
-        // A governed run has its roots opened in the order of its grant, and no others.
+        // A governed run has the roots of its grant opened in their order, and no others.
         if folders.len() != grant.roots().len() {
             return None;
         }
@@ -99,7 +98,7 @@ mod tests {
         let folder = || vec![folders[0].try_clone().unwrap()];
         assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
         let permit = read(&text).receive(folders).unwrap();
-        // Whom it may reach stays with who decides it.
+        // The reachable hosts are not sent: the server decides about them.
         assert!(grant.reach().allowed().next().is_some());
         assert!(permit.grant().reach().allowed().next().is_none());
         assert_eq!(permit.grant().network(), grant.network());

@@ -1,8 +1,8 @@
 //! One layer's claims, and the lattice in which they meet.
 //!
-//! [`Limits`] is a meet-semilattice: `meet` is commutative, associative and idempotent, its result
-//! is never wider than either side, and [`Limits::default`], which says nothing, is its top. The
-//! property tests in `tests.rs` hold it to that.
+//! [`Limits`] is a meet-semilattice: `meet` is commutative, associative and idempotent, its result is never wider than
+//! either side, and [`Limits::default`], which sets no limit, is its top. The property tests in `tests.rs` check these
+//! laws.
 
 use super::glob::Glob;
 use super::reach::{HostClaims, Reach};
@@ -11,26 +11,26 @@ use crate::limit::{Access, Bound, Layer};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::collections::BTreeSet;
 
-/// What one layer says. `None` says nothing about that limit.
+/// The claims of one layer. `None` leaves that limit to the other layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
-    /// The most memory.
+    /// Maximum memory.
     pub memory: Option<MemoryLimit>,
-    /// The largest share of CPU.
+    /// Maximum share of CPU.
     pub cpu: Option<CpuPercent>,
-    /// The longest run.
+    /// Maximum duration.
     pub timeout: Option<Timeout>,
-    /// The most output.
+    /// Maximum output.
     pub output: Option<OutputLimit>,
-    /// Whether the network is on.
+    /// `true` if the network is on.
     pub network: Option<bool>,
-    /// Whom a run with a network may reach.
+    /// The hosts that a run with a network may reach.
     pub hosts: HostClaims,
-    /// The parts of the filesystem that may be touched; an empty list allows none.
+    /// The parts of the filesystem that may be accessed; an empty list allows none.
     pub areas: Option<Vec<Area>>,
-    /// Whether files may be changed.
+    /// The access to files.
     pub access: Option<Access>,
-    /// What may not be touched, with all below it.
+    /// Patterns that may not be accessed, with everything below their matches.
     pub blocked: Vec<Glob>,
 }
 
@@ -45,7 +45,7 @@ pub struct Limits {
     pub(super) reach: Reach,
     /// An antichain: no area in it covers another.
     pub(super) areas: Option<BTreeSet<Area>>,
-    /// Every area that some layer named, so that it can be told whose an area is.
+    /// Every area that a layer named, to find the layer that an area of the meet comes from.
     pub(super) named: BTreeSet<(Area, Layer)>,
     pub(super) access: Option<Bound<Access>>,
     pub(super) blocked: BTreeSet<(Glob, Layer)>,
@@ -73,16 +73,16 @@ impl Limits {
         }
     }
 
-    /// The layer that an area of the meet is owed to: of the areas that layers named and that hold all
-    /// of it, the narrowest one's; of several, the first.
+    /// The layer that an area of the meet is attributed to: among the named areas that cover it, the layer of the
+    /// narrowest one; of several such layers, the first.
     pub(super) fn layer_of(&self, area: &Area) -> Layer {
         let wide: Vec<_> = self.named.iter().filter(|(wide, _)| wide.covers(area)).collect();
         let narrowest = wide.iter().filter(|(a, _)| !wide.iter().any(|(b, _)| a != b && a.covers(b)));
         narrowest.map(|(_, layer)| *layer).min().unwrap_or(Layer::Executor)
     }
 
-    /// Whether the areas of both sides overlap in more than `most` ways. To meet them takes the square of
-    /// these ways, so a governor that knows how could keep a server busy for minutes.
+    /// `true` if the areas of both sides have more than `most` overlaps. The cost of the meet is quadratic in their
+    /// number, so a malicious governor could otherwise keep a server busy for minutes.
     #[must_use]
     pub(super) fn overlaps_in_more_than(&self, other: &Self, most: usize) -> bool {
         let (Some(a), Some(b)) = (&self.areas, &other.areas) else { return false };
@@ -94,7 +94,7 @@ impl Limits {
             })
     }
 
-    /// What both sides allow. Never wider than either.
+    /// The limits that both sides allow, never wider than either.
     #[must_use]
     pub fn meet(self, other: Self) -> Self {
         fn narrower<T: Ord>(a: Option<Bound<T>>, b: Option<Bound<T>>) -> Option<Bound<T>> {
@@ -125,13 +125,13 @@ impl Limits {
     }
 }
 
-/// The areas that no other of them covers.
+/// The areas that are not covered by another one of them.
 fn outermost(areas: BTreeSet<Area>) -> BTreeSet<Area> {
     let covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
     areas.iter().filter(|area| !covered(area)).cloned().collect()
 }
 
-/// Every overlap of an area of one side with an area of the other.
+/// All overlaps of an area of one side with an area of the other.
 fn overlaps(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> impl Iterator<Item = Area> {
     a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y)))
 }

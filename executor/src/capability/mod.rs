@@ -8,10 +8,10 @@
 //!                     caller ─┤  &Authority
 //!                   ceilings ─┘
 //! ```
-//! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so every limit of it is
-//! present and none is wider than any layer allows. A grant that names a verdict takes the [`Authority`] of the
-//! process; one of the operator's own limits ([`Grant::of_operator`]) bears another label. Neither a grant nor a
-//! [`Permit`] can be copied, and a permit uses its grant up.
+//! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
+//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process; one of the
+//! operator's own limits ([`Grant::of_operator`]) has another label. Neither a grant nor a [`Permit`] can be copied,
+//! and a permit consumes its grant.
 
 mod authority;
 mod condition;

@@ -8,15 +8,15 @@ use std::path::PathBuf;
 
 /// The authority of one run: a grant whose folders are open.
 ///
-/// It is made by using up a [`Grant`], it is not `Clone`, and the run takes it by value. One grant therefore starts
-/// one guest at most.
+/// It is made by consuming a [`Grant`], it is not `Clone`, and the run takes it by value. One grant therefore starts at
+/// most one guest.
 #[derive(Debug)]
 pub struct Permit {
     grant: GrantView,
     roots: Roots,
 }
 
-/// The reason for which an operator's own limits and folders make no permit.
+/// The reason why an operator's own limits and folders do not make a permit.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorPermitError {
     /// The limits cannot be met with the ceilings.
@@ -41,8 +41,8 @@ impl Permit {
         Ok(Self::new(grant, roots))
     }
 
-    /// Joins the operator's own limits with `folders`, each a host folder and its guest path, `.` and `/` included.
-    /// The guest finds these folders and no others, whatever areas the claims or the ceilings name.
+    /// Joins the operator's own limits with `folders`, each a host folder and its guest path, `.` and `/` included. The
+    /// guest has access to these folders and no others, whatever areas the claims or the ceilings name.
     ///
     /// No grant of a verdict can be joined with such folders.
     ///
@@ -61,7 +61,7 @@ impl Permit {
         Ok(Self::new(grant, Roots::of_operator(folders)?))
     }
 
-    /// A run without files and network, with the memory, CPU, time, output and budgets of `ceilings`.
+    /// A permit without files and network, with the memory, CPU, time, output and budgets of `ceilings`.
     #[must_use]
     pub fn nothing(ceilings: &Ceilings) -> Self {
         Self::new(Grant::nothing(ceilings), Roots::none())
@@ -72,12 +72,12 @@ impl Permit {
         Self { grant: GrantView::of(grant), roots }
     }
 
-    /// Takes it apart, to be put together in another process.
+    /// Splits the permit, to be reassembled in another process.
     pub(super) fn into_parts(self) -> (GrantView, Roots) {
         (self.grant, self.roots)
     }
 
-    /// The grant, to be read.
+    /// The read-only view of the grant.
     #[must_use]
     pub fn grant(&self) -> &GrantView {
         &self.grant

@@ -1,8 +1,7 @@
-//! Whom a run may reach: hosts, patterns of them, and the meet of what the layers say.
+//! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' claims about them.
 //!
-//! A host is parsed once, into the one spelling that is compared, resolved and sent: lower case,
-//! punycode, without the trailing dot. What has more than one reading, such as `0x7f.1` or
-//! `allowed@evil`, is refused rather than read.
+//! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
+//! without the trailing dot. A text with more than one reading, such as `0x7f.1` or `allowed@evil`, is refused.
 
 use crate::ident::excerpt;
 use crate::limit::{Bound, Layer};
@@ -10,25 +9,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-/// The longest name, in bytes.
+/// Maximum length of a name in bytes.
 const MAX_NAME_BYTES: usize = 253;
-/// The longest label of a name, in bytes.
+/// Maximum length of a label of a name in bytes.
 const MAX_LABEL_BYTES: usize = 63;
 
-/// A host name in its one spelling: lower case, punycode, no trailing dot.
+/// A host name in its canonical spelling: lower case, punycode, no trailing dot.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(String);
 
-/// Who is asked for.
+/// The host of a request.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
-    /// By name, which has to be resolved.
+    /// A name, which has to be resolved.
     Name(Domain),
-    /// By address.
+    /// An address.
     Address(IpAddr),
 }
 
-/// Which hosts are meant.
+/// A pattern of hosts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostPattern {
     /// `*`: every name, and no address.
@@ -39,7 +38,7 @@ pub enum HostPattern {
     Exactly(Host),
 }
 
-/// Why a text is no host, or no pattern of hosts.
+/// The reason why a text is not a valid host or pattern of hosts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, nor an IP address \
@@ -58,20 +57,20 @@ impl Domain {
 }
 
 impl Host {
-    /// Reads a host as it stands in a URL: a name in any case, with one trailing dot at most and in any
-    /// script, an IPv4 address, or an IPv6 address in brackets.
+    /// Parses a host as written in a URL: a name in any case and script with at most one trailing dot, an IPv4 address,
+    /// or an IPv6 address in brackets.
     ///
     /// # Errors
-    /// [`HostError`] for anything else, and for an address in another form than the usual one: `127.1`,
-    /// `0x7f000001` and `017700000001` are all 127.0.0.1 to some readers.
+    /// [`HostError`] for anything else, and for an address in another form than the usual one: some parsers read
+    /// `127.1`, `0x7f000001` and `017700000001` all as 127.0.0.1.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
-        // No name is longer in any script, and a longer text is not read at all.
+        // No valid name is longer in any script, and a longer text is not parsed at all.
         if text.len() > 4 * MAX_NAME_BYTES {
             return Err(error());
         }
         let name = text.strip_suffix('.').unwrap_or(text);
-        // `%` would be decoded, and hide what follows from other readers.
+        // `%` would be decoded, and hide the rest of the text from other parsers.
         if name.contains(['%', '@']) {
             return Err(error());
         }
@@ -98,7 +97,7 @@ impl Host {
 }
 
 impl fmt::Display for Host {
-    /// As it stands in a URL.
+    /// Formats the host as in a URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Name(name) => f.write_str(name.as_str()),
@@ -109,10 +108,10 @@ impl fmt::Display for Host {
 }
 
 impl HostPattern {
-    /// Reads a pattern; see the variants. An IPv6 address may stand without brackets here.
+    /// Parses a pattern; see the variants. An IPv6 address may have no brackets here.
     ///
     /// # Errors
-    /// [`HostError`] when it is none.
+    /// [`HostError`] if it is not a valid pattern.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         if text == "*" {
             return Ok(Self::EveryName);
@@ -130,13 +129,13 @@ impl HostPattern {
         Ok(Self::Exactly(host))
     }
 
-    /// Whether this host is meant.
+    /// `true` if the pattern matches this host.
     #[must_use]
     pub fn matches(&self, host: &Host) -> bool {
         self.covers(&Self::Exactly(host.clone()))
     }
 
-    /// Whether every host of `other` is one of this pattern.
+    /// `true` if the pattern matches every host that `other` matches.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let is_below = |name: &Domain, parent: &Domain| {
@@ -164,39 +163,39 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// What one layer says about whom a run may reach.
+/// The claims of one layer about the hosts that a run may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostClaims {
-    /// Who may be reached. `None` says nothing; an empty list allows nobody.
+    /// The hosts that may be reached. `None` leaves them to the other layers; an empty list allows none.
     pub allowed: Option<Vec<HostPattern>>,
-    /// Who may not be reached, whoever allows it.
+    /// The hosts that may not be reached, even if another layer allows them.
     pub blocked: Vec<HostPattern>,
-    /// The most requests a minute of the agent, in all of its runs together.
+    /// Maximum number of requests per minute of the agent, in all of its runs together.
     pub requests_per_minute: Option<u32>,
 }
 
-/// Whom a run may reach, with the layer that said each part.
+/// The hosts that a run may reach, each pattern with the layer that set it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
-    /// An antichain: no pattern in it covers another. `None`: nobody has said anything.
+    /// An antichain: no pattern in it covers another. `None` if no layer has set a list.
     pub(super) allowed: Option<BTreeMap<HostPattern, Layer>>,
     pub(super) blocked: BTreeSet<(HostPattern, Layer)>,
     pub(super) requests_per_minute: Option<Bound<u32>>,
 }
 
-/// Why a host may not be reached.
+/// The reason why a host may not be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unreachable {
-    /// No allowed pattern means it.
+    /// No allowed pattern matches it.
     NotAllowed,
     /// It is an address, and that address is not listed.
     Literal,
-    /// A blocked pattern means it.
+    /// A blocked pattern matches it.
     Blocked,
 }
 
 impl Reach {
-    /// What one layer says.
+    /// The claims of one layer.
     pub(super) fn of(layer: Layer, claims: HostClaims) -> Self {
         let HostClaims { allowed, blocked, requests_per_minute } = claims;
         let widest = |patterns: Vec<HostPattern>| {
@@ -210,13 +209,13 @@ impl Reach {
         }
     }
 
-    /// Whom the executor itself may reach, as its operator says. It is no part of a grant.
+    /// The hosts that the executor itself may reach, as configured by its operator. It is no part of a grant.
     #[must_use]
     pub fn of_the_operator(hosts: Vec<HostPattern>) -> Self {
         Self::of(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
     }
 
-    /// What both sides allow: allowed lists intersect, blocked ones unite.
+    /// The meet of both sides: allowed lists intersect, blocked ones unite.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);
@@ -233,16 +232,16 @@ impl Reach {
         }
     }
 
-    /// Whether nobody at all can be reached.
+    /// `true` if no host at all can be reached.
     pub(super) fn is_nobody(&self) -> bool {
         let blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
         self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(blocked))
     }
 
-    /// Whether `host` may be reached, as far as its name goes.
+    /// Checks whether `host` may be reached, as far as its name decides it.
     ///
     /// # Errors
-    /// [`Unreachable`] says why not. Whom no layer allows cannot be reached.
+    /// [`Unreachable`] with the reason. A host that no layer allows cannot be reached.
     pub fn check(&self, host: &Host) -> Result<(), Unreachable> {
         if self.blocked.iter().any(|(pattern, _)| pattern.matches(host)) {
             return Err(Unreachable::Blocked);
@@ -255,24 +254,24 @@ impl Reach {
         }
     }
 
-    /// The patterns that are allowed, sorted.
+    /// The allowed patterns, sorted.
     pub fn allowed(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
         self.allowed.iter().flatten().map(|(pattern, layer)| (pattern, *layer))
     }
 
-    /// The patterns that are blocked, sorted.
+    /// The blocked patterns, sorted.
     pub fn blocked(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
         self.blocked.iter().map(|(pattern, layer)| (pattern, *layer))
     }
 
-    /// The most requests a minute of the agent, in all of its runs together.
+    /// Maximum number of requests per minute of the agent, in all of its runs together.
     #[must_use]
     pub fn requests_per_minute(&self) -> Option<Bound<u32>> {
         self.requests_per_minute
     }
 }
 
-/// Every overlap of a pattern of one side with one of the other, which is the inner of the two.
+/// All overlaps of a pattern of one side with a pattern of the other. The overlap is the narrower of the two.
 fn common(
     a: &BTreeMap<HostPattern, Layer>,
     b: &BTreeMap<HostPattern, Layer>,
@@ -449,7 +448,7 @@ mod tests {
         fn the_meet_allows_exactly_what_both_allow(a in reach(), b in reach()) {
             let met = a.clone().meet(b.clone());
             let allows = |reach: &Reach, text| match &reach.allowed {
-                // A layer that says nothing leaves it to the others.
+                // A layer without a list leaves the decision to the others.
                 None => !matches!(reach.check(&host(text)), Err(Unreachable::Blocked)),
                 Some(_) => reach.check(&host(text)).is_ok(),
             };

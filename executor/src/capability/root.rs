@@ -1,7 +1,7 @@
-//! What of one opened folder is granted.
+//! The granted part of an opened folder.
 //!
-//! Everything here is asked of absolute guest paths that were walked to from the opened root, name by
-//! name; never of a path as a guest sent it.
+//! All checks here take absolute guest paths that were walked to from the opened root, name by name; never a path as a
+//! guest sent it.
 
 use super::glob::Glob;
 use super::limits::Limits;
@@ -10,8 +10,8 @@ use crate::limit::{Bound, Layer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// A folder that a guest finds open, and what of it is granted: what lies in one of its areas and is
-/// not blocked.
+/// A folder that is opened for a guest, with the granted part of it: the paths that lie in one of its areas and are not
+/// blocked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Root {
     tree: Tree,
@@ -19,7 +19,7 @@ pub struct Root {
     blocked: Vec<Bound<Glob>>,
 }
 
-/// A root as it is written down on its way to another process; see [`super::handover`].
+/// The serialised form of a root on its way to another process; see [`super::handover`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Carried {
     tree: String,
@@ -28,7 +28,7 @@ pub(super) struct Carried {
 }
 
 impl Root {
-    /// The roots of a meet, and the layer that blocked all of the last one when none is left.
+    /// The roots of a meet. If none is left, also the layer that blocked all of the last one.
     pub(super) fn of(met: &Limits) -> (Vec<Self>, Option<Layer>) {
         let areas = || met.areas.iter().flatten();
         let outermost = |tree: &Tree| !areas().any(|other| other.root() != tree && other.root().covers(tree));
@@ -75,7 +75,7 @@ impl Root {
             |Bound { value, layer }: Bound<String>| Some(Bound { value: Glob::carried(&value)?, layer });
         let tree = Tree::parse_path(&tree).ok()?;
         let areas = areas.into_iter().map(area).collect::<Option<Vec<_>>>()?;
-        // An area beside the folder could grant what no handle was opened for.
+        // An area outside the folder could grant a path that no handle was opened for.
         if !areas.iter().all(|area| tree.covers(area.value.root())) {
             return None;
         }
@@ -89,39 +89,39 @@ impl Root {
         &self.tree
     }
 
-    /// The areas of it that are granted, each with the layer whose pattern it is.
+    /// The granted areas of it, each with the layer that set its pattern.
     #[must_use]
     pub fn areas(&self) -> &[Bound<Area>] {
         &self.areas
     }
 
-    /// What is taken out of them, with all below it.
+    /// The patterns excluded from them, with everything below their matches.
     #[must_use]
     pub fn blocked(&self) -> &[Bound<Glob>] {
         &self.blocked
     }
 
-    /// Whether the folder is granted with all that lies below it.
+    /// `true` if the folder is granted with everything below it.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let whole = |area: &Bound<Area>| area.value.root() == &self.tree && area.value.globs().is_empty();
         self.blocked.is_empty() && self.areas.iter().any(whole)
     }
 
-    /// Whether what lies at `path` is granted.
+    /// `true` if `path` is granted.
     #[must_use]
     pub fn grants(&self, path: &str) -> bool {
         self.areas.iter().any(|area| area.value.holds(path)) && self.blocker(path).is_none()
     }
 
-    /// Whether something below the folder `path` may be granted, so that a guest may walk through it
-    /// and find its name, and no more.
+    /// `true` if something below the folder `path` may be granted. A guest may then traverse the folder and see its
+    /// name, and no more.
     #[must_use]
     pub fn leads(&self, path: &str) -> bool {
         self.areas.iter().any(|area| area.value.leads(path)) && self.blocker(path).is_none()
     }
 
-    /// Whether `path` and all that lies below it, now or later, is granted.
+    /// `true` if `path` is granted with everything below it, now or later.
     #[must_use]
     pub fn grants_all_below(&self, path: &str) -> bool {
         self.areas.iter().any(|area| area.value.holds_all_below(path))

@@ -1,8 +1,7 @@
-//! Granted trees become opened folders.
+//! The opened folders of the granted trees.
 //!
-//! A root is opened once, here, without following a symbolic link below the folder that the
-//! operator named. From then on only the handle travels, so that nothing can be swapped between the
-//! check and the use.
+//! A root is opened once, here, without following a symbolic link below the folder that the operator named. From then
+//! on only the handle is passed on, so that nothing can be swapped between the check and the use.
 
 use super::grant::Grant;
 use super::root::Root;
@@ -18,55 +17,54 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A guest path that stands for a host folder.
+/// The mapping of a guest path to a host folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The guest's name for it.
+    /// The guest path.
     pub guest: Tree,
     /// The folder on the host.
     pub host: PathBuf,
 }
 
-/// The operator's map from guest paths to host folders. A guest path without a mount is the same
-/// path on the host.
+/// The operator's map from guest paths to host folders. A guest path without a mount is the same path on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mounts(Vec<Mount>);
 
-/// Why a granted tree could not be opened.
+/// The reason why a granted tree cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
     /// There is no such folder.
     #[error("the granted folder `{0}` does not exist here: create it, or map it with `[[mount]]`")]
     Missing(String),
-    /// Something on the way to it is a symbolic link or no folder.
+    /// A component of its path is a symbolic link or not a folder.
     #[error("the granted folder `{0}` is reached through a symbolic link or is not a folder")]
     NotAFolder(String),
-    /// Something else is mounted below it.
+    /// Another file system is mounted below it.
     #[error(
         "the granted folder `{path}` holds the mount `{mount}`, which was not granted: grant a folder without one"
     )]
     HoldsMount {
         /// The guest path.
         path: String,
-        /// Where the mount is, on the host.
+        /// The mount point on the host.
         mount: String,
     },
-    /// The kernel refused.
+    /// The kernel rejected it.
     #[error("the granted folder `{path}` cannot be opened")]
     Refused {
         /// The guest path.
         path: String,
-        /// What the kernel said, for the log.
+        /// The error of the kernel, for the log.
         source: std::io::Error,
     },
 }
 
-/// One granted root, opened.
+/// An opened root of a grant.
 #[derive(Debug)]
 pub struct OpenRoot {
     /// Its guest path.
     pub guest: String,
-    /// What of it is granted; `None` for a folder that the operator opened with all below it.
+    /// The granted part of it; `None` for a folder that the operator opened with everything below it.
     pub granted: Option<Arc<Root>>,
     /// The handle.
     pub dir: Dir,
@@ -80,12 +78,12 @@ pub struct Roots {
 }
 
 impl Mounts {
-    /// A map of `mounts`.
+    /// Makes a map of `mounts`.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] when the guest path of one mount is that of another or lies in it.
+    /// [`ScopeError::Malformed`] if the guest path of one mount equals that of another or lies in it.
     pub fn new(mounts: Vec<Mount>) -> Result<Self, ScopeError> {
-        // A path that lies in two of them would be one file under one scope and another under a wider one.
+        // A path in two mounts would be one file under one scope and another file under a wider one.
         for (index, mount) in mounts.iter().enumerate() {
             let others = mounts.iter().enumerate().filter(|(other, _)| *other != index);
             if others.into_iter().any(|(_, other)| other.guest.covers(&mount.guest)) {
@@ -104,7 +102,7 @@ impl Mounts {
         &self.0
     }
 
-    /// The host folder to start from and the path below it, for a tree under a ceiling.
+    /// For a tree under a ceiling: the host folder to start from, and the path below it.
     fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Area]) -> Option<(&'a Path, &'a str)> {
         let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));
         let same_path = ceilings.iter().map(|ceiling| (ceiling.root(), Path::new(ceiling.root().path())));
@@ -118,7 +116,7 @@ impl Mounts {
         longest(&mut mounted.into_iter()).or_else(|| longest(&mut same_path.into_iter()))
     }
 
-    /// The host folder that a tree stands for, for checks of the configuration.
+    /// The host folder of a tree, for checks of the configuration.
     #[must_use]
     pub fn host_path(&self, tree: &Tree, ceilings: &[Area]) -> Option<PathBuf> {
         let (base, rest) = self.locate(tree, ceilings)?;
@@ -141,13 +139,13 @@ impl Roots {
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
     }
 
-    /// No folder at all.
+    /// No folders.
     pub(super) fn none() -> Self {
         Self { opened: Vec::new(), watch_outside: true }
     }
 
-    /// Folders that the operator opens on the command line, under any guest path, `.` and `/`
-    /// included. The guest finds these folders and nothing else.
+    /// Opens folders that the operator names on the command line, under any guest path, `.` and `/` included. The guest
+    /// has access to these folders and nothing else.
     ///
     /// # Ambient Authority
     /// Opens the host folders that it is given.
@@ -169,7 +167,7 @@ impl Roots {
         Ok(Self { opened: folders.iter().map(open).collect::<Result<_, _>>()?, watch_outside: false })
     }
 
-    /// Takes them apart, to be put together in another process.
+    /// Splits the roots, to be reassembled in another process.
     pub(super) fn into_parts(self) -> (Vec<OpenRoot>, bool) {
         (self.opened, self.watch_outside)
     }
@@ -178,7 +176,7 @@ impl Roots {
         Self { opened, watch_outside }
     }
 
-    /// Whether reaching for what lies outside is to be seen and recorded.
+    /// `true` if attempts to access paths outside the roots are to be detected and recorded.
     #[must_use]
     pub fn watch_outside(&self) -> bool {
         self.watch_outside
@@ -218,8 +216,8 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
     Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
 }
 
-/// A mount below an opened folder: whatever lies there is another file system, which no pattern named
-/// and no resolution beneath the folder stops at.
+/// A mount below an opened folder: it holds another file system, which no pattern named and which path resolution
+/// beneath the folder does not exclude.
 fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
     let folder = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
     let points = MountPoints::now()?;
@@ -227,16 +225,16 @@ fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
     Ok(below.map(|point| point.display().to_string()))
 }
 
-/// Where something is mounted, as the kernel last said.
+/// The mount points, as last read from the kernel.
 struct MountPoints {
-    /// `/proc/self/mountinfo`. It can be polled for a change since it was opened, or last polled.
+    /// `/proc/self/mountinfo`. Polling it reports a change since it was opened, or last polled.
     list: File,
     points: Arc<[PathBuf]>,
 }
 
 impl MountPoints {
-    /// All of them. Reading the list takes longer than everything else about opening a folder, so that it is
-    /// read again only when the kernel says that it has changed.
+    /// All mount points. Reading the list takes longer than all other steps of opening a folder, so it is read again
+    /// only when the kernel reports a change.
     fn now() -> std::io::Result<Arc<[PathBuf]>> {
         static KNOWN: Mutex<Option<MountPoints>> = Mutex::new(None);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,7 +260,7 @@ fn read_mount_points(list: &mut File) -> std::io::Result<Arc<[PathBuf]>> {
     Ok(points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect())
 }
 
-/// The kernel writes a space as `\040`, and other such characters likewise.
+/// Decodes the kernel's escapes: a space is written as `\040`, and other such characters likewise.
 fn unescaped(mut point: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(point.len());
     while let Some((&first, rest)) = point.split_first() {
@@ -287,7 +285,7 @@ mod tests {
         assert_eq!(mount_below(&open("/proc/self")).unwrap(), None);
     }
 
-    /// Whoever may not mount anything cannot see this.
+    /// It is skipped for a user that may not mount anything.
     #[test]
     fn a_mount_that_comes_later_is_seen() {
         let run = |program: &str, arguments: &[&str], last: &Path| {

@@ -1,32 +1,32 @@
-//! Filesystem patterns as a governor writes them.
+//! Filesystem patterns as written by a governor.
 //!
-//! A pattern is parsed here into [`Area`]s, one for each of its `{a,b}` alternatives, and never
-//! matched against a path that a guest sent: only against paths that were walked to from an opened
-//! root. `/a/b/**` is the whole tree `/a/b` and all below it, and never `/a/bc`.
+//! A pattern is parsed here into [`Area`]s, one for each of its `{a,b}` alternatives. It is never matched against a
+//! path that a guest sent, only against paths that were walked to from an opened root. `/a/b/**` is the whole tree
+//! `/a/b` and everything below it, and never `/a/bc`.
 
 use super::glob::{Glob, check_components};
 use crate::ident::excerpt;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Why a pattern was refused.
+/// The reason why a pattern is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScopeError {
-    /// The pattern is not one that any executor could enforce safely.
+    /// No executor could enforce the pattern safely.
     #[error("the filesystem pattern `{pattern}` is refused: {reason}")]
     Malformed {
         /// The pattern, cut to a printable excerpt.
         pattern: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: &'static str,
     },
-    /// One layer has too many patterns, or those of all layers together too many overlaps.
+    /// One layer has too many patterns, or the patterns of all layers have too many overlaps.
     #[error(
         "the filesystem patterns, each alternative counted, are more than {most}, or overlap in more ways: \
          use fewer patterns, or wider ones"
     )]
     TooMany {
-        /// The most that are enforced.
+        /// The maximum that is enforced.
         most: usize,
     },
 }
@@ -48,29 +48,29 @@ impl Tree {
         &self.0
     }
 
-    /// Whether `other` is this tree or lies inside it, counted in whole path components.
+    /// `true` if `other` is this tree or lies inside it, compared by whole path components.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.holds(&other.0)
     }
 
-    /// Whether an absolute path without `.` and `..` is the root or lies below it.
+    /// `true` if an absolute path without `.` and `..` is the root or lies below it.
     #[must_use]
     pub fn holds(&self, path: &str) -> bool {
         self.rest_of(path).is_some()
     }
 
-    /// The components of `path` below this tree's root; `None` when it is not inside.
+    /// The components of `path` below this tree's root; `None` if it is not inside.
     pub(super) fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&*self.0)?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
     }
 
-    /// Parses an absolute folder path such as `/workspace`, as a `[[mount]]` names it.
+    /// Parses an absolute folder path such as `/workspace`, as used in a `[[mount]]`.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] for a relative path, the root folder, `.`, `..`, empty components
-    /// and the characters that patterns give a meaning to.
+    /// [`ScopeError::Malformed`] for a relative path, the root folder, `.`, `..`, empty components and characters that
+    /// have a special meaning in patterns.
     pub fn parse_path(path: &str) -> Result<Self, ScopeError> {
         let path = path.strip_suffix('/').unwrap_or(path);
         check_components(path).map_err(|reason| ScopeError::malformed(path, reason))?;
@@ -87,8 +87,7 @@ impl fmt::Display for Tree {
     }
 }
 
-/// One part of the filesystem: of all that lies in `root`, what every one of `globs` matches. Without
-/// globs it is the whole tree.
+/// One part of the filesystem: the paths in `root` that all of `globs` match. Without globs it is the whole tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Area {
     root: Tree,
@@ -102,11 +101,11 @@ impl From<Tree> for Area {
 }
 
 impl Area {
-    /// Parses a pattern, into one area for each of its alternatives.
+    /// Parses a pattern into one area for each of its alternatives.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] when it is relative, its root is `/`, or it is not a pattern that
-    /// can be enforced exactly: see [`Glob::alternatives`].
+    /// [`ScopeError::Malformed`] if it is relative, its root is `/`, or it is not a pattern that can be enforced
+    /// exactly: see [`Glob::alternatives`].
     pub fn parse(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         Glob::alternatives(pattern)?.into_iter().map(|glob| Self::of(pattern, glob)).collect()
     }
@@ -120,32 +119,32 @@ impl Area {
         Ok(Self { root: Tree(root.into()), globs })
     }
 
-    /// Puts together again what [`Self::root`] and [`Self::globs`] gave, in another process.
+    /// Reassembles an area from the [`Self::root`] and [`Self::globs`] of another process.
     pub(super) fn carried(root: &str, globs: &[String]) -> Option<Self> {
         let globs = globs.iter().map(|text| Glob::carried(text));
         Some(Self { root: Tree::parse_path(root).ok()?, globs: globs.collect::<Option<_>>()? })
     }
 
-    /// The folder that all of it lies in.
+    /// The folder that contains the whole area.
     #[must_use]
     pub fn root(&self) -> &Tree {
         &self.root
     }
 
-    /// What has to match beside, all of them. None for a whole tree.
+    /// The globs that a path in the root has to match, all of them. Empty for a whole tree.
     #[must_use]
     pub fn globs(&self) -> &BTreeSet<Glob> {
         &self.globs
     }
 
-    /// Whether all of `other` lies in it. Never wrongly true; of two globs that say the same in other
-    /// words it is false.
+    /// `true` if all of `other` lies in this area. It is never wrongly `true`, and is `false` for two globs that are
+    /// equivalent but written differently.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.root.covers(&other.root) && self.globs.is_subset(&other.globs)
     }
 
-    /// What lies in both; `None` when nothing can.
+    /// The intersection of both areas; `None` if it is always empty.
     #[must_use]
     pub(super) fn meet(&self, other: &Self) -> Option<Self> {
         let root = match (self.root.covers(&other.root), other.root.covers(&self.root)) {
@@ -158,19 +157,19 @@ impl Area {
         possible.then(|| Self { root: root.clone(), globs })
     }
 
-    /// Whether an absolute path without `.` and `..` lies in it.
+    /// `true` if an absolute path without `.` and `..` lies in the area.
     #[must_use]
     pub fn holds(&self, path: &str) -> bool {
         self.root.holds(path) && self.globs.iter().all(|glob| glob.matches(path))
     }
 
-    /// Whether something below the folder `path` may lie in it.
+    /// `true` if something below the folder `path` may lie in the area.
     pub(super) fn leads(&self, path: &str) -> bool {
         let above = Tree(path.into()).covers(&self.root);
         above || self.root.holds(path) && self.globs.iter().all(|glob| glob.leads(path))
     }
 
-    /// Whether `path` and everything below it lies in it.
+    /// `true` if `path` and everything below it lies in the area.
     pub(super) fn holds_all_below(&self, path: &str) -> bool {
         let all = |glob: &Glob| glob.matches(path) && glob.matches_all_below(path);
         self.root.holds(path) && self.globs.iter().all(all)

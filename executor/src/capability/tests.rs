@@ -1,4 +1,4 @@
-//! The laws of the meet, and patterns that try to be wider than they look.
+//! The laws of the meet, and patterns that try to match more than they appear to.
 
 use super::*;
 use crate::clock::{Clock as _, SystemClock};
@@ -162,7 +162,7 @@ fn paths() -> impl Strategy<Value = String> {
     prop::collection::vec(name, 1..5).prop_map(|names| format!("/{}", names.join("/")))
 }
 
-/// Patterns from the pieces that patterns are made of. Many are malformed.
+/// Patterns made of the elements of the pattern syntax. Many are malformed.
 fn texts() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         "/a",
@@ -208,7 +208,7 @@ fn texts() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| format!("/a{}", pieces.concat()))
 }
 
-/// What globset itself says of a path, with `/` as a separator. It counts bytes, so this is for ASCII.
+/// The result of globset for a path, with `/` as a separator. It counts bytes, so the path has to be ASCII.
 fn globset_says(pattern: &str, path: &str) -> bool {
     let glob = globset::GlobBuilder::new(pattern).literal_separator(true).empty_alternates(true).build();
     glob.is_ok_and(|glob| glob.compile_matcher().is_match(path))
@@ -222,7 +222,7 @@ proptest! {
         if let Ok(globs) = Glob::alternatives(&text) {
             let matches = globs.iter().any(|glob| glob.matches(&path));
             let expected = globset_says(&text, &path);
-            // To globset a `/` is one of all characters but these; here it is in no class.
+            // A negated class of globset matches `/`; a class here never does.
             let wider = text.contains("[!") && expected;
             prop_assert!(matches == expected || wider, "{} {}: {}", text, path, matches);
         }
@@ -331,11 +331,11 @@ fn patterns() {
             assert!(said.contains("another system or host"), "{text:?}: {said}");
         }
     }
-    // A name may have a colon in it, and a relative pattern a backslash before what has a meaning.
+    // A name may contain a colon, and a relative pattern a backslash before a special character.
     assert!(Area::parse("/a/c:/**").is_ok() && Glob::blocking("\\*.tmp").is_ok());
 }
 
-/// A governor that matches with `fnmatch` would read the first as `^` or x.
+/// A governor that matches with `fnmatch` would read the first class as `^` or x.
 #[test]
 fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
     let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
@@ -384,7 +384,7 @@ fn too_many_overlaps_are_refused() {
     ));
 }
 
-/// To sort out the 65,536 overlaps of as many patterns as two layers may have would take minutes.
+/// Reducing the 65,536 overlaps of the maximum number of patterns of two layers would take minutes.
 #[test]
 fn too_many_overlaps_are_refused_before_they_are_sorted_out() {
     let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(['+', '=']).map(String::from);

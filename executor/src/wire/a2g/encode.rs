@@ -1,7 +1,7 @@
-//! The vocabulary → A2G params and results, in the document's order of members.
+//! The vocabulary → A2G params and results, with their members in the document's order.
 //!
-//! Everything is taken apart without a rest, so that a new field breaks the build here instead of
-//! being left out of a report.
+//! Every struct is destructured completely, so that a new field fails to compile here instead of being omitted from a
+//! report.
 
 use super::decode::ProofClaims;
 use super::schema::{UpTo, Word};
@@ -22,10 +22,10 @@ use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The params of `a2g/intent`, with the agent's context passed on.
+/// The params of `a2g/intent`, including the agent's context.
 #[must_use]
 pub fn intent(call: &Call) -> Box<RawValue> {
-    // How long the caller waits is no governor's business: it only ever takes from what is granted.
+    // The time that the caller waits is not sent to the governor: it can only shorten what is granted.
     let Call {
         door: _,
         agent,
@@ -47,7 +47,7 @@ pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
     raw(&verdict_message(verdict))
 }
 
-/// The result of `a2g/intent` with the proof beside the verdict.
+/// The result of `a2g/intent` with the proof in addition to the verdict.
 #[must_use]
 pub fn proven_verdict(verdict: &Verdict, proof: &str) -> Box<RawValue> {
     #[derive(Serialize)]
@@ -59,7 +59,7 @@ pub fn proven_verdict(verdict: &Verdict, proof: &str) -> Box<RawValue> {
     raw(&Proven { verdict: verdict_message(verdict), proof })
 }
 
-/// The header of a proof that the key with this id signs.
+/// The header of a proof that is signed with the key of this id.
 #[must_use]
 pub fn proof_header(key: &str) -> Box<RawValue> {
     #[derive(Serialize)]
@@ -103,19 +103,19 @@ pub fn proof_claims(claims: &ProofClaims) -> Box<RawValue> {
     })
 }
 
-/// The answer of the gateway: the verdict, with the `report` when the tool ran.
+/// The gateway's answer: the verdict, with the `report` if the tool ran.
 #[must_use]
 pub fn intent_answer(verdict: &Verdict, receipt: Option<&Receipt>) -> Box<RawValue> {
     raw(&message::IntentAnswer { verdict: verdict_message(verdict), report: receipt.map(report_message) })
 }
 
-/// The params of `a2g/report`, which are the result of `a2g/execute` as well.
+/// The params of `a2g/report`, which are also the result of `a2g/execute`.
 #[must_use]
 pub fn report(receipt: &Receipt) -> Box<RawValue> {
     raw(&report_message(receipt))
 }
 
-/// The report's `error`: one sentence, and none for a success.
+/// The report's `error`: one sentence; `None` for a success.
 #[must_use]
 pub fn sentence(outcome: &Outcome) -> Option<String> {
     failure_message::describe(outcome)
@@ -137,20 +137,20 @@ pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]
     })
 }
 
-/// The result of `a2g/register`: that it is accepted, with the agent's standing policy.
+/// The result of `a2g/register`: an acceptance, with the agent's standing policy.
 #[must_use]
 pub fn registered(policy: Option<&Policy>) -> Box<RawValue> {
     raw(&message::Registered { accepted: true, policy: policy.map(policy_message) })
 }
 
-/// The member `journal` of a heartbeat: how far the executor's journal goes.
+/// The member `journal` of a heartbeat: the current end of the executor's journal.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct JournalState<'a> {
-    /// How many receipts were ever written.
+    /// The total number of receipts written.
     pub count: u64,
     /// The hash of the last one.
     pub root: &'a str,
-    /// A compact JWS about both.
+    /// A compact JWS over both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature: Option<&'a str>,
 }
@@ -189,7 +189,7 @@ pub fn heartbeat(
 }
 
 /// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only
-/// [`super::decode::policy_file`] reads.
+/// [`super::decode::policy_file`] accepts.
 #[must_use]
 pub fn policy(policy: &Policy) -> Box<RawValue> {
     raw(&policy_message(policy))
@@ -201,19 +201,19 @@ pub fn cancelled(intent: IntentId, cancelled: bool) -> Box<RawValue> {
     raw(&message::Cancelled { intent_id: intent, cancelled })
 }
 
-/// The result of a notice that is only taken note of, such as `g2a/policy`.
+/// The result of a notification that is only acknowledged, such as `g2a/policy`.
 #[must_use]
 pub fn accepted() -> Box<RawValue> {
     raw(&message::Accepted { accepted: true, aborted: None, executors: None })
 }
 
-/// The result of `g2a/revoke`: how many intents were waiting or running and end now.
+/// The result of `g2a/revoke`: the number of waiting or running intents that end now.
 #[must_use]
 pub fn revoked(aborted: usize) -> Box<RawValue> {
     raw(&message::Accepted { accepted: true, aborted: Some(aborted), executors: None })
 }
 
-/// The governor's result for a message that it passed on to its executors.
+/// The governor's result for a message that it forwarded to its executors.
 #[must_use]
 pub fn relayed(executors: usize) -> Box<RawValue> {
     raw(&message::Accepted { accepted: true, aborted: None, executors: Some(executors) })
@@ -231,7 +231,7 @@ pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValu
     raw(&message::Tools { tools: tools.into_iter().map(tool_message).collect() })
 }
 
-/// A value that needs no other form, such as the OpenRPC document.
+/// A value that is sent unmodified, such as the OpenRPC document.
 #[must_use]
 pub fn value(value: &Value) -> Box<RawValue> {
     raw(value)
@@ -270,8 +270,8 @@ fn verdict_message(verdict: &Verdict) -> message::Verdict<'_> {
     }
 }
 
-/// RFC 3339. A moment that it cannot write (a year over 9999) is left out, and a verdict without
-/// its expiry is refused by every reader, so that nothing runs on it.
+/// A time in RFC 3339. A time that has no such form (a year over 9999) is omitted, and every decoder refuses a verdict
+/// without its expiry, so that nothing runs on it.
 fn moment(moment: OffsetDateTime) -> Option<String> {
     moment.format(&Rfc3339).ok()
 }
@@ -302,7 +302,7 @@ fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
     }
 }
 
-/// The report of a receipt, for the places where it stands inside another message.
+/// The report of a receipt, for use inside another message.
 pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
     let Receipt { agent, intent, tool: _, approved_by: _, durability, outcome } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
@@ -324,7 +324,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
     }
 }
 
-/// What a tool itself handed out: a result, or an error of its own with its code.
+/// The tool's own output: a result, or an error with its code.
 fn parts_of(end: &End) -> (Option<&JsonText>, Option<message::ToolError<'_>>) {
     match end {
         End::Returned(value) => (Some(value), None),

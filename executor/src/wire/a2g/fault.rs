@@ -1,6 +1,6 @@
-//! This door's table of error codes: the A2G document's, and the range of JSON-RPC.
+//! The table of error codes of this door: those of the A2G document, and the range of JSON-RPC.
 //!
-//! The numbers mean other things at other doors, so no other door may use this table.
+//! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::encode;
 use crate::fault::{BlockedBy, Fault, RECEIPT_PENDING};
@@ -9,9 +9,9 @@ use crate::outcome::Receipt;
 use crate::wire::failure_message;
 use serde_json::{Map, Value, json};
 
-/// The code, the message and the data with which A2G answers a fault.
+/// The code, the message and the data of the A2G response to a fault.
 ///
-/// [`Fault::Internal`] keeps its detail, which is for the log.
+/// [`Fault::Internal`] does not send its detail, which is for the log.
 #[must_use]
 pub fn error(fault: &Fault) -> (i64, String, Option<Value>) {
     match fault {

@@ -1,8 +1,8 @@
-//! The messages as they are written: private twins of the vocabulary, in the document's order.
+//! The serialised messages: private twins of the vocabulary, with their members in the document's order.
 //!
-//! They borrow, they are made in [`super::encode`] and [`super::usage`] by taking the vocabulary
-//! apart without a rest, and they never leave the door. The published schemas ([`super::openrpc`]) are derived from
-//! them, so the comments on their members are read by clients.
+//! They borrow, they are made in [`super::encode`] and [`super::usage`] by destructuring the vocabulary completely, and
+//! they are used in this door only. The published schemas ([`super::openrpc`]) are derived from them, so the comments
+//! on their members are part of the schemas that clients read.
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
 use super::encode::State;
@@ -30,7 +30,7 @@ pub(super) struct Intent<'a> {
     pub(super) context: Option<&'a Map<String, Value>>,
 }
 
-// A caller may leave out what this door always writes.
+// A caller may omit members that this door always writes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(extend("required" = ["verdict", "intent_id"]))]
 pub(super) struct Verdict<'a> {
@@ -338,7 +338,7 @@ pub(super) struct Metadata {
 pub(super) struct Accepted {
     #[schemars(extend("const" = true))]
     pub(super) accepted: bool,
-    /// How many intents were waiting or running and end now.
+    /// The number of waiting or running intents that end now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aborted: Option<usize>,
     // Only the bundled governor writes this member.
@@ -403,7 +403,7 @@ pub(super) struct Declared {
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Policy<'a> {
-    // A policy for every agent, `*`, stands in a file only.
+    // A policy for every agent, `*`, is allowed in a file only.
     #[schemars(with = "AgentDid")]
     pub(super) agent_did: &'a str,
     pub(super) version: &'a str,

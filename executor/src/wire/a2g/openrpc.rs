@@ -1,11 +1,11 @@
-//! What `rpc.discover` answers: this door as an OpenRPC 1.3 document, with JSON Schemas (draft 7) of
-//! everything that goes in and out and the table of errors.
+//! The result of `rpc.discover`: this door as an OpenRPC 1.3 document, with JSON Schemas (draft 7) of all params and
+//! results and the table of errors.
 //!
-//! The schemas are derived from the messages that the door writes, and their words and numbers are those of the enums
-//! and of the limits. Only the lists of parameters are written by hand.
+//! The schemas are derived from the messages that the door writes, and their words and numbers from the enums and the
+//! limits. Only the lists of parameters are written manually.
 //!
-//! The schemas promise no more than the decoders hold: what a schema here accepts may still be
-//! refused by a rule that a schema cannot say, such as the syntax of a filesystem pattern.
+//! The schemas state only rules that the decoders enforce, but not all of them: a value that a schema here accepts may
+//! be refused by a rule that a schema cannot express, such as the syntax of a filesystem pattern.
 
 mod schemas;
 
@@ -18,7 +18,7 @@ use strum::VariantArray;
 
 /// The version of OpenRPC that the document follows.
 const OPENRPC: &str = "1.3.2";
-/// What `rpc.discover` itself answers with, by its own schema.
+/// The schema of the result of `rpc.discover` itself.
 const META_SCHEMA: &str = "https://raw.githubusercontent.com/open-rpc/meta-schema/master/schema.json";
 
 /// The OpenRPC document of this door, for an executor of `version`.
@@ -37,7 +37,7 @@ pub fn document(version: &str) -> Value {
     })
 }
 
-/// A method as one row; what is the same for all of them is filled in by [`Method::describe`].
+/// A method as one row; [`Method::describe`] adds the members that all methods share.
 struct Method {
     name: &'static str,
     summary: &'static str,
@@ -46,7 +46,7 @@ struct Method {
     errors: &'static [&'static str],
 }
 
-/// Faults of the framing and of the executor, which every method can answer with.
+/// Faults of the framing and of the executor, which every method can return.
 const COMMON_ERRORS: [&str; 5] =
     ["ParseError", "InvalidRequest", "MethodNotFound", "InvalidParams", "InternalError"];
 
@@ -147,7 +147,7 @@ fn running() -> Vec<Method> {
     ]
 }
 
-/// The messages by which an agent tells its governor about itself, which the executor acknowledges.
+/// The messages by which an agent announces itself to its governor, which the executor acknowledges.
 fn announcing() -> Vec<Method> {
     let agent = || required("agent_did", schema("AgentDid"));
     vec![
@@ -231,7 +231,7 @@ fn governing() -> Vec<Method> {
     ]
 }
 
-/// The words of a closed set as one text.
+/// The words of a closed set, joined into one text.
 fn one_of<T: Copy + Into<&'static str> + VariantArray>() -> String {
     format!("one of {}", words::<T>().join(", "))
 }

@@ -1,7 +1,7 @@
-//! The JSON Schemas of the vocabulary: of its names, its quantities and its closed sets of words.
+//! The JSON Schemas of the vocabulary: its names, its quantities and its closed sets of words.
 //!
-//! The schema of each message follows from its type in [`super::message`]. The schemas of the types that its members
-//! have stand here, so that a range or a word of a schema is the one that the decoder and the enum have.
+//! The schema of each message is derived from its type in [`super::message`]. The schemas of the member types are
+//! defined here, so that a range or a word in a schema is that of the decoder and the enum.
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -15,13 +15,13 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use strum::VariantArray;
 
-/// A closed set whose words stand in the published document under a name of its own.
+/// A closed set whose words have a schema of their own in the published document.
 pub(super) trait ClosedSet: Copy + Into<&'static str> + VariantArray {
     /// The name of its schema.
     const NAME: &'static str;
 }
 
-/// A value of a closed set, written as its word.
+/// A value of a closed set, serialised as its word.
 pub(super) struct Word<T>(pub(super) T);
 
 impl<T: ClosedSet> Serialize for Word<T> {

@@ -1,5 +1,5 @@
-//! The `usage` of a report: every limit that was in force, what was used of it, what was left and
-//! which layer set it. Every number comes from the executor or the kernel.
+//! The `usage` of a report: every effective limit, its used and remaining amount, and the layer that set it. Every
+//! number comes from the executor or the kernel.
 
 use super::message;
 use super::schema::{UpTo, Word};
@@ -8,7 +8,7 @@ use crate::outcome::{Contact, Denial, GrantedArea, HostRule, Metrics, NetworkUsa
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
 use std::time::Duration;
 
-/// The usage as it is written.
+/// The serialised form of the usage.
 pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage<'a> {
     let Usage {
         memory,
@@ -58,7 +58,7 @@ fn written(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLi
     message::Amount { granted, used, slack, set_by: Word(Layer::Executor) }
 }
 
-/// A count of the network, which the server itself keeps.
+/// An amount of network use, which the server itself counts.
 fn counted<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
     let slack = granted.saturating_sub(used);
     message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
@@ -83,7 +83,7 @@ fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, 
     message::Amount { granted, used, slack: rounded(slack, 10.0), set_by: Word(layer) }
 }
 
-/// Seconds to the millisecond.
+/// Seconds, rounded to milliseconds.
 fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeout, f64> {
     let Bound { value: granted, layer } = timeout;
     let seconds = |duration: Duration| rounded(duration.as_secs_f64(), 1000.0);

@@ -1,5 +1,5 @@
-//! What an agent's executor tells its governor: registration, heartbeat and report. This is the
-//! governor's side, which the bundled governor and the tests use.
+//! The messages from an agent's executor to its governor: registration, heartbeat and report. This is the governor's
+//! side, which the bundled governor and the tests use.
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId};
@@ -14,39 +14,39 @@ pub struct Registration {
     pub agent: AgentDid,
     /// Its public key, as sent.
     pub public_key: Option<String>,
-    /// The tools that it asks for, as sent.
+    /// The tools that it requests, as sent.
     pub capabilities_requested: Vec<String>,
-    /// What it says about itself.
+    /// Its description of itself.
     pub metadata: Option<Map<String, Value>>,
 }
 
 /// The params of `a2g/heartbeat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
-    /// The agent that is alive.
+    /// The agent of the heartbeat.
     pub agent: AgentDid,
-    /// How long its executor has been up.
+    /// The uptime of its executor in seconds.
     pub uptime_seconds: u64,
-    /// How many tools are running.
+    /// The number of running tools.
     pub running: u64,
-    /// How many calls wait.
+    /// The number of waiting calls.
     pub queued: u64,
-    /// How many receipts its journal has ever had, and the hash of the last one, when it says so.
+    /// The total number of receipts in its journal and the hash of the last one, if the heartbeat contains them.
     pub journal: Option<(u64, String)>,
 }
 
-/// What a governor needs of a report to file it.
+/// The members of a report that a governor needs in order to file it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportHead {
-    /// The agent that asked.
+    /// The agent of the call.
     pub agent: AgentDid,
     /// The intent that ran.
     pub intent: IntentId,
-    /// How it ended.
+    /// The status of the run.
     pub status: Status,
 }
 
-/// Reads the params of `a2g/register`.
+/// Decodes the params of `a2g/register`.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
@@ -61,7 +61,7 @@ pub fn register(params: &str) -> Result<Registration, Fault> {
     })
 }
 
-/// Reads the params of `a2g/heartbeat`.
+/// Decodes the params of `a2g/heartbeat`.
 ///
 /// # Errors
 /// As [`register`].
@@ -78,8 +78,8 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     })
 }
 
-/// Reads the params of the `a2g/heartbeat` of an agent that is no executor: the agent. The protocol names the message and
-/// no other member of it.
+/// Decodes the params of the `a2g/heartbeat` of an agent that is not an executor: the agent. The protocol names the
+/// message, and no other member of it.
 ///
 /// # Errors
 /// As [`register`].
@@ -87,7 +87,7 @@ pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
     Object::root(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
-/// The count and the root of a journal. A signature is for whoever keeps it.
+/// The count and the root of a journal. The signature is not read here; it is for those who store the checkpoint.
 fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
     let count = object.require("count")?.integer(0, u64::MAX)?;
@@ -95,8 +95,8 @@ fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     Ok((count, root))
 }
 
-/// Reads the params of `a2g/report`. All members of the document are checked, and of them only the
-/// head is kept; others, such as `usage`, are ignored. The reference's SDKs measure a part of `metrics`, or nothing.
+/// Decodes the params of `a2g/report`. All members of the document are checked, and only the head is returned; others,
+/// such as `usage`, are ignored. The reference's SDKs measure a part of `metrics`, or nothing.
 ///
 /// # Errors
 /// As [`register`].

@@ -1,8 +1,7 @@
-//! A2G params and results → the vocabulary, or a [`Fault::InvalidParams`] with the place.
+//! A2G params and results → the vocabulary, or a [`Fault::InvalidParams`] with the pointer of the problem.
 //!
-//! Numbers that limit something are integers in range, written in digits. Where a member may be
-//! left out, `null` says the same only when the member restricts nothing. Every pointer leads into
-//! the text that the function was given.
+//! Numbers that limit something are integers in range, written in digits. For an optional member, `null` means the same
+//! as absence only if the member restricts nothing. Every pointer refers to the text that the function was given.
 
 mod agent;
 mod policy;
@@ -26,15 +25,15 @@ use crate::wire::field::{Field, Object};
 /// The params of `a2g/execute`: an intent with the verdict that answers it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Execute {
-    /// What is asked for.
+    /// The call.
     pub call: Call,
-    /// What the governor is claimed to have said.
+    /// The claimed verdict of the governor.
     pub verdict: Verdict,
-    /// What shows who said it, when it came along. Not looked at here.
+    /// The proof of the verdict's origin, if sent. Not verified here.
     pub proof: Option<Proof>,
 }
 
-/// The params of `g2a/revoke`. At least one of the two is there.
+/// The params of `g2a/revoke`. At least one of the two members is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoke {
     /// The agent whose intents are aborted and whose standing capabilities are dropped.
@@ -43,7 +42,7 @@ pub struct Revoke {
     pub intent: Option<IntentId>,
 }
 
-/// Reads the params of `a2g/intent`.
+/// Decodes the params of `a2g/intent`.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
@@ -51,7 +50,7 @@ pub fn intent(params: &str) -> Result<Call, Fault> {
     call(Field::root(params)?)
 }
 
-/// Reads the params of `a2g/execute`.
+/// Decodes the params of `a2g/execute`.
 ///
 /// # Errors
 /// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
@@ -65,11 +64,11 @@ pub fn execute(params: &str) -> Result<Execute, Fault> {
     Ok(execute)
 }
 
-/// Reads the params of `g2a/revoke`. Here `null` is the same as absent: a revocation that is
-/// refused would leave more running than one that is read widely.
+/// Decodes the params of `g2a/revoke`. Here `null` is the same as absent: refusing a revocation would leave more
+/// intents running than a lenient reading of it.
 ///
 /// # Errors
-/// As [`intent`], and when neither an agent nor an intent is named.
+/// As [`intent`], and if neither an agent nor an intent is named.
 pub fn revoke(params: &str) -> Result<Revoke, Fault> {
     let mut object = Object::root(params)?;
     let agent = object.take_unless_null("agent_did")?;
@@ -84,7 +83,7 @@ pub fn revoke(params: &str) -> Result<Revoke, Fault> {
     Ok(revoke)
 }
 
-/// Reads the params of `a2g/cancel` and `a2g/status`: `{intent_id}`.
+/// Decodes the params of `a2g/cancel` and `a2g/status`: `{intent_id}`.
 ///
 /// # Errors
 /// As [`intent`].
@@ -92,7 +91,7 @@ pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
     Object::root(params)?.require("intent_id")?.parse_with(IntentId::parse)
 }
 
-/// Checks that a method without parameters was given none: nothing, `{}` or `[]`.
+/// Checks that a method without parameters received none: no params, `{}` or `[]`.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] for anything else.
@@ -103,10 +102,10 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
     if empty { Ok(()) } else { field.object()?.finish() }
 }
 
-/// The executor that an agent wants a proof for: `context.executor` of its intent.
+/// The executor that an agent requests a proof for: `context.executor` of its intent.
 ///
 /// # Errors
-/// [`Fault::InvalidParams`] when it is there and not a DID.
+/// [`Fault::InvalidParams`] if it is present and not a DID.
 pub fn executor_of(call: &Call) -> Result<Option<AgentDid>, Fault> {
     let Some(named) = call.context.as_ref().and_then(|context| context.get("executor")) else {
         return Ok(None);

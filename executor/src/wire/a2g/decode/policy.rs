@@ -8,14 +8,14 @@ use crate::wire::field::{Field, Object};
 use crate::wire::strict_json::{self, JsonBounds};
 use std::collections::BTreeMap;
 
-/// The most requests a minute that a policy can name.
+/// Maximum number of requests per minute in a policy.
 pub(in crate::wire::a2g) const MAX_REQUESTS_PER_MINUTE: u64 = 1_000_000;
-/// The most disk that a policy can name: 1 PiB.
+/// Maximum disk space in a policy: 1 PiB.
 pub(in crate::wire::a2g) const MAX_DISK_MB: u64 = 1 << 30;
-/// The longest argument that a policy can name: 1 PiB, so that "no limit" is sayable as a number.
+/// Maximum length of an argument in a policy: 1 PiB, so that "no limit" can be expressed as a number.
 pub(in crate::wire::a2g) const MAX_SIZE_BYTES: u64 = 1 << 50;
 
-/// Who may stand in `agent_did`.
+/// The accepted values of `agent_did`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// A governor: one agent.
@@ -24,7 +24,7 @@ enum Source {
     File,
 }
 
-/// Reads the params of `g2a/policy`. Unknown members are refused at every level.
+/// Decodes the params of `g2a/policy`. Unknown members are refused at every level.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
@@ -32,8 +32,8 @@ pub fn policy(params: &str) -> Result<Policy, Fault> {
     read(Object::root(params)?, Source::Governor)
 }
 
-/// Reads a policy file: as [`policy`], but `agent_did` may be `"*"`, and a `description` (a string)
-/// may say what the file is for. The text is held to [`strict_json::check`] here.
+/// Decodes a policy file: as [`policy`], but `agent_did` may be `"*"`, and a `description` (a string) may state its
+/// purpose. The text is checked with [`strict_json::check`] here.
 ///
 /// # Errors
 /// As [`policy`].
@@ -46,8 +46,8 @@ pub fn policy_file(text: &str) -> Result<Policy, Fault> {
     read(object, Source::File)
 }
 
-/// Reads the result of `a2g/register`: the agent's standing policy, when the answer holds one as
-/// `policy`. Any other result is an acknowledgement, as reference governors give many.
+/// Decodes the result of `a2g/register`: the agent's standing policy, if the result has one as `policy`. Any other
+/// result is an acknowledgement, as many reference governors send.
 ///
 /// # Errors
 /// As [`policy`], with pointers into the result.
@@ -150,7 +150,7 @@ fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
     })
 }
 
-/// A list that adds nothing when it is absent.
+/// A list of strings; empty if it is absent.
 fn texts(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
     Ok(object.take(name)?.map(Field::strings).transpose()?.unwrap_or_default())
 }

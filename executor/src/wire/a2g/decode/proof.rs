@@ -1,8 +1,8 @@
 //! The two JSON texts inside a proof, a compact JWS: its header, and the claims that are signed.
 //!
-//! Both restrict what may run, so a member that is not known here is refused: `crit`, `b64`, `jwk`,
-//! `jku` and `x5u` of a header among them. Both texts are held to [`strict_json::check`] here, because
-//! they came encoded and nobody has looked at them.
+//! Both restrict what may run, so an unknown member is refused: `crit`, `b64`, `jwk`, `jku` and `x5u` of a header among
+//! them. Both texts are checked with [`strict_json::check`] here, because they arrive encoded and have not been checked
+//! yet.
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, Issuer, ProofId, ToolName};
@@ -12,37 +12,37 @@ use crate::wire::strict_json::{self, JsonBounds};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-/// What a proof says, once its signature is known to be good.
+/// The claims of a proof, once its signature has been verified.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProofClaims {
-    /// `iss` and `jti`: who signed it, and its identifier.
+    /// `iss` and `jti`: its signer, and its identifier.
     pub id: ProofId,
     /// `aud`: the executor that it is for.
     pub audience: AgentDid,
     /// `sub`: the agent that it is for.
     pub agent: AgentDid,
-    /// `iat`: when it was signed.
+    /// `iat`: the time of the signature.
     pub issued_at: OffsetDateTime,
-    /// `nbf`: not to be used before.
+    /// `nbf`: the time before which it is not valid.
     pub not_before: OffsetDateTime,
-    /// `exp`: not to be used from then on.
+    /// `exp`: the time from which it is no longer valid.
     pub expires_at: OffsetDateTime,
     /// The intent that the verdict answers.
     pub intent: IntentId,
-    /// The tool that it asks for.
+    /// The tool of the intent.
     pub tool: ToolName,
     /// The SHA-256 of the arguments as canonical JSON (RFC 8785).
     pub arguments: Digest,
-    /// The SHA-256 of the tool's module, when the verdict is about no other.
+    /// The SHA-256 of the tool's module, if the verdict is restricted to it.
     pub module: Option<Digest>,
     /// The verdict, as it was signed.
     pub verdict: Map<String, Value>,
 }
 
-/// Reads the header of a proof and gives the id of the key that it names.
+/// Decodes the header of a proof. Returns the id of the key that it names.
 ///
-/// `alg` is `EdDSA`, or the name that RFC 9864 gives to the same algorithm with the same curve,
-/// `Ed25519`; `typ` may be `JWT`; nothing else may be there.
+/// `alg` is `EdDSA`, or `Ed25519`, the name of RFC 9864 for the same algorithm with the same curve; `typ` may be `JWT`;
+/// no other member is allowed.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
@@ -55,7 +55,7 @@ pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
     Ok(key)
 }
 
-/// Reads the claims of a proof.
+/// Decodes the claims of a proof.
 ///
 /// # Errors
 /// As [`proof_header`], with pointers into the claims.

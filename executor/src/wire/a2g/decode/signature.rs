@@ -1,7 +1,7 @@
-//! `context.signature` of an intent, as the SDKs of the protocol sign, and the text that it signs.
+//! `context.signature` of an intent, as produced by the protocol's SDKs, and the text that it signs.
 //!
-//! The text is the params without the signature, as JSON with sorted keys and no white space. The SDKs
-//! write numbers in different ways, so a number stays as it came. Nothing is checked here but the shape.
+//! The text is the params without the signature, as JSON with sorted keys and no white space. The SDKs write numbers in
+//! different ways, so numbers are copied verbatim. Only the shape is checked here.
 
 use crate::call::ContextSignature;
 use crate::fault::Fault;
@@ -12,11 +12,11 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The latest millisecond that can be read: the last one of the year 9999.
+/// The latest accepted millisecond: the last one of the year 9999.
 const LATEST_MILLISECOND: u64 = 253_402_300_799_999;
 
-/// Reads the signature of the params of `a2g/intent`; `None` when there is none. The text is written
-/// with or without escapes for what is not ASCII, as Python does by default and the others do not.
+/// Decodes the signature of the params of `a2g/intent`; `None` if there is none. With `escape_non_ascii`, the text is
+/// written with escapes for non-ASCII characters, as Python does by default and the others do not.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
@@ -95,7 +95,7 @@ fn object(members: &Members<'_>, escape: bool, into: &mut String) -> Option<()> 
     Some(())
 }
 
-/// Writes a value anew. The depth is bounded by the gate that the message has passed.
+/// Writes a value in canonical form. The depth is bounded by the strict check that the message has passed.
 fn write(value: &str, escape: bool, into: &mut String) -> Option<()> {
     match value.as_bytes().first()? {
         b'{' => object(&members(value)?, escape, into)?,
@@ -110,13 +110,13 @@ fn write(value: &str, escape: bool, into: &mut String) -> Option<()> {
             into.push(']');
         }
         b'"' => string(&serde_json::from_str::<String>(value).ok()?, escape, into),
-        // A number, `true`, `false` or `null`, as it came.
+        // A number, `true`, `false` or `null`, verbatim.
         _scalar => into.push_str(value),
     }
     Some(())
 }
 
-/// A string with the escapes that all SDKs make, and with `\uXXXX` for what is beyond `~` when asked.
+/// Writes a string with the escapes that all SDKs use and, with `escape`, with `\uXXXX` for characters beyond `~`.
 fn string(text: &str, escape: bool, into: &mut String) {
     into.push('"');
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! `G2A_VERDICT` and `g2a/directive`: what a governor or a person decided.
+//! `G2A_VERDICT` and `g2a/directive`: the decisions of a governor and of a person.
 
 use crate::fault::Fault;
 use crate::ident::IntentId;
@@ -8,10 +8,10 @@ use crate::wire::field::{Field, Object};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Reads the result of `a2g/intent`: a verdict.
+/// Decodes the result of `a2g/intent`: a verdict.
 ///
-/// `capability_manifest` is required of a verdict that can run by itself, `conditions` of one that
-/// is CONDITIONAL, and `expires_at` of all but a denial. A denial may lack everything else.
+/// `capability_manifest` is required for a verdict that can run by itself, `conditions` for a CONDITIONAL one, and
+/// `expires_at` for all but a denial. A denial may omit everything else.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not
@@ -20,7 +20,7 @@ pub fn verdict(result: &str) -> Result<Verdict, Fault> {
     read(Field::root(result)?)
 }
 
-/// Reads the params of `g2a/directive`. Unknown members are refused.
+/// Decodes the params of `g2a/directive`. Unknown members are refused.
 ///
 /// # Errors
 /// As [`verdict`], with pointers into `params`.
@@ -35,7 +35,7 @@ pub fn directive(params: &str) -> Result<Directive, Fault> {
     Ok(directive)
 }
 
-/// Reads a verdict where it stands.
+/// Decodes the verdict in a field.
 pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
     let mut object = field.object()?;
     let decision = object.require("verdict")?.one_of::<Decision>()?;
@@ -60,7 +60,7 @@ pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
     })
 }
 
-/// A member that bounds what may run. Only a denial, which runs nothing, may say `null` for it.
+/// A member that bounds what may run. Only a denial, which runs nothing, may have `null` for it.
 fn member<'a>(
     object: &mut Object<'a>,
     name: &str,
@@ -88,7 +88,7 @@ fn risk(field: Field<'_>) -> Result<Risk, Fault> {
     })
 }
 
-/// A capability manifest. An absent member is left to the other layers; an unknown one is refused.
+/// Decodes a capability manifest. An absent member is left to the other layers; an unknown one is refused.
 fn manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     let mut object = field.object()?;
     let memory = object.take("max_memory_mb")?;

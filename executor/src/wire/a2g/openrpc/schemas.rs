@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use schemars::transform::transform_subschemas;
 use serde_json::{Map, Value};
 
-/// Requests in which a member that is left out may be `null` as well.
+/// Requests in which an omitted member may also be `null`.
 const MAY_HAVE_NULL: [&str; 3] = ["Intent", "Verdict", "RiskAssessment"];
 
 /// All schemas by name.
@@ -36,7 +36,7 @@ pub(super) fn all() -> Map<String, Value> {
     schemas
 }
 
-/// Removes the `format` of numbers, such as `uint64`, which strict validators refuse to read.
+/// Removes the `format` of numbers, such as `uint64`, which strict validators reject.
 fn remove_formats_of_rust(schema: &mut Schema) {
     transform_subschemas(&mut remove_formats_of_rust, schema);
     if schema.get("type").is_some_and(|kind| kind != "string") {
@@ -44,7 +44,7 @@ fn remove_formats_of_rust(schema: &mut Schema) {
     }
 }
 
-/// Removes `null` from the members that are left out instead.
+/// Removes `null` from the members that are omitted instead.
 fn remove_null(schema: &mut Schema) {
     transform_subschemas(&mut remove_null, schema);
     let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is read, and above all what is not.
+//! Accepted messages and, above all, refused ones.
 
 use super::*;
 use crate::quantity::OutOfRangeError;
@@ -55,11 +55,11 @@ fn the_documents_policy_report_and_registration() {
     assert_eq!(registration.metadata.unwrap()["runtime"], "python");
 }
 
-/// Reads params at one door function and drops what was read.
+/// Decodes params with one function of the door and drops the result.
 type Decoder = fn(&str) -> Result<(), Fault>;
 
-/// Every number that limits something: the function that reads it, a whole message, its pointer
-/// and its largest value.
+/// Every number that limits something: the function that decodes it, a whole message, its pointer and its maximum
+/// value.
 fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
     const MANIFEST: [(&str, u64); 3] = [
         ("max_memory_mb", MemoryLimit::MAX_MB),
@@ -124,7 +124,7 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
     for (decoder, document, pointer, most) in limit_fields() {
         let name = pointer.rsplit('/').next().unwrap();
         for bad in BAD {
-            // The place of the number is marked by a string, because not all of them fit a `Value`.
+            // A string marks the place of the number, because not every number fits into a `Value`.
             let body = with(document.clone(), &pointer, "HERE".into()).to_string().replace("\"HERE\"", bad);
             strict_json::check(body.as_bytes(), &JsonBounds::default()).unwrap();
             let (at, message) = invalid(decoder(&body));
@@ -301,7 +301,7 @@ fn a_member_that_is_there_twice_is_refused_also_without_the_gate() {
         assert!(strict_json::check(body.as_bytes(), &JsonBounds::default()).is_err());
         assert_eq!(invalid(decode::verdict(&body)).0, "/capability_manifest/max_memory_mb");
     }
-    // Also where a member that is left over would be ignored.
+    // This also holds where a surplus member would be ignored.
     for second in [r#""verdict":"DENIED""#, r#""expires_at":null"#, r#""c\u006fnditions":["read_only"]"#] {
         let body = document_verdict().to_string().replacen('{', &format!("{{{second},"), 1);
         let (_, message) = invalid(decode::verdict(&body));

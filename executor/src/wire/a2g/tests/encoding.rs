@@ -1,4 +1,4 @@
-//! What is written: the document's shapes in the document's order, and what `usage` adds.
+//! The written messages: the document's shapes in the document's order, and the additions of `usage`.
 
 use super::*;
 use crate::fault::BlockedBy;
@@ -18,7 +18,7 @@ fn the_documents_messages_come_out_as_they_went_in() {
     let intent = document_intent();
     assert_eq!(encode::intent(&decode::intent(&intent.to_string()).unwrap()).get(), intent.to_string());
     let verdict = document_verdict();
-    // Text, not value: the order of the members is the document's as well.
+    // The texts are compared, not the values: the order of the members has to be the document's as well.
     assert_eq!(encode::verdict(&decode::verdict(&verdict.to_string()).unwrap()).get(), verdict.to_string());
     let policy = document_policy();
     assert_eq!(value(&encode::policy(&decode::policy(&policy.to_string()).unwrap())), policy);

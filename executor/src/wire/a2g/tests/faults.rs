@@ -1,4 +1,4 @@
-//! The table of errors, and the sentences behind it.
+//! The table of errors, and the messages of the faults.
 
 use super::*;
 use crate::durability::Durability;
@@ -48,7 +48,7 @@ fn an_internal_fault_keeps_its_detail() {
     assert!(!message.contains("journal"), "{message}");
 }
 
-/// A report names the loss by a power cut, and only where there may be one.
+/// A report names the possible loss by a power failure, and only if there is one.
 #[test]
 fn a_report_says_what_its_journal_does_not_wait_for() {
     let report = |durability| -> Value {

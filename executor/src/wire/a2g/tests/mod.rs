@@ -1,4 +1,4 @@
-//! The A2G door against its document, against bad input, and against itself.
+//! The A2G door against its document, against malformed input, and against itself.
 
 mod decoding;
 mod encoding;
@@ -86,7 +86,7 @@ fn document_report() -> Value {
     })
 }
 
-/// A run that measures what the document's report says, under the document's verdict.
+/// A run with the measurements of the document's report, under the document's verdict.
 fn receipt(end: End) -> Receipt {
     Receipt {
         agent: AgentDid::parse(AGENT).unwrap(),
@@ -147,7 +147,7 @@ fn receipt(end: End) -> Receipt {
     }
 }
 
-/// The same run with everything that a report may carry beside its result.
+/// The same run with everything that a report may contain in addition to its result.
 fn talkative_receipt() -> Receipt {
     let mut receipt = receipt(End::Returned(json!("done").into()));
     receipt.outcome.output = Output {
@@ -163,7 +163,7 @@ fn talkative_receipt() -> Receipt {
     receipt
 }
 
-/// Puts `value` at a pointer, where its parent is an object.
+/// Sets `value` at a pointer, whose parent has to be an object.
 fn with(mut document: Value, pointer: &str, value: Value) -> Value {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -171,7 +171,7 @@ fn with(mut document: Value, pointer: &str, value: Value) -> Value {
     document
 }
 
-/// Takes away what stands at a pointer, where its parent is an object.
+/// Removes the value at a pointer, whose parent has to be an object.
 fn without(mut document: Value, pointer: &str) -> Value {
     let (parent, key) = pointer.rsplit_once('/').unwrap();
     let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -179,7 +179,7 @@ fn without(mut document: Value, pointer: &str) -> Value {
     document
 }
 
-/// The pointer and the message of an InvalidParams.
+/// The pointer and the message of an `InvalidParams`.
 fn invalid<T: std::fmt::Debug>(answer: Result<T, Fault>) -> (String, String) {
     match answer {
         Err(Fault::InvalidParams { message, pointer }) => (pointer, message),

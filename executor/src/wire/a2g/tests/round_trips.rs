@@ -1,4 +1,4 @@
-//! decode(encode(x)) == x, for every value of the vocabulary that goes both ways.
+//! decode(encode(x)) == x, for every value of the vocabulary that is both encoded and decoded.
 
 use super::*;
 use crate::call::{Call, Door, Priority};
@@ -30,7 +30,8 @@ fn tool() -> impl Strategy<Value = ToolName> {
 }
 
 fn map() -> impl Strategy<Value = Map<String, Value>> {
-    // Any fraction: what runs is what was approved to the last bit, by serde_json's `float_roundtrip`.
+    // Any fraction: serde_json's `float_roundtrip` keeps it to the last bit, so the tool runs with exactly the approved
+    // value.
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::from),
@@ -79,7 +80,7 @@ fn call() -> impl Strategy<Value = Call> {
     })
 }
 
-/// Any moment that RFC 3339 can write, at any offset of whole minutes.
+/// Any time that RFC 3339 can write, at any offset of whole minutes.
 fn moment() -> impl Strategy<Value = OffsetDateTime> {
     (0_i64..253_000_000_000, 0_i64..1_000_000_000, -1439_i32..=1439).prop_map(|(seconds, nanos, minutes)| {
         let offset = UtcOffset::from_whole_seconds(minutes * 60).unwrap();
@@ -128,7 +129,7 @@ fn verdict() -> impl Strategy<Value = Verdict> {
     ];
     (decision, intent(), of(risk()), manifest(), texts(), of(moment()), moment(), of(".{0,20}")).prop_map(
         |(decision, intent, risk, manifest, conditions, perhaps, moment, reason)| {
-            // Only a denial may go without its expiry.
+            // Only a denial may omit its expiry.
             let expires_at = if decision == Decision::Denied { perhaps } else { Some(moment) };
             Verdict { decision, intent, risk, manifest, conditions, expires_at, reason }
         },
@@ -171,7 +172,7 @@ fn policy() -> impl Strategy<Value = Policy> {
     )
 }
 
-/// What is written passes the gate that every body passes.
+/// Checks that a written text passes the strict check of every body.
 fn gated(text: &str) -> &str {
     strict_json::check(text.as_bytes(), &JsonBounds::default()).unwrap()
 }
