@@ -263,7 +263,9 @@ impl Executor {
         let oldest = self.journal.oldest_undelivered().await;
         let oldest = oldest.map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
-        let waited = oldest.and_then(|since| Duration::try_from(now - since).ok());
+        let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
+        // Counted last: the oldest report may have been delivered since it was read.
+        let undelivered = self.journal.undelivered();
         let levels = Gauges {
             running,
             queued,
@@ -271,9 +273,9 @@ impl Executor {
             waiting: self.escalations.count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
-            undelivered: self.journal.undelivered(),
+            undelivered,
             heap_bytes: memory::in_use(),
-            oldest_undelivered: waited.unwrap_or_default(),
+            oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { waited },
         };
         self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
     }

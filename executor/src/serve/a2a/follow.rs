@@ -117,6 +117,7 @@ impl A2a {
             }
         };
         let stopped = live.is_stopped();
+        let _recorded = live.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => self.finish(live, &receipt, None).await,
             Ok(None) if stopped => {

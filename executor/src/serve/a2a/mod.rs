@@ -656,6 +656,7 @@ impl A2a {
             ));
         }
         let directive = Directive { intent: live.id, approved, manifest: None };
+        let _until_recorded = live.directive.lock().await;
         tracing::info!(intent = %live.id, approved, caller = caller.name(), "a permission was answered");
         self.executor.direct(&directive, caller.name()).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };

@@ -211,6 +211,9 @@ pub(super) struct Live {
     waits_for_room: watch::Sender<bool>,
     /// `true` once the journal has it, or was given it before any other caller could find it.
     is_kept: Arc<AtomicBool>,
+    /// Held from a person's directive until the task has recorded it. The directive ends the wait for the run at once,
+    /// and the follower of the run would otherwise record an end that does not name the person.
+    pub(super) directive: tokio::sync::Mutex<()>,
     /// A change that is being written, and is published when the write is done.
     prepared: Mutex<Option<Prepared>>,
     /// The set that it belongs to until it ends.
@@ -537,6 +540,7 @@ impl Board {
             stop: watch::Sender::new(None),
             waits_for_room: watch::Sender::new(false),
             is_kept: Arc::new(AtomicBool::new(is_kept)),
+            directive: tokio::sync::Mutex::default(),
             prepared: Mutex::default(),
             open: Arc::clone(&self.open),
             webhooks: self.webhooks.clone(),
