@@ -59,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let (program, tools) = (relative(&workspace.executor()), relative(&workspace.target.join("tools")));
     let arguments = r#"--scope '/tmp/**' --arguments '{"path":"/tmp"}'"#;
     anstream::println!("  {program} run list_directory --tools {tools} {arguments}");
-    anstream::println!("  {program} serve --tools {tools} --policies policies");
+    anstream::println!("`One governed call` in README.md starts a server of your own.");
     Ok(())
 }
 
