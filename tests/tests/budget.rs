@@ -290,7 +290,11 @@ fn answers_that_one_caller_does_not_take_are_its_own_loss() {
     });
     let mut write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
     write["intent"]["agent_did"] = json!(OTHER);
-    assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
+    // While a refused answer is still given back, another caller may be told to come again.
+    eventually("another caller is served", || {
+        let answer = rpc(&mut client, &other, "a2g/execute", &write);
+        (answer["result"]["status"] == "SUCCESS").then_some(())
+    });
     drop(untaken);
     let status = json!({ "intent_id": id_of(&call) });
     eventually("it is answered again", || {
