@@ -128,13 +128,7 @@ fn content(path: &Path) -> Option<String> {
     let sqlite = Connection::open(path).ok()?;
     let mut all = String::new();
     for table in ["sqlite_schema", "records", "open", "waiting", "tasks", "refusals", "chains"] {
-        // `tasks.number` is the place of a row in the file: no record covers it, and no answer depends on it.
-        let columns = if table == "tasks" {
-            "task, owner, context, created, over, status, bytes, document"
-        } else {
-            "*"
-        };
-        let mut statement = sqlite.prepare(&format!("SELECT {columns} FROM {table} NOT INDEXED")).ok()?;
+        let mut statement = sqlite.prepare(&format!("SELECT * FROM {table} NOT INDEXED")).ok()?;
         let columns = statement.column_count();
         let mut rows = statement.query([]).ok()?;
         while let Some(row) = rows.next().ok()? {
