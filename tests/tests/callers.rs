@@ -373,6 +373,8 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     assert_eq!(ask(&mut client, Some("Bearer a2g_wrong"), "a2g/tools", &json!({})).status, 401);
     assert!((figures().value("a2g_unknown_callers_total") - 1.0).abs() < f64::EPSILON);
     executor.line_with("no caller in the list has this credential");
+    assert_eq!(ask(&mut client, None, "a2g/tools", &json!({})).status, 401);
+    executor.line_with("the caller presented no credential");
 }
 
 /// Of two who decide in the same moment one is told that it did, and that is what happens.

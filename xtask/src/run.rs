@@ -90,7 +90,7 @@ pub(crate) fn show(what: &str, command: &mut Command) -> Result<()> {
     let mut child = command.spawn().with_context(|| format!("could not {what}"))?;
     let status = wait(&mut child, UNLIMITED, |seconds| {
         if !is_terminal && seconds % LOG_SECONDS == 0 {
-            progress("Going to", &format!("{what}, {seconds} s"));
+            progress("Step", &format!("{what}, {seconds} s so far"));
         }
     })?;
     ensure!(status.is_some_and(|status| status.success()), "could not {what}, see above");
@@ -109,13 +109,13 @@ pub(crate) fn log(workspace: &Workspace, what: &str, command: &mut Command, limi
     let mut child = command.spawn().with_context(|| format!("could not start `{program}`"))?;
     let is_terminal = io::stderr().is_terminal();
     if !is_terminal {
-        progress("Going to", what);
+        progress("Step", what);
     }
     let status = wait(&mut child, limit, |seconds| {
         if is_terminal {
-            anstream::eprint!("\r\x1b[K{GREEN}{:>12}{GREEN:#} {what}, {seconds} s", "Going to");
+            anstream::eprint!("\r\x1b[K{GREEN}{:>12}{GREEN:#} {what}, {seconds} s so far", "Step");
         } else if seconds % LOG_SECONDS == 0 {
-            progress("Going to", &format!("{what}, {seconds} s"));
+            progress("Step", &format!("{what}, {seconds} s so far"));
         }
     })?;
     if is_terminal {

@@ -19,7 +19,7 @@ use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::chain::{self, Head, shown};
 use crate::journal::history::{Entry, Filter, History, Refused};
 use crate::journal::verify::Finding;
-use crate::journal::{Pruned, prune};
+use crate::journal::{Counted, Pruned, prune};
 use crate::outcome::Status;
 use crate::wire::a2g::encode;
 use anyhow::bail;
@@ -72,7 +72,10 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
             let now = SystemClock.now();
             let Pruned { receipts, intents, tasks } = prune(&path(&journal)?, parse_time(&before)?, now)?;
             print(format_args!(
-                "{receipts} receipts pruned, {intents} intents forgotten, {tasks} tasks pruned"
+                "{} pruned, {} forgotten, {} pruned",
+                Counted(receipts, "receipt"),
+                Counted(intents, "intent"),
+                Counted(tasks, "task")
             ));
         }
         JournalCommand::Records { journal, intent } => records::list(&path(&journal)?, intent.as_deref())?,

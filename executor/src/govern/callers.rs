@@ -448,6 +448,9 @@ impl Credential {
 /// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
+    /// The caller presented no token and no certificate.
+    #[error("the caller presented no credential")]
+    NoCredential,
     /// No entry has this credential.
     #[error("no caller in the list has this credential")]
     Unlisted,
@@ -566,6 +569,7 @@ impl Callers {
             // The token is verified again with each request: a cached result would have to be invalidated at
             // `exp` and at SIGHUP.
             PresentedToken::Jwt(token) => Some(listed.find_by_jwt(token, now)?),
+            PresentedToken::Nothing if shown.names.is_empty() => return Err(AuthError::NoCredential),
             PresentedToken::Nothing => listed.find_by_certificate(&shown.names),
             PresentedToken::Malformed => None,
         };

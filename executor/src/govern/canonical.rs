@@ -1,6 +1,6 @@
 //! Canonical JSON for hashes and comparisons: the JSON Canonicalization Scheme (RFC 8785).
 //!
-//! The scheme represents numbers as doubles. Two integers beyond 2^53 can have the same canonical form, so they
+//! The scheme represents numbers as doubles. Two integers beyond 2^53 - 1 can have the same canonical form, so they
 //! are rejected. All other texts with one canonical form are one value to every reader of I-JSON (RFC 7493),
 //! such as `1`, `1.0` and `1e0`.
 
@@ -12,7 +12,7 @@ const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 /// An integer that has no exact canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is an integer beyond 2^53, which canonical JSON (RFC 8785) cannot tell from its neighbours: send it as a string"
+    "`{0}` is an integer beyond 2^53 - 1, which canonical JSON (RFC 8785) cannot tell from its neighbours: send it as a string"
 )]
 pub(super) struct CanonicalError(String);
 

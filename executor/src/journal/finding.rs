@@ -89,6 +89,17 @@ pub enum Finding {
     },
 }
 
+/// A count with its noun, in the plural unless it is 1.
+#[derive(Debug)]
+pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str);
+
+impl std::fmt::Display for Counted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(count, noun) = self;
+        write!(f, "{count} {noun}{}", if *count == 1 { "" } else { "s" })
+    }
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let of = |intent: &Option<IntentId>| {
@@ -96,11 +107,12 @@ impl std::fmt::Display for Finding {
         };
         match self {
             Self::Holds { receipts, pruned, records, head } => {
+                let (receipts, records) = (Counted(*receipts, "receipt"), Counted(*records, "record"));
                 let before =
                     if *pruned == 0 { String::new() } else { format!(", after {pruned} that were pruned") };
                 write!(
                     f,
-                    "the journal holds: {receipts} receipts{before}, {records} records\ncheckpoint {}:{}",
+                    "the journal holds: {receipts}{before}, {records}\ncheckpoint {}:{}",
                     head.number,
                     shown(&head.hash)
                 )

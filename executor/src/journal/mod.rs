@@ -43,6 +43,7 @@ pub use copy::{Copied, CopyError, Restored, back_up, init, restore};
 pub use decisions::{Approval, Denial, HeldIntent, Resolution, Resolved};
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
+pub(crate) use finding::Counted;
 pub use outbox::Due;
 pub use prune::{PruneError, Pruned, prune};
 pub use readers::IfFull;

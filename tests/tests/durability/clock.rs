@@ -105,7 +105,7 @@ fn what_was_used_stays_used_when_the_clock_comes_back() {
     let journal = executor.home().journal().to_str().unwrap().to_owned();
     let pruned = clock.run(&["journal", "prune", "--before", "1m", "--journal", &journal]);
     let says = String::from_utf8(pruned.stdout).unwrap();
-    assert!(says.contains("1 receipts pruned"), "{says}{}", String::from_utf8_lossy(&pruned.stderr));
+    assert!(says.contains("1 receipt pruned"), "{says}{}", String::from_utf8_lossy(&pruned.stderr));
 
     clock.set(-HOUR);
     let early = executor.rpc("a2g/execute", &keys.proven(append()));
