@@ -71,7 +71,7 @@ type Histograms = Family<ToolLabel, Histogram, fn() -> Histogram>;
 /// The duration of each part of one execution. Together with the governor's time for a verdict, the parts add up to the
 /// time from the arrival of the call until its receipt is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct ExecutionTimes {
     /// From the claim to a slot.
     pub queue: Duration,
     /// The guest's wall time.
@@ -115,7 +115,7 @@ impl JournalMetrics {
     /// Makes metrics at zero, for a journal with this durability.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
-        Self { durability, commits: seconds(), entries: Histogram::new(ENTRIES) }
+        Self { durability, commits: seconds_histogram(), entries: Histogram::new(ENTRIES) }
     }
 
     /// Counts a transaction with this many entries, once it is on the disk.
@@ -177,10 +177,10 @@ impl Metrics {
             executions: Family::default(),
             refusals: Family::default(),
             busy: Counter::default(),
-            governor: seconds(),
-            queue: seconds(),
-            run: Family::new_with_constructor(seconds),
-            overhead: seconds(),
+            governor: seconds_histogram(),
+            queue: seconds_histogram(),
+            run: Family::new_with_constructor(seconds_histogram),
+            overhead: seconds_histogram(),
             cpu: Family::default(),
             memory: Family::new_with_constructor(|| Histogram::new(MEMORY)),
             deliveries: Family::default(),
@@ -219,18 +219,18 @@ impl Metrics {
     }
 
     /// Counts an execution, once its receipt is on the disk.
-    pub fn record_execution(&self, receipt: &Receipt, times: &Times) {
-        let Times { queue, run, overhead } = times;
-        let of = ToolLabel { tool: receipt.tool.to_string() };
+    pub fn record_execution(&self, receipt: &Receipt, times: &ExecutionTimes) {
+        let ExecutionTimes { queue, run, overhead } = times;
+        let label = ToolLabel { tool: receipt.tool.to_string() };
         let status = receipt.outcome.end.status().as_str();
-        self.executions.get_or_create(&ExecutionLabels { tool: of.tool.clone(), status }).inc();
+        self.executions.get_or_create(&ExecutionLabels { tool: label.tool.clone(), status }).inc();
         self.queue.observe(queue.as_secs_f64());
         self.overhead.observe(overhead.as_secs_f64());
-        self.run.get_or_create(&of).observe(run.as_secs_f64());
+        self.run.get_or_create(&label).observe(run.as_secs_f64());
         let used = &receipt.outcome.metrics;
-        self.cpu.get_or_create(&of).inc_by(used.cpu.as_secs_f64());
+        self.cpu.get_or_create(&label).inc_by(used.cpu.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a bucket needs no more than 53 bits")]
-        self.memory.get_or_create(&of).observe(used.peak_memory_bytes as f64);
+        self.memory.get_or_create(&label).observe(used.peak_memory_bytes as f64);
     }
 
     /// Records the duration of a request for a verdict, failed or not.
@@ -249,8 +249,8 @@ impl Metrics {
     }
 
     /// Counts an attempt to deliver a report.
-    pub fn record_delivery(&self, taken: bool) {
-        let outcome = if taken { "delivered" } else { "failed" };
+    pub fn record_delivery(&self, delivered: bool) {
+        let outcome = if delivered { "delivered" } else { "failed" };
         self.deliveries.get_or_create(&DeliveryLabel { outcome }).inc();
     }
 
@@ -290,12 +290,12 @@ impl Gauges {
             ("connections", "Connections that are open", connections),
             ("undelivered_reports", "Reports that the governor has not acknowledged", undelivered),
         ] {
-            registry.register(name, help, gauge(level as u64));
+            registry.register(name, help, const_gauge(level as u64));
         }
         let bytes = "Size of the files of the journal";
-        registry.register_with_unit("journal", bytes, Unit::Bytes, gauge(journal_bytes));
+        registry.register_with_unit("journal", bytes, Unit::Bytes, const_gauge(journal_bytes));
         let heap = "Heap memory in use, which `server.max_memory_mb` bounds";
-        registry.register_with_unit("heap", heap, Unit::Bytes, gauge(heap_bytes));
+        registry.register_with_unit("heap", heap, Unit::Bytes, const_gauge(heap_bytes));
         let receipts = ConstCounter::new(receipts);
         registry.register(
             "journal_receipts",
@@ -309,11 +309,11 @@ impl Gauges {
     }
 }
 
-fn gauge(level: u64) -> ConstGauge {
+fn const_gauge(level: u64) -> ConstGauge {
     ConstGauge::new(i64::try_from(level).unwrap_or(i64::MAX))
 }
 
-fn seconds() -> Histogram {
+fn seconds_histogram() -> Histogram {
     Histogram::new(SECONDS)
 }
 
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_stands_in_the_text() {
+    fn counted_events_appear_in_the_text() {
         let journal = JournalMetrics::new(Durability::PowerLoss);
         let metrics = Metrics::new(&journal);
         journal.record_commit(3, Duration::from_micros(700));
@@ -350,7 +350,7 @@ mod tests {
             "a2g_oldest_undelivered_report_seconds 0.0",
             "# EOF",
         ] {
-            assert!(text.lines().any(|said| said == line), "{line}\n{text}");
+            assert!(text.lines().any(|reported| reported == line), "{line}\n{text}");
         }
     }
 }

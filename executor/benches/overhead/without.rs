@@ -14,7 +14,7 @@ use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog
 use a2g_executor::isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
 use a2g_executor::journal::Journal;
 use a2g_executor::limit::Budgets;
-use a2g_executor::run::{Executor, Loaded, Settings};
+use a2g_executor::run::{Executor, ExecutorSettings, LoadedCatalog};
 use a2g_executor::sandbox::{Code, Sandbox};
 use a2g_executor::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ async fn serve(folder: &Path) {
     let isolate = Isolate::start(&tools, prefork, cgroups, &sandbox, &clock).await.unwrap();
     let authority = Authority::take().unwrap();
     let accept_unsigned = Some(AcceptUnsigned::given_on_the_command_line(&authority));
-    let settings = Settings {
+    let settings = ExecutorSettings {
         granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
@@ -94,7 +94,7 @@ async fn serve(folder: &Path) {
     let trust = Trust::read(&config.trust, config.did.clone()).unwrap();
     let local = LocalGovernor::new(PolicySet::builtin().unwrap(), Arc::clone(&clock));
     let governor = Governor::Local(Arc::new(local), Arc::new(ReportLog::default()));
-    let (loaded, journal) = (Loaded::new(catalog, isolate), Journal::in_memory());
+    let (loaded, journal) = (LoadedCatalog::new(catalog, isolate), Journal::in_memory());
     let executor = Executor::new(settings, loaded, governor, trust, None, journal, Arc::clone(&clock));
     let executor = Arc::new(executor);
     let sessions = executor.sessions().clone();

@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::limit::{Layer, Limit};
 use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
 use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use crate::run::{Capacity, Executor, Settings, Watcher};
+use crate::run::{Capacity, Executor, ExecutorSettings, RunEventSink};
 use crate::sandbox::{Code, Input};
 use crate::tool::{Contract, Descriptor};
 use crate::verdict::Manifest;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     // The command prints a refusal as its answer, so that the log need not have it.
-    start_logging("warn,a2g_executor::run::refusals=off");
+    start_logging("warn,a2g_executor::run::refusal_log=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
     // A module is run by the operator for a trial, and inside this process.
@@ -102,7 +102,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         Some(_) => None,
         None => Some(OperatorLimits::new(&authority, parse_manifest(arguments)?)),
     };
-    let settings = Settings {
+    let settings = ExecutorSettings {
         granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
@@ -121,7 +121,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let result = match operator_limits {
         None => executor
-            .intent(call, Watcher::nobody())
+            .handle_intent(call, RunEventSink::none())
             .await
             .map(|answer| (Some(answer.verdict), answer.receipt)),
         Some(limits) => {

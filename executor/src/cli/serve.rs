@@ -22,7 +22,7 @@ use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
 use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
 use crate::memory;
-use crate::run::{Capacity, Executor, Settings};
+use crate::run::{Capacity, Executor, ExecutorSettings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
 use crate::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use crate::spawn::SessionTasks;
@@ -302,7 +302,7 @@ async fn serve(
     let tools_runtime =
         ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
     let (governor, pushes) = governor(config, &tools_runtime)?;
-    let settings = Settings {
+    let settings = ExecutorSettings {
         granter,
         ceilings: config.ceilings.clone(),
         mounts: config.mounts.clone(),
@@ -366,7 +366,7 @@ async fn serve(
         }));
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
-            () = executor.closed() => {}
+            () = executor.wait_until_closed() => {}
             reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
@@ -592,7 +592,7 @@ impl ServedCatalogue {
                 catalog.insert(name, entry);
             }
             match self.tools_runtime.start(&self.config, catalog.clone(), self.config.waiting).await {
-                Ok(loaded) => self.executor.renew(loaded),
+                Ok(loaded) => self.executor.replace_catalog(loaded),
                 Err(error) => {
                     tracing::error!(error = %ErrorChain(error.as_ref()), "the tools cannot be started")
                 }
@@ -606,7 +606,7 @@ impl ServedCatalogue {
         let _alone = self.changes.lock().await;
         match self.tools_runtime.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
-                self.executor.renew(loaded);
+                self.executor.replace_catalog(loaded);
                 tracing::info!(tools = self.executor.tools().len(), "catalogue reloaded");
             }
             Err(error) => {
@@ -631,12 +631,12 @@ fn reload_trust(executor: &Executor, config: &Config) {
     match Trust::read(&config.trust, config.did.clone()) {
         Ok(trust) => {
             let keys = trust.keys();
-            executor.renew_trust(trust);
+            executor.replace_trust(trust);
             tracing::info!(keys, "trusted keys reloaded");
         }
         // Fails closed: an operator who removed a key must not have it trusted because another file is broken.
         Err(error) => {
-            executor.renew_trust(Trust::empty(config.did.clone()));
+            executor.replace_trust(Trust::empty(config.did.clone()));
             tracing::error!(%error, "no key is trusted until the keys can be read again");
         }
     }
@@ -646,10 +646,10 @@ fn reload_trust(executor: &Executor, config: &Config) {
 /// the journal for the next start.
 async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     let drained = async {
-        if tokio::time::timeout(limit, executor.idle()).await.is_err() {
+        if tokio::time::timeout(limit, executor.wait_until_idle()).await.is_err() {
             let stopped = executor.abort_all();
             tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
-            let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.idle()).await;
+            let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.wait_until_idle()).await;
         }
         let journal = executor.journal();
         if journal.undelivered() > 0 {

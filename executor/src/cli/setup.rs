@@ -12,7 +12,7 @@ use crate::egress::Egress;
 use crate::isolate::{
     Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
 };
-use crate::run::Loaded;
+use crate::run::LoadedCatalog;
 use crate::sandbox::{Code, Sandbox};
 use crate::serve::ListenAddress;
 use anyhow::{Context as _, bail};
@@ -220,7 +220,7 @@ impl ToolRuntime {
     }
 
     /// Reads the catalogue, compiles all of it, and starts its isolation.
-    pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<Loaded> {
+    pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<LoadedCatalog> {
         let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
         self.start(config, catalog, waiting).await
     }
@@ -231,7 +231,7 @@ impl ToolRuntime {
         config: &Config,
         catalog: Catalog,
         waiting: usize,
-    ) -> anyhow::Result<Loaded> {
+    ) -> anyhow::Result<LoadedCatalog> {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
             tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
         }
@@ -265,7 +265,7 @@ impl ToolRuntime {
                 tracing::warn!(tool = %tool.name, reason, "this tool cannot be used");
             }
         }
-        Ok(Loaded::new(catalog, isolate))
+        Ok(LoadedCatalog::new(catalog, isolate))
     }
 
     /// Compiles one module in its own process.

@@ -29,9 +29,9 @@ const GOVERNOR: &str = "the governor";
 
 /// Delivers reports until the sessions end, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
-    let places = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+    let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let (due, receipt) = match executor.journal().next_report().await {
             Ok(next) => next,
             Err(error) => {
@@ -48,7 +48,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
                 return executor.journal().delivered(&due);
             };
             // A report that waits for its retry does not occupy a delivery slot.
-            drop(place);
+            drop(permit);
             let refused = matches!(error, RemoteError::Refused(_));
             let due = executor.journal().failed(due, refused);
             let pause = jitter(retry_delay(due.tries));
@@ -95,33 +95,33 @@ fn jitter(pause: Duration) -> Duration {
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
-    every: Duration,
+    interval: Duration,
     key: Option<KeyPair>,
     public_key: Option<String>,
     at_start: Head,
 ) {
-    let began = executor.clock().monotonic();
+    let started = executor.clock().monotonic();
     let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
     let mut unsent = Some(at_start);
     loop {
         register(&executor, &registration).await;
         let mut just_registered = true;
         loop {
-            let (running, queued) = executor.load();
-            let uptime = executor.clock().monotonic().saturating_duration_since(began);
+            let (running, queued) = executor.queue_stats();
+            let uptime = executor.clock().monotonic().saturating_duration_since(started);
             let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
             let root = shown(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
             let checkpoint = Checkpoint { count, root, signature };
-            let pulse = ExecutorHeartbeat {
+            let heartbeat = ExecutorHeartbeat {
                 agent: did.clone(),
                 uptime_seconds: uptime.as_secs(),
                 running,
                 queued,
                 checkpoint,
             };
-            match executor.governor().heartbeat(&pulse).await {
+            match executor.governor().heartbeat(&heartbeat).await {
                 Ok(()) => unsent = None,
                 // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
                 Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
@@ -131,7 +131,7 @@ pub async fn stay_registered(
                 }
             }
             just_registered = false;
-            tokio::time::sleep(every).await;
+            tokio::time::sleep(interval).await;
         }
     }
 }
@@ -181,7 +181,7 @@ async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> 
             let decode::Revoke { agent, intent } = decode::revoke(params)?;
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
-        "g2a/directive" => executor.direct(&decode::directive(params)?, GOVERNOR).await?,
+        "g2a/directive" => executor.apply_directive(&decode::directive(params)?, GOVERNOR).await?,
         other => tracing::warn!(method = other, "a pushed message has an unknown method"),
     }
     Ok(())

@@ -57,8 +57,8 @@ impl Webhooks for WebhookPoster {
             return;
         }
         let owner = notice.owner.to_string();
-        let theirs = queues.values().filter(|(of, _)| *of == owner).count();
-        if queues.len() >= MAX_CONCURRENT || theirs >= MAX_CONCURRENT_PER_OWNER {
+        let of_owner = queues.values().filter(|(other, _)| *other == owner).count();
+        if queues.len() >= MAX_CONCURRENT || of_owner >= MAX_CONCURRENT_PER_OWNER {
             return log_dropped(&key, "too many webhooks have notifications that wait");
         }
         let (queue, waiting) = mpsc::channel(MAX_WAITING);

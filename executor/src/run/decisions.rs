@@ -3,10 +3,10 @@
 //! A decision is in the journal before its answer is sent. An approved intent runs once, at the latest when the
 //! executor restarts; a denied intent never runs.
 
-use super::escalations::{Escalations, Wait};
-use super::trace::{self, Clocked};
-use super::watcher::Watcher;
-use super::{Claimed, Executor, RETRY_AFTER_MS, Taken, Whose, anybodys};
+use super::escalations::{Escalations, WakeCondition};
+use super::events::RunEventSink;
+use super::trace::{self, Stopwatch};
+use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, RETRY_AFTER_MS, all_agents};
 use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Escalated, denial_by};
@@ -32,23 +32,23 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
 /// The intents that an earlier process held. Those that have expired since are recorded as expired.
-pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
+pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
     let (escalations, expired) = Escalations::new(journal.held(), now);
     // The record can be late: an intent that has expired cannot be approved.
-    drop(let_go(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+    drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     escalations
 }
 
-fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> Resolved {
+fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> Resolved {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    Resolved { intent, how, by: by.to_owned(), risk_score, manifest: None }
+    Resolved { intent, how: resolution, by: by.to_owned(), risk_score, manifest: None }
 }
 
-/// Records the decision about intents that no longer wait, the decider, and the reason why they did not run.
-fn let_go(
+/// Records that intents no longer wait: the decision, the decider, and the reason why they did not run.
+fn record_end_of_wait(
     journal: &Journal,
     gone: Vec<Escalated>,
-    how: Resolution,
+    resolution: Resolution,
     by: &str,
     why: &str,
     now: OffsetDateTime,
@@ -59,15 +59,15 @@ fn let_go(
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
         journal.refused(&asked, BlockedBy::EscalationPending, why, now);
     }
-    journal.resolve(gone.iter().map(|escalated| resolved(escalated, how, by)).collect())
+    journal.resolve(gone.iter().map(|escalated| new_resolution(escalated, resolution, by)).collect())
 }
 
-fn not_waiting() -> Fault {
+fn not_waiting_fault() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
 /// The fault for a repeat of a denied intent.
-pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
+pub(super) fn denial_fault(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
     denial_by(by, intent, *risk_score)
 }
 
@@ -83,7 +83,7 @@ impl Executor {
         })?;
         let waits = held.await;
         if new && !matches!(waits, Ok(Waits::Yes)) {
-            self.escalations.drop_one(call.intent, &anybodys, drop);
+            self.escalations.remove_waiting(call.intent, &all_agents, drop);
         }
         match waits {
             Ok(Waits::Yes) => {
@@ -92,28 +92,32 @@ impl Executor {
                 }
                 Ok(())
             }
-            Ok(Waits::Started) => Err(self.busy("the intent has started meanwhile: send it again")),
-            Ok(Waits::Denied(denial)) => Err(denied(call.intent, &denial)),
-            Err(error) => Err(self.unrecorded(&error)),
+            Ok(Waits::Started) => Err(self.busy_fault("the intent has started meanwhile: send it again")),
+            Ok(Waits::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
+            Err(error) => Err(self.journal_fault(&error)),
         }
     }
 
     /// Removes the undecided intents that have expired, and wakes the tasks that wait for them.
     fn expire(&self) {
         let now = self.clock.now();
-        self.escalations.drop_expired(now, |expired| self.record_expired(expired, now));
+        self.escalations.remove_expired(now, |expired| self.record_expired(expired, now));
     }
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
         // The record can be late: an intent that has expired cannot be approved.
-        drop(let_go(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
+        drop(record_end_of_wait(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     }
 
     /// Waits until a change of the held intents is announced, or until the wait of one ends by its expiry.
-    pub(super) async fn changed_or_expired(&self, wait: Wait, changes: &mut watch::Receiver<()>) {
+    pub(super) async fn wait_for_change_or_expiry(
+        &self,
+        wait: WakeCondition,
+        changes: &mut watch::Receiver<()>,
+    ) {
         match wait {
-            Wait::ForOthers => drop(changes.changed().await),
-            Wait::Until(expires_at) => {
+            WakeCondition::AnotherTask => drop(changes.changed().await),
+            WakeCondition::Until(expires_at) => {
                 let left = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
                 // The wall clock may be set forward meanwhile.
                 let left = left.min(MAX_EXPIRY_WAIT);
@@ -125,9 +129,9 @@ impl Executor {
     }
 
     /// The fault for a decision that is effective here, but not recorded on the disk yet.
-    fn not_recorded(&self, error: &JournalError) -> Fault {
+    fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy(
+            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy_fault(
                 "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
             ),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
@@ -139,19 +143,19 @@ impl Executor {
     ///
     /// # Errors
     /// The decision is not on the disk yet; the intent is stopped nevertheless.
-    pub async fn cancel(&self, intent: IntentId, of: Whose<'_>, by: &str) -> Result<bool, Fault> {
+    pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         let now = self.clock.now();
-        let waited = self.escalations.drop_one(intent, of, |waited| {
-            let_go(&self.journal, waited, Resolution::Cancelled, by, CANCELLED, now)
+        let waited = self.escalations.remove_waiting(intent, filter, |waited| {
+            record_end_of_wait(&self.journal, waited, Resolution::Cancelled, by, CANCELLED, now)
         });
-        let recorded = match (waited, self.running.abort_one(intent, of, AbortReason::Cancelled)) {
+        let recorded = match (waited, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
             (Some(gone), _) => gone.await.map(drop),
             (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
             // The caller that stopped it first is on record.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
         };
-        recorded.map(|()| true).map_err(|error| self.not_recorded(&error))
+        recorded.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
     /// Drops standing capabilities and stops the intents that run or wait under them, on behalf of `by`. Without an
@@ -171,17 +175,17 @@ impl Executor {
             caller = by,
             "revoked"
         );
-        let (of, now) = (|whose: &AgentDid| agent.is_none_or(|agent| agent == whose), self.clock.now());
-        let gone = |waited| let_go(&self.journal, waited, Resolution::Revoked, by, REVOKED, now);
+        let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
+        let gone = |waited| record_end_of_wait(&self.journal, waited, Resolution::Revoked, by, REVOKED, now);
         let (waited, gone, ran, first) = if let Some(intent) = intent {
-            let gone = self.escalations.drop_one(intent, &of, gone);
-            let ran = self.running.abort_one(intent, &of, AbortReason::Revoked);
+            let gone = self.escalations.remove_waiting(intent, &filter, gone);
+            let ran = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
             let first = if ran == Some(true) { vec![intent] } else { Vec::new() };
             (usize::from(gone.is_some()), gone, usize::from(ran.is_some()), first)
         } else {
             self.standing.revoke(agent);
-            let (waited, gone) = self.escalations.drop_all(&of, gone);
-            let (ran, first) = self.running.abort_all(&of, AbortReason::Revoked);
+            let (waited, gone) = self.escalations.remove_all(&filter, gone);
+            let (ran, first) = self.active_runs.abort_all(&filter, AbortReason::Revoked);
             (waited, Some(gone), ran, first)
         };
         let recorded = async {
@@ -193,7 +197,7 @@ impl Executor {
             }
             self.journal.revoked(agent, intent, by, waited + ran).await
         };
-        recorded.await.map(|()| waited + ran).map_err(|error| self.not_recorded(&error))
+        recorded.await.map(|()| waited + ran).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
     /// Applies the decision of `by` to an escalated intent. An approved intent runs in its own task; `a2g/status` shows
@@ -202,18 +206,18 @@ impl Executor {
     /// # Errors
     /// No such intent waits, or its verdict has expired. If the intent cannot be run as approved, or the approval
     /// cannot be written, the intent continues to wait. If a denial is not on the disk yet, the intent stays denied.
-    pub async fn direct(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
+    pub async fn apply_directive(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
         let Directive { intent, approved, manifest } = directive;
         if !approved {
             return self.deny(directive, by).await;
         }
-        let escalated = self.escalations.decide(*intent).ok_or_else(not_waiting)?;
-        let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+        let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
+        let span = trace::intent_span(&Asked::of(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
         // A task of its own: the approver may disconnect.
-        let (told, answer) = oneshot::channel();
+        let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
-        spawn::of_run(async move { executor.approve(escalated, approval, told).await }.instrument(span));
+        spawn::of_run(async move { executor.approve(escalated, approval, answer_tx).await }.instrument(span));
         answer
             .await
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
@@ -222,22 +226,23 @@ impl Executor {
     /// Denies a waiting intent. The denial is recorded like any other refusal, and every repeat of the intent gets the
     /// same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
-        let escalated = self.escalations.undecided(directive.intent).ok_or_else(not_waiting)?;
+        let escalated = self.escalations.find_undecided(directive.intent).ok_or_else(not_waiting_fault)?;
         let asked = Asked::of(escalated.call());
-        let span = trace::intent(&asked, escalated.call().door);
-        let denied = async {
-            let denial = resolved(&escalated, Resolution::Denied, by);
+        let span = trace::intent_span(&asked, escalated.call().door);
+        let denial = async {
+            let denial = new_resolution(&escalated, Resolution::Denied, by);
             let fault = denial_by(by, asked.intent, escalated.risk_score());
-            let gone = self.escalations.deny(asked.intent, |_waited| self.journal.resolve(vec![denial]));
-            let gone = gone.ok_or_else(not_waiting)?;
-            self.refused(Some(&asked), fault);
+            let gone =
+                self.escalations.remove_undecided(asked.intent, |_waited| self.journal.resolve(vec![denial]));
+            let gone = gone.ok_or_else(not_waiting_fault)?;
+            self.record_refusal(Some(&asked), fault);
             match gone.await {
-                Ok(0) => Err(not_waiting()),
+                Ok(0) => Err(not_waiting_fault()),
                 Ok(_one) => Ok(()),
-                Err(error) => Err(self.not_recorded(&error)),
+                Err(error) => Err(self.unsaved_decision_fault(&error)),
             }
         };
-        denied.instrument(span).await
+        denial.instrument(span).await
     }
 
     /// Records an approval, answers the approver, and runs the intent.
@@ -245,19 +250,19 @@ impl Executor {
         self: Arc<Self>,
         escalated: Escalated,
         approval: Approval,
-        told: oneshot::Sender<Result<(), Fault>>,
+        answer_tx: oneshot::Sender<Result<(), Fault>>,
     ) {
         let recorded = self.record_approval(&escalated, &approval).await;
         let claimed = match recorded {
             Ok(claimed) => claimed,
             Err(fault) => {
-                self.escalations.give_back(escalated.call().intent);
-                let fault = self.refused(Some(&Asked::of(escalated.call())), fault);
-                let _gone = told.send(Err(fault));
+                self.escalations.release(escalated.call().intent);
+                let fault = self.record_refusal(Some(&Asked::of(escalated.call())), fault);
+                let _gone = answer_tx.send(Err(fault));
                 return;
             }
         };
-        let _gone = told.send(Ok(()));
+        let _gone = answer_tx.send(Ok(()));
         self.run_approved(escalated, approval, Some(claimed)).await;
     }
 
@@ -265,14 +270,14 @@ impl Executor {
         self: &Arc<Self>,
         escalated: &Escalated,
         approval: &Approval,
-    ) -> Result<Box<Claimed>, Fault> {
+    ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await?;
-        let approved = resolved(escalated, Resolution::Approved, &approval.by);
+        let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
         let approved = Resolved { manifest: approval.manifest.clone(), ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
-            Ok(0) => not_waiting(),
+            Ok(0) => not_waiting_fault(),
             Ok(_one) => return Ok(claimed),
-            Err(error) => self.unrecorded(&error),
+            Err(error) => self.journal_fault(&error),
         };
         self.release(escalated.call().intent).await?;
         Err(fault)
@@ -283,7 +288,7 @@ impl Executor {
         self: &Arc<Self>,
         escalated: &Escalated,
         approval: &Approval,
-    ) -> Result<Box<Claimed>, Fault> {
+    ) -> Result<Box<ClaimedRun>, Fault> {
         let Approval { by, manifest } = approval;
         let intent = escalated.call().intent;
         let directive = Directive { intent, approved: true, manifest: manifest.clone() };
@@ -292,16 +297,20 @@ impl Executor {
         let loaded = self.find_tool(admitted.call())?;
         Self::check_arguments(&loaded, admitted.call()).await?;
         match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone())))? {
-            Taken::Claimed(claimed) => Ok(Box::new(Claimed { approved_by: Some(by.clone()), ..*claimed })),
-            Taken::Known(..) => Err(self.busy("another call with this intent is about to start it")),
+            ClaimOutcome::Claimed(claimed) => {
+                Ok(Box::new(ClaimedRun { approved_by: Some(by.clone()), ..*claimed }))
+            }
+            ClaimOutcome::Known(..) => {
+                Err(self.busy_fault("another call with this intent is about to start it"))
+            }
         }
     }
 
     /// Runs the intents that were approved in an earlier process and have not started.
     pub fn resume_approved(self: &Arc<Self>) {
-        for intent in self.escalations.approved() {
-            let Some((escalated, approval)) = self.escalations.resume(intent) else { continue };
-            let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+        for intent in self.escalations.approved_intents() {
+            let Some((escalated, approval)) = self.escalations.take_approved(intent) else { continue };
+            let span = trace::intent_span(&Asked::of(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
             spawn::of_run(run.instrument(span));
@@ -313,7 +322,7 @@ impl Executor {
         self: Arc<Self>,
         mut escalated: Escalated,
         mut approval: Approval,
-        claimed: Option<Box<Claimed>>,
+        claimed: Option<Box<ClaimedRun>>,
     ) {
         let (intent, mut claimed, mut pause) = (escalated.call().intent, claimed, MIN_PAUSE);
         loop {
@@ -323,9 +332,9 @@ impl Executor {
             };
             let fault = match attempt {
                 Ok(claimed) => {
-                    self.escalations.claims(intent);
-                    let clocked = Clocked::from(self.clock.monotonic());
-                    match Arc::clone(&self).claimed(*claimed, clocked, Watcher::nobody()).await {
+                    self.escalations.mark_claimed(intent);
+                    let stopwatch = Stopwatch::start(self.clock.monotonic());
+                    match Arc::clone(&self).run_claimed(*claimed, stopwatch, RunEventSink::none()).await {
                         Ok(_) | Err(Fault::ReceiptPending { .. }) => return self.escalations.remove(intent),
                         Err(fault) => fault,
                     }
@@ -333,7 +342,7 @@ impl Executor {
                 Err(fault) => fault,
             };
             if !escalated.is_pending(self.clock.now()) {
-                return self.lapse(&escalated, fault).await;
+                return self.expire_approved(&escalated, fault).await;
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = pause.as_millis(), "an approved intent cannot run yet");
@@ -343,20 +352,21 @@ impl Executor {
             tokio::select! {
                 () = tokio::time::sleep(pause.min(left)) => {}
                 // The intent runs when the executor starts again.
-                () = self.closed() => return,
+                () = self.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
-            let Some(again) = self.escalations.resume(intent) else { return };
+            let Some(again) = self.escalations.take_approved(intent) else { return };
             (escalated, approval) = again;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
     /// Ends the wait of an approved intent that can no longer run.
-    async fn lapse(&self, escalated: &Escalated, fault: Fault) {
+    async fn expire_approved(&self, escalated: &Escalated, fault: Fault) {
         self.escalations.remove(escalated.call().intent);
-        self.refused(Some(&Asked::of(escalated.call())), fault);
-        let expired = resolved(escalated, Resolution::Expired, "its verdict expired before it could start");
+        self.record_refusal(Some(&Asked::of(escalated.call())), fault);
+        let expired =
+            new_resolution(escalated, Resolution::Expired, "its verdict expired before it could start");
         if let Err(error) = self.journal.resolve(vec![expired]).await {
             tracing::warn!(%error, "an approved intent has expired");
         }

@@ -1,12 +1,12 @@
 //! Intents that wait for a person; the journal stores them as well.
 //!
 //! ```text
-//! hold ─▶ waits ─ decide ─▶ taken ─ claims ─▶ claimed ─ remove ─▶ its run has finished, or can no longer happen
-//!           │ ▲               ▲ │                │
-//!           │ └── give_back ──┼─┘                │ it could not begin
-//!           │              resume                ▼
-//!           │                 └───── approved, waits to run
-//!           └─ drop_one, drop_all, drop_expired: denied, cancelled, revoked, expired
+//! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove ─▶ its run has finished, or cannot happen
+//!           │ ▲                      ▲ │                       │
+//!           │ └────── release ───────┼─┘                       │ it could not begin
+//!           │                  take_approved                   ▼
+//!           │                        └───────────── approved, waits to run
+//!           └─ remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, expired
 //! ```
 //! An intent stays here until its run has finished, so that an intent that was claimed and could not begin is never
 //! unknown. The journal has the stage of a claimed intent.
@@ -14,7 +14,7 @@
 //! A change of the waiting intents is sent to the journal under the lock, so that the journal receives changes in the
 //! order in which they were made. Its answers are awaited afterwards.
 
-use super::{Whose, not_usable};
+use super::{AgentFilter, intent_conflict_fault};
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;
@@ -34,23 +34,23 @@ const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
 /// All escalated intents whose verdicts have not expired.
 #[derive(Debug)]
 pub(super) struct Escalations {
-    waiting: Mutex<HashMap<IntentId, Held>>,
+    waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
     /// Notified whenever an intent stops waiting, or waits again.
     changes: watch::Sender<()>,
 }
 
 /// An intent that waits.
 #[derive(Debug)]
-struct Held {
+struct WaitingIntent {
     escalated: Escalated,
-    phase: Phase,
+    phase: WaitPhase,
     /// The approval of an intent that could not run at once.
     approval: Option<Approval>,
 }
 
 /// The phase of an intent that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum WaitPhase {
     /// Waits for a person, or to run.
     Waiting,
     /// A decision or an attempt to run is in progress, and excludes any other.
@@ -61,43 +61,43 @@ enum Phase {
 
 /// The event that ends an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WakeCondition {
     /// The verdict expires at this time, unless there is a decision before.
     Until(OffsetDateTime),
     /// Another task decides about the intent, or runs it, and changes it.
-    ForOthers,
+    AnotherTask,
 }
 
-impl Held {
+impl WaitingIntent {
     fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
-        Self { escalated, phase: Phase::Waiting, approval }
+        Self { escalated, phase: WaitPhase::Waiting, approval }
     }
 
     fn call(&self) -> &Call {
         self.escalated.call()
     }
 
-    fn waits(&self, now: OffsetDateTime) -> bool {
+    fn is_pending(&self, now: OffsetDateTime) -> bool {
         self.escalated.is_pending(now)
     }
 
     fn is_undecided(&self) -> bool {
-        self.phase == Phase::Waiting && self.approval.is_none()
+        self.phase == WaitPhase::Waiting && self.approval.is_none()
     }
 
-    /// `true` for an intent that is shown as waiting without a look into the journal.
-    fn is_shown(&self, now: OffsetDateTime) -> bool {
-        self.phase != Phase::Claimed && self.waits(now)
+    /// `true` for an intent that is reported as waiting without a look into the journal.
+    fn is_visible(&self, now: OffsetDateTime) -> bool {
+        self.phase != WaitPhase::Claimed && self.is_pending(now)
     }
 
     /// `true` for an undecided intent that can no longer be approved. Every other intent is removed by its decider.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
-        self.is_undecided() && !self.waits(now)
+        self.is_undecided() && !self.is_pending(now)
     }
 }
 
 impl Escalations {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Held>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, WaitingIntent>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,10 +107,11 @@ impl Escalations {
             let read = Escalated::from_journal(&text);
             read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
                 .ok()
-                .map(|escalated| (escalated.call().intent, Held::new(escalated, approval)))
+                .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, approval)))
         });
         let mut held = held.collect::<HashMap<_, _>>();
-        let expired = held.extract_if(|_, held| !held.waits(now)).map(|(_, held)| held.escalated).collect();
+        let expired =
+            held.extract_if(|_, held| !held.is_pending(now)).map(|(_, held)| held.escalated).collect();
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
@@ -120,119 +121,123 @@ impl Escalations {
     }
 
     /// The number of intents that wait for a person.
-    pub(super) fn count(&self, now: OffsetDateTime) -> usize {
-        self.lock().values().filter(|held| held.is_shown(now) && held.approval.is_none()).count()
+    pub(super) fn undecided_count(&self, now: OffsetDateTime) -> usize {
+        self.lock().values().filter(|held| held.is_visible(now) && held.approval.is_none()).count()
     }
 
     /// The approved intents that wait to run.
-    pub(super) fn approved(&self) -> Vec<IntentId> {
+    pub(super) fn approved_intents(&self) -> Vec<IntentId> {
         self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
     }
 
-    /// Holds an intent; the first verdict for it stays. `said` receives the other intents, which have expired, under
-    /// the lock. Returns `true` if the intent is new, and the result of `said`.
+    /// Holds an intent; the first verdict for it stays. `on_removed` receives the intents that have expired, under the
+    /// lock. Returns `true` if the intent is new, and the result of `on_removed`.
     pub(super) fn hold<T>(
         &self,
         escalated: Escalated,
         now: OffsetDateTime,
-        said: impl FnOnce(Vec<Escalated>) -> T,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Result<(bool, T), Fault> {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
-        let gone = expired(&mut waiting, now);
+        let removed = extract_expired(&mut waiting, now);
         let new = !waiting.contains_key(&intent);
-        let shown = || waiting.values().filter(|held| held.phase != Phase::Claimed);
-        let theirs = shown().filter(|held| held.call().agent == escalated.call().agent).count();
-        if new && (shown().count() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
+        let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
+        let theirs = visible().filter(|held| held.call().agent == escalated.call().agent).count();
+        if new && (visible().count() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
             return Err(Fault::Busy {
                 message: "too many intents wait for a person".to_owned(),
                 retry_after_ms: 60_000,
             });
         }
-        waiting.entry(intent).or_insert_with(|| Held::new(escalated, None));
-        if !gone.is_empty() {
+        waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, None));
+        if !removed.is_empty() {
             self.changes.send_replace(());
         }
-        Ok((new, said(gone)))
+        Ok((new, on_removed(removed)))
     }
 
-    /// Removes the undecided intents that have expired, and passes them to `said`.
-    pub(super) fn drop_expired(&self, now: OffsetDateTime, said: impl FnOnce(Vec<Escalated>)) {
+    /// Removes the undecided intents that have expired, and passes them to `on_removed`.
+    pub(super) fn remove_expired(&self, now: OffsetDateTime, on_removed: impl FnOnce(Vec<Escalated>)) {
         let mut waiting = self.lock();
-        let gone = expired(&mut waiting, now);
-        if !gone.is_empty() {
+        let removed = extract_expired(&mut waiting, now);
+        if !removed.is_empty() {
             self.changes.send_replace(());
-            said(gone);
+            on_removed(removed);
         }
     }
 
     /// The verdict of a call whose intent waits already.
-    pub(super) fn waiting(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
-        match self.lock().get(&call.intent).filter(|held| held.is_shown(now)) {
+    pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
+        match self.lock().get(&call.intent).filter(|held| held.is_visible(now)) {
             None => Ok(None),
-            Some(held) if same(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
-            Some(_) => Err(not_usable(call.intent)),
+            Some(held) if is_same_call(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
+            Some(_) => Err(intent_conflict_fault(call.intent)),
         }
     }
 
     /// The agent of a waiting intent.
-    pub(super) fn whose(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
-        self.lock().get(&intent).filter(|held| held.is_shown(now)).map(|held| held.call().agent.clone())
+    pub(super) fn agent_of(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| held.is_visible(now)).map(|held| held.call().agent.clone())
     }
 
     /// The agent of an intent that is not open in the journal: it waits, or its claim was just released and it is about
     /// to wait again.
-    pub(super) fn whose_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
-        self.lock().get(&intent).filter(|held| held.waits(now)).map(|held| held.call().agent.clone())
+    pub(super) fn agent_of_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| held.is_pending(now)).map(|held| held.call().agent.clone())
     }
 
     /// The event that ends an intent's wait; `None` for an intent that is not held here.
-    pub(super) fn wait_of(&self, intent: IntentId) -> Option<Wait> {
+    pub(super) fn wake_condition(&self, intent: IntentId) -> Option<WakeCondition> {
         self.lock().get(&intent).map(|held| {
-            if held.is_undecided() { Wait::Until(held.escalated.expires_at()) } else { Wait::ForOthers }
+            if held.is_undecided() {
+                WakeCondition::Until(held.escalated.expires_at())
+            } else {
+                WakeCondition::AnotherTask
+            }
         })
     }
 
     /// The intent, if it is undecided.
-    pub(super) fn undecided(&self, intent: IntentId) -> Option<Escalated> {
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<Escalated> {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// Takes an undecided intent for a decision, and excludes any other until it is [given back](Self::give_back) or
+    /// Takes an undecided intent for a decision, and excludes any other until it is [released](Self::release) or
     /// [removed](Self::remove).
-    pub(super) fn decide(&self, intent: IntentId) -> Option<Escalated> {
+    pub(super) fn take_undecided(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
-        held.phase = Phase::Taken;
+        held.phase = WaitPhase::Taken;
         Some(held.escalated.clone())
     }
 
     /// Takes an approved intent for a run; `None` if it was cancelled or revoked.
-    pub(super) fn resume(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
+    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
-        let held = waiting.get_mut(&intent).filter(|held| held.phase == Phase::Waiting)?;
+        let held = waiting.get_mut(&intent).filter(|held| held.phase == WaitPhase::Waiting)?;
         let approval = held.approval.clone()?;
-        held.phase = Phase::Taken;
+        held.phase = WaitPhase::Taken;
         Some((held.escalated.clone(), approval))
     }
 
     /// Returns an intent to its wait: the decision cannot be carried out.
-    pub(super) fn give_back(&self, intent: IntentId) {
-        self.enter(intent, |held| held.phase = Phase::Waiting);
+    pub(super) fn release(&self, intent: IntentId) {
+        self.change(intent, |held| held.phase = WaitPhase::Waiting);
     }
 
     /// Marks an approved intent as claimed.
-    pub(super) fn claims(&self, intent: IntentId) {
-        self.enter(intent, |held| held.phase = Phase::Claimed);
+    pub(super) fn mark_claimed(&self, intent: IntentId) {
+        self.change(intent, |held| held.phase = WaitPhase::Claimed);
     }
 
     /// Returns an approved intent that cannot run now to its wait. It can be cancelled or revoked until it is
-    /// [resumed](Self::resume). An intent that was revoked meanwhile does not wait again.
+    /// [taken](Self::take_approved). An intent that was revoked meanwhile does not wait again.
     pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
-        self.enter(intent, |held| (held.phase, held.approval) = (Phase::Waiting, Some(approval)));
+        self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
     }
 
-    fn enter(&self, intent: IntentId, change: impl FnOnce(&mut Held)) {
+    fn change(&self, intent: IntentId, change: impl FnOnce(&mut WaitingIntent)) {
         if let Some(held) = self.lock().get_mut(&intent) {
             change(held);
         }
@@ -245,51 +250,63 @@ impl Escalations {
         self.changes.send_replace(());
     }
 
-    /// Removes an intent of the selected agents about which no decision is in progress, and passes it to `said`.
-    pub(super) fn drop_one<T>(
+    /// Removes an intent of the selected agents about which no decision is in progress, and passes it to `on_removed`.
+    pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,
-        of: Whose<'_>,
-        said: impl FnOnce(Vec<Escalated>) -> T,
+        filter: AgentFilter<'_>,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
-        self.drop_if(intent, |held| held.phase == Phase::Waiting && of(&held.call().agent), said)
+        self.remove_if(
+            intent,
+            |held| held.phase == WaitPhase::Waiting && filter(&held.call().agent),
+            on_removed,
+        )
     }
 
-    /// Removes an undecided intent, and passes it to `said`.
-    pub(super) fn deny<T>(&self, intent: IntentId, said: impl FnOnce(Vec<Escalated>) -> T) -> Option<T> {
-        self.drop_if(intent, Held::is_undecided, said)
-    }
-
-    fn drop_if<T>(
+    /// Removes an undecided intent, and passes it to `on_removed`.
+    pub(super) fn remove_undecided<T>(
         &self,
         intent: IntentId,
-        may: impl FnOnce(&Held) -> bool,
-        said: impl FnOnce(Vec<Escalated>) -> T,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Option<T> {
+        self.remove_if(intent, WaitingIntent::is_undecided, on_removed)
+    }
+
+    fn remove_if<T>(
+        &self,
+        intent: IntentId,
+        predicate: impl FnOnce(&WaitingIntent) -> bool,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> Option<T> {
         let mut waiting = self.lock();
-        waiting.get(&intent).filter(|held| may(held))?;
-        let gone = waiting.remove(&intent)?;
+        waiting.get(&intent).filter(|held| predicate(held))?;
+        let removed = waiting.remove(&intent)?;
         self.changes.send_replace(());
-        Some(said(vec![gone.escalated]))
+        Some(on_removed(vec![removed.escalated]))
     }
 
-    /// Removes all intents of the selected agents and passes them to `said`. Returns their number and its result.
+    /// Removes all intents of the selected agents and passes them to `on_removed`. Returns their number and its result.
     /// Claimed intents are stopped in their runs.
-    pub(super) fn drop_all<T>(&self, of: Whose<'_>, said: impl FnOnce(Vec<Escalated>) -> T) -> (usize, T) {
+    pub(super) fn remove_all<T>(
+        &self,
+        filter: AgentFilter<'_>,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> (usize, T) {
         let mut waiting = self.lock();
-        let theirs = |held: &Held| held.phase != Phase::Claimed && of(&held.call().agent);
-        let gone = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
-        let gone = gone.collect::<Vec<_>>();
+        let theirs = |held: &WaitingIntent| held.phase != WaitPhase::Claimed && filter(&held.call().agent);
+        let removed = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
+        let removed = removed.collect::<Vec<_>>();
         self.changes.send_replace(());
-        (gone.len(), said(gone))
+        (removed.len(), on_removed(removed))
     }
 }
 
-fn expired(waiting: &mut HashMap<IntentId, Held>, now: OffsetDateTime) -> Vec<Escalated> {
+fn extract_expired(waiting: &mut HashMap<IntentId, WaitingIntent>, now: OffsetDateTime) -> Vec<Escalated> {
     waiting.extract_if(|_, held| held.has_expired(now)).map(|(_, held)| held.escalated).collect()
 }
 
-fn same(a: &Call, b: &Call) -> bool {
+fn is_same_call(a: &Call, b: &Call) -> bool {
     a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments
 }
 
@@ -302,7 +319,7 @@ mod tests {
     const NOW: OffsetDateTime = time::macros::datetime!(2026-11-23 12:00 UTC);
     const EXPIRED: OffsetDateTime = time::macros::datetime!(2026-11-23 12:01 UTC);
 
-    fn escalated() -> Escalated {
+    fn escalated_intent() -> Escalated {
         let intent = IntentId::random();
         let text = json!({
             "call": {
@@ -321,9 +338,9 @@ mod tests {
         Escalated::from_journal(&text.to_string()).unwrap()
     }
 
-    fn held() -> (Escalations, IntentId) {
+    fn escalations_with_one() -> (Escalations, IntentId) {
         let escalations = Escalations::new(Vec::new(), NOW).0;
-        let escalated = escalated();
+        let escalated = escalated_intent();
         let intent = escalated.call().intent;
         assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
         (escalations, intent)
@@ -335,51 +352,54 @@ mod tests {
 
     /// Between the release of its claim and its next wait, an approved intent is known here only.
     #[test]
-    fn an_approved_intent_is_known_until_its_run_is_over() {
-        let (escalations, intent) = held();
-        assert_eq!(escalations.wait_of(intent), Some(Wait::Until(EXPIRED)));
+    fn an_approved_intent_stays_until_its_run_has_finished() {
+        let (escalations, intent) = escalations_with_one();
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::Until(EXPIRED)));
         let changes = escalations.changes();
-        assert!(escalations.decide(intent).is_some());
-        assert_eq!(escalations.wait_of(intent), Some(Wait::ForOthers));
-        escalations.claims(intent);
+        assert!(escalations.take_undecided(intent).is_some());
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
+        escalations.mark_claimed(intent);
         assert!(changes.has_changed().unwrap(), "whoever waits for it looks where it runs");
-        assert_eq!(escalations.whose(intent, NOW), None, "the journal says how far it is");
-        assert!(escalations.whose_unopened(intent, NOW).is_some());
-        assert_eq!(escalations.wait_of(intent), Some(Wait::ForOthers));
-        assert_eq!(escalations.count(NOW), 0);
+        assert_eq!(escalations.agent_of(intent, NOW), None, "the journal says how far it is");
+        assert!(escalations.agent_of_unopened(intent, NOW).is_some());
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
+        assert_eq!(escalations.undecided_count(NOW), 0);
         escalations.wait_to_run(intent, approval());
-        assert!(escalations.whose(intent, NOW).is_some());
-        assert!(escalations.resume(intent).is_some() && escalations.resume(intent).is_none());
+        assert!(escalations.agent_of(intent, NOW).is_some());
+        assert!(escalations.take_approved(intent).is_some() && escalations.take_approved(intent).is_none());
         escalations.remove(intent);
-        assert_eq!((escalations.whose_unopened(intent, NOW), escalations.wait_of(intent)), (None, None));
+        assert_eq!(
+            (escalations.agent_of_unopened(intent, NOW), escalations.wake_condition(intent)),
+            (None, None)
+        );
     }
 
     #[test]
-    fn what_is_claimed_is_neither_revoked_nor_expired_here() {
-        let (escalations, intent) = held();
-        assert!(escalations.decide(intent).is_some());
-        escalations.claims(intent);
-        assert_eq!(escalations.drop_all(&super::super::anybodys, |gone| gone.len()), (0, 0));
-        assert!(escalations.drop_one(intent, &super::super::anybodys, drop).is_none());
-        escalations.drop_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
-        assert!(escalations.wait_of(intent).is_some());
+    fn a_claimed_intent_is_neither_revoked_nor_expired_here() {
+        let (escalations, intent) = escalations_with_one();
+        assert!(escalations.take_undecided(intent).is_some());
+        escalations.mark_claimed(intent);
+        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (0, 0));
+        assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
+        escalations.remove_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
+        assert!(escalations.wake_condition(intent).is_some());
         // An intent that was revoked during another attempt does not come back.
         escalations.wait_to_run(intent, approval());
-        assert_eq!(escalations.drop_all(&super::super::anybodys, |gone| gone.len()), (1, 1));
+        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (1, 1));
         escalations.wait_to_run(intent, approval());
-        assert_eq!(escalations.wait_of(intent), None);
+        assert_eq!(escalations.wake_condition(intent), None);
     }
 
     #[test]
-    fn an_expiry_is_announced_as_every_other_change() {
-        let (escalations, intent) = held();
+    fn an_expiry_notifies_like_every_other_change() {
+        let (escalations, intent) = escalations_with_one();
         let changes = escalations.changes();
         let mut expired = Vec::new();
-        escalations.drop_expired(EXPIRED - Duration::NANOSECOND, |gone| expired = gone);
+        escalations.remove_expired(EXPIRED - Duration::NANOSECOND, |removed| expired = removed);
         assert!(expired.is_empty() && !changes.has_changed().unwrap());
-        escalations.drop_expired(EXPIRED, |gone| expired = gone);
+        escalations.remove_expired(EXPIRED, |removed| expired = removed);
         assert!(changes.has_changed().unwrap());
         assert_eq!(expired.len(), 1);
-        assert_eq!(escalations.wait_of(intent), None);
+        assert_eq!(escalations.wake_condition(intent), None);
     }
 }

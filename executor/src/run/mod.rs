@@ -7,19 +7,19 @@
 //! A claimed call runs in a task of its own: a caller that disconnects changes nothing. Execution is at most once; a
 //! repeated intent gets the receipt of the one run.
 
+mod active_runs;
 mod decisions;
 mod escalations;
-mod observers;
+mod events;
 mod output;
-mod refusals;
-mod running;
+mod refusal_log;
 mod slots;
+mod subscribers;
 mod trace;
-mod watcher;
 
-pub use observers::{News, Subject};
+pub use events::{RunEvent, RunEventSink, TaskPersistence};
 pub use slots::Capacity;
-pub use watcher::{Happening, Keeper, Watcher};
+pub use subscribers::{RunIdentity, RunNotification};
 
 use crate::call::{Call, ContextSignature};
 use crate::capability::{Ceilings, Grant, Mounts, Permit, RootsError};
@@ -43,19 +43,19 @@ use crate::outcome::{AbortReason, End, Receipt};
 use crate::spawn::{self, SessionTasks};
 use crate::tool::Descriptor;
 use crate::verdict::{Policy, Proof, Verdict};
+use active_runs::{ActiveRun, ActiveRuns};
 use escalations::Escalations;
 use futures_util::FutureExt as _;
-use observers::Observers;
 use output::ExpectedOutput;
-use refusals::Refusals;
-use running::{Entered, Running};
+use refusal_log::RefusalLog;
 use serde_json::Value;
-use slots::{Full, Place, Slots};
+use slots::{CapacityError, QueuePlace, Slots};
 use std::pin::pin;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use subscribers::Subscribers;
 use tokio::sync::watch;
-use trace::Clocked;
+use trace::Stopwatch;
 use tracing::Instrument as _;
 
 /// Pause before a caller that found no room should retry.
@@ -70,7 +70,7 @@ const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The operator's settings of this executor.
 #[derive(Debug)]
-pub struct Settings {
+pub struct ExecutorSettings {
     /// The right to make grants of admitted calls.
     pub granter: Granter,
     /// The operator's ceilings.
@@ -86,14 +86,14 @@ pub struct Settings {
 }
 
 /// A catalogue, and the isolate in which its tools run.
-pub struct Loaded {
+pub struct LoadedCatalog {
     catalog: Catalog,
     isolate: Isolate,
     /// The descriptors of the usable tools, by name.
     tools: Arc<[Descriptor]>,
 }
 
-impl Loaded {
+impl LoadedCatalog {
     /// A catalogue whose tools are ready to run in `isolate`.
     #[must_use]
     pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
@@ -109,9 +109,9 @@ impl Loaded {
 
 /// The core that all doors share.
 pub struct Executor {
-    settings: Settings,
+    settings: ExecutorSettings,
     /// Replaced as a whole; each run holds the one that it began with.
-    loaded: RwLock<Arc<Loaded>>,
+    loaded: RwLock<Arc<LoadedCatalog>>,
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: RwLock<Arc<Trust>>,
@@ -121,26 +121,26 @@ pub struct Executor {
     journal: Journal,
     slots: Arc<Slots>,
     output: ExpectedOutput,
-    running: Running,
+    active_runs: ActiveRuns,
     escalations: Escalations,
-    refusals: Refusals,
-    observers: Observers,
+    refusal_log: RefusalLog,
+    subscribers: Subscribers,
     metrics: Metrics,
     sessions: SessionTasks,
     clock: Arc<dyn Clock>,
 }
 
 /// A predicate that selects intents by their agent.
-pub type Whose<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
+pub type AgentFilter<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
 
 /// Selects the intents of every agent.
-fn anybodys(_: &AgentDid) -> bool {
+pub fn all_agents(_: &AgentDid) -> bool {
     true
 }
 
 /// The state of an intent.
 #[derive(Debug)]
-pub enum Whereabouts {
+pub enum IntentState {
     /// It waits for a person.
     Escalated,
     /// It waits for a slot.
@@ -153,7 +153,7 @@ pub enum Whereabouts {
 
 /// The result of a gateway call.
 #[derive(Debug)]
-pub struct Answer {
+pub struct GatewayAnswer {
     /// The governor's verdict.
     pub verdict: Arc<Verdict>,
     /// The receipt, if the tool ran.
@@ -164,15 +164,15 @@ impl Executor {
     /// An executor of these parts, with the intents that an earlier process held.
     #[must_use]
     pub fn new(
-        settings: Settings,
-        loaded: Loaded,
+        settings: ExecutorSettings,
+        loaded: LoadedCatalog,
         governor: Governor,
         trust: Trust,
         egress: Option<Arc<Egress>>,
         journal: Journal,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let escalations = decisions::held(&journal, clock.now());
+        let escalations = decisions::restore_escalations(&journal, clock.now());
         let metrics = Metrics::new(journal.metrics());
         Self {
             slots: Arc::new(Slots::new(settings.capacity)),
@@ -184,10 +184,10 @@ impl Executor {
             egress,
             standing: StandingPolicies::default(),
             journal,
-            running: Running::default(),
+            active_runs: ActiveRuns::default(),
             escalations,
-            refusals: Refusals::default(),
-            observers: Observers::default(),
+            refusal_log: RefusalLog::default(),
+            subscribers: Subscribers::default(),
             metrics,
             sessions: SessionTasks::default(),
             clock,
@@ -197,19 +197,19 @@ impl Executor {
     /// The descriptors of all usable tools, sorted by name.
     #[must_use]
     pub fn tools(&self) -> Arc<[Descriptor]> {
-        Arc::clone(&self.loaded().tools)
+        Arc::clone(&self.current_catalog().tools)
     }
 
     /// The catalogue.
     #[must_use]
     pub fn catalog(&self) -> Catalog {
-        self.loaded().catalog.clone()
+        self.current_catalog().catalog.clone()
     }
 
     /// The names of the tools that are usable or being prepared.
     #[must_use]
     pub fn tool_names(&self) -> Vec<String> {
-        let loaded = self.loaded();
+        let loaded = self.current_catalog();
         let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
             CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
             CatalogEntry::Preparing => true,
@@ -219,16 +219,16 @@ impl Executor {
     }
 
     /// Replaces the catalogue for all later calls. Runs that have begun end with the catalogue that they began with.
-    pub fn renew(&self, loaded: Loaded) {
+    pub fn replace_catalog(&self, loaded: LoadedCatalog) {
         *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 
-    fn loaded(&self) -> Arc<Loaded> {
+    fn current_catalog(&self) -> Arc<LoadedCatalog> {
         Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Replaces the keys whose proofs are accepted.
-    pub fn renew_trust(&self, trust: Trust) {
+    pub fn replace_trust(&self, trust: Trust) {
         *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
     }
 
@@ -258,10 +258,10 @@ impl Executor {
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
-        let (running, queued) = self.load();
+    pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
+        let (running, queued) = self.queue_stats();
         let oldest = self.journal.oldest_undelivered().await;
-        let oldest = oldest.map_err(|error| self.unrecorded(&error))?;
+        let oldest = oldest.map_err(|error| self.journal_fault(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted last: the oldest report may have been delivered since it was read.
@@ -270,7 +270,7 @@ impl Executor {
             running,
             queued,
             connections,
-            waiting: self.escalations.count(now),
+            waiting: self.escalations.undecided_count(now),
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
@@ -292,18 +292,18 @@ impl Executor {
         &self.clock
     }
 
-    /// Calls `each` for every event of all later runs, for all doors, on the run's own thread. It must not block.
-    pub fn observe(&self, each: impl Fn(&Subject, News<'_>) + Send + Sync + 'static) {
-        self.observers.add(each);
+    /// Calls `subscriber` for every event of all later runs, for all doors, on the run's own thread. It must not block.
+    pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
+        self.subscribers.add(subscriber);
     }
 
     /// Records the refusal of a request that its caller may not make, about a call or not. Returns the fault.
     pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
-        let Some(call) = call else { return self.refused(None, refusal) };
+        let Some(call) = call else { return self.record_refusal(None, refusal) };
         let asked = Asked::of(call);
-        trace::intent(&asked, call.door).in_scope(|| self.refused(Some(&asked), refusal))
+        trace::intent_span(&asked, call.door).in_scope(|| self.record_refusal(Some(&asked), refusal))
     }
 
     /// The check of the signatures of intents; `None` if they need none.
@@ -321,7 +321,7 @@ impl Executor {
 
     /// Counts and logs a refusal, and records it if it is about a call, in the span of that call. Every refusal passes
     /// here.
-    fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
+    fn record_refusal(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();
         }
@@ -331,14 +331,14 @@ impl Executor {
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
             self.journal.refused(asked, *blocked_by, message, self.clock.now());
         }
-        self.refusals.record(asked, &fault, self.clock.monotonic());
+        self.refusal_log.record(asked, &fault, self.clock.monotonic());
         fault
     }
 
     /// The numbers of executions that run and that wait for a slot.
     #[must_use]
-    pub fn load(&self) -> (usize, usize) {
-        self.slots.load()
+    pub fn queue_stats(&self) -> (usize, usize) {
+        self.slots.queue_stats()
     }
 
     /// Runs a call under a verdict that came with it (`a2g/execute`), if its proof or the operator's permission makes
@@ -353,36 +353,38 @@ impl Executor {
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
         let asked = Asked::of(&call);
-        let span = trace::intent(&asked, call.door);
-        let executed = async {
-            self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&asked), fault))
+        let span = trace::intent_span(&asked, call.door);
+        let execution = async {
+            self.execute_call(call, verdict, proof)
+                .await
+                .map_err(|fault| self.record_refusal(Some(&asked), fault))
         };
-        executed.instrument(span).await
+        execution.instrument(span).await
     }
 
-    async fn executed(
+    async fn execute_call(
         self: &Arc<Self>,
         call: Call,
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let clocked = Clocked::from(self.clock.monotonic());
-        let (trust, leave) = (self.trust(), self.settings.accept_unsigned);
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
+        let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) =
-            VerifiedVerdict::from_call(call, verdict, proof, &trust, leave, self.clock.now())?;
+            VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
         let loaded = self.find_tool(&call)?;
-        self.check_room()?;
+        self.check_memory()?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
-        if let Some(known) = known.map_err(|error| self.unrecorded(&error))? {
-            return success(self.known(&call, known).await?.0);
+        if let Some(known) = known.map_err(|error| self.journal_fault(&error))? {
+            return require_success(self.await_existing(&call, known).await?.0);
         }
         let now = self.clock.now();
         // An intent that waits with other content can be neither run nor held by this call.
-        self.escalations.waiting(&call, now)?;
+        self.escalations.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
-                success(self.run(*admitted, loaded, None, clocked, Watcher::nobody()).await?)
+                require_success(self.run(*admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
             }
             Admission::Wait(escalated) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
@@ -410,51 +412,60 @@ impl Executor {
         limits: OperatorLimits,
     ) -> Result<Arc<Receipt>, Fault> {
         let asked = Asked::of(&call);
-        let span = trace::intent(&asked, call.door);
-        let executed = async {
-            let clocked = Clocked::from(self.clock.monotonic());
+        let span = trace::intent_span(&asked, call.door);
+        let execution = async {
+            let stopwatch = Stopwatch::start(self.clock.monotonic());
             let loaded = self.find_tool(&call)?;
             let admitted = limits.admit(call, self.clock.now())?;
             Self::check_arguments(&loaded, admitted.call()).await?;
-            success(self.run(admitted, loaded, None, clocked, Watcher::nobody()).await?)
+            require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
         };
-        let executed = async { executed.await.map_err(|fault| self.refused(Some(&asked), fault)) };
-        executed.instrument(span).await
+        let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&asked), fault)) };
+        execution.instrument(span).await
     }
 
-    /// Asks the governor about a call, and runs it if it is permitted. `watcher` receives the events of the run; it
+    /// Asks the governor about a call, and runs it if it is permitted. `sink` receives the events of the run; it
     /// receives none of a run that began before.
     ///
     /// # Errors
     /// Every refusal before the run; the outcome of the run is in the answer.
-    pub async fn intent(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
+    pub async fn handle_intent(
+        self: &Arc<Self>,
+        call: Call,
+        sink: RunEventSink,
+    ) -> Result<GatewayAnswer, Fault> {
         let asked = Asked::of(&call);
-        let span = trace::intent(&asked, call.door);
-        let answered =
-            async { self.answered(call, watcher).await.map_err(|fault| self.refused(Some(&asked), fault)) };
-        answered.instrument(span).await
+        let span = trace::intent_span(&asked, call.door);
+        let answer = async {
+            self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&asked), fault))
+        };
+        answer.instrument(span).await
     }
 
-    async fn answered(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
-        let mut clocked = Clocked::from(self.clock.monotonic());
+    async fn decide_and_run(
+        self: &Arc<Self>,
+        call: Call,
+        sink: RunEventSink,
+    ) -> Result<GatewayAnswer, Fault> {
+        let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let loaded = self.find_tool(&call)?;
-        self.check_room()?;
+        self.check_memory()?;
         let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
-        if let Some(known) = known.map_err(|error| self.unrecorded(&error))?
-            && let (receipt, Some(verdict)) = self.known(&call, known).await?
+        if let Some(known) = known.map_err(|error| self.journal_fault(&error))?
+            && let (receipt, Some(verdict)) = self.await_existing(&call, known).await?
         {
-            return Ok(Answer { verdict, receipt: Some(receipt) });
+            return Ok(GatewayAnswer { verdict, receipt: Some(receipt) });
         }
-        if let Some(waiting) = self.escalations.waiting(&call, self.clock.now())? {
-            return Ok(Answer { verdict: Arc::new(waiting), receipt: None });
+        if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
+            return Ok(GatewayAnswer { verdict: Arc::new(waiting), receipt: None });
         }
         match self.governor {
             Governor::Local(..) => {}
-            Governor::Remote(_) => watcher.waits(),
+            Governor::Remote(_) => sink.notify_waiting(),
         }
         let sent = self.clock.monotonic();
         let decided = self.governor.decide(&call).await;
-        self.metrics.record_verdict_time(clocked.elsewhere(sent, self.clock.monotonic()));
+        self.metrics.record_verdict_time(stopwatch.exclude(sent, self.clock.monotonic()));
         let authentic = decided?;
         // The context is for the governor; nothing here stores it.
         let call = Call { context: None, ..call };
@@ -463,15 +474,15 @@ impl Executor {
         match admit(call, authentic, now)? {
             Admission::Wait(escalated) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
-                watcher.waits();
+                sink.notify_waiting();
                 self.hold(*escalated).await?;
-                Ok(Answer { verdict, receipt: None })
+                Ok(GatewayAnswer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
                 let known = Some(Arc::clone(&verdict));
-                let receipt = self.run(*admitted, loaded, known, clocked, watcher).await?;
-                Ok(Answer { verdict, receipt: Some(receipt) })
+                let receipt = self.run(*admitted, loaded, known, stopwatch, sink).await?;
+                Ok(GatewayAnswer { verdict, receipt: Some(receipt) })
             }
         }
     }
@@ -481,33 +492,33 @@ impl Executor {
     /// # Errors
     /// The journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
-        self.journal.verdict(intent).map_err(|error| self.unrecorded(&error))
+        self.journal.verdict(intent).map_err(|error| self.journal_fault(&error))
     }
 
     /// The agent and the state of an intent; `None` for an unknown intent.
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, Whereabouts)>, Fault> {
-        if let Some(agent) = self.escalations.whose(intent, self.clock.now()) {
-            return Ok(Some((agent, Whereabouts::Escalated)));
+    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
+            return Ok(Some((agent, IntentState::Escalated)));
         }
-        self.check_room()?;
+        self.check_memory()?;
         let stage =
-            self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.unrecorded(&error))?;
+            self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.journal_fault(&error))?;
         let found = stage.and_then(|(agent, stage)| {
             let whereabouts = match stage {
-                Stage::Queued => Whereabouts::Queued,
-                Stage::Running | Stage::Ended => Whereabouts::Running,
-                Stage::Finished(receipt) => Whereabouts::Finished(Some(receipt)),
-                Stage::Forgotten => Whereabouts::Finished(None),
+                Stage::Queued => IntentState::Queued,
+                Stage::Running | Stage::Ended => IntentState::Running,
+                Stage::Finished(receipt) => IntentState::Finished(Some(receipt)),
+                Stage::Forgotten => IntentState::Finished(None),
                 Stage::Released => return None,
             };
             Some((agent, whereabouts))
         });
         // An approved intent that could not begin is about to wait again.
-        let waits = || self.escalations.whose_unopened(intent, self.clock.now());
-        Ok(found.or_else(|| waits().map(|agent| (agent, Whereabouts::Escalated))))
+        let waits = || self.escalations.agent_of_unopened(intent, self.clock.now());
+        Ok(found.or_else(|| waits().map(|agent| (agent, IntentState::Escalated))))
     }
 
     /// Checks that a call names a tool that can run.
@@ -523,24 +534,27 @@ impl Executor {
     ///
     /// # Errors
     /// The journal cannot be read.
-    pub async fn outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+    pub async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
         let mut changes = self.escalations.changes();
         loop {
             changes.mark_unchanged();
             if let Some(mut stage) = self.journal.follow(intent) {
-                let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
-                if let Ok(Stage::Finished(receipt)) = stage.wait_for(over).await.map(|stage| stage.clone()) {
+                let finished =
+                    |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
+                if let Ok(Stage::Finished(receipt)) =
+                    stage.wait_for(finished).await.map(|stage| stage.clone())
+                {
                     return Ok(Some(receipt));
                 }
                 continue;
             }
             // Checked second: an intent is open in the journal before it stops waiting.
-            if let Some(wait) = self.escalations.wait_of(intent) {
-                self.changed_or_expired(wait, &mut changes).await;
+            if let Some(wait) = self.escalations.wake_condition(intent) {
+                self.wait_for_change_or_expiry(wait, &mut changes).await;
                 continue;
             }
             let stage = self.journal.stage(intent, IfFull::Wait).await;
-            match stage.map_err(|error| self.unrecorded(&error))? {
+            match stage.map_err(|error| self.journal_fault(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
                 Some((_, Stage::Forgotten | Stage::Released)) | None => return Ok(None),
@@ -570,23 +584,23 @@ impl Executor {
     }
 
     /// Waits until calls are no longer accepted.
-    pub async fn closed(&self) {
-        self.slots.closed().await;
+    pub async fn wait_until_closed(&self) {
+        self.slots.wait_until_closed().await;
     }
 
     /// Waits until every claimed intent has finished and its receipt is on the disk.
-    pub async fn idle(&self) {
-        self.slots.idle().await;
+    pub async fn wait_until_idle(&self) {
+        self.slots.wait_until_idle().await;
     }
 
     /// Stops all runs, and returns their number.
     pub fn abort_all(&self) -> usize {
-        self.running.abort_all(&anybodys, AbortReason::Shutdown).0
+        self.active_runs.abort_all(&all_agents, AbortReason::Shutdown).0
     }
 
     /// Finds the catalogue in which a call's tool is usable. The run uses the tool of that catalogue.
-    fn find_tool(&self, call: &Call) -> Result<Arc<Loaded>, Fault> {
-        let loaded = self.loaded();
+    fn find_tool(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
+        let loaded = self.current_catalog();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
             Some(CatalogEntry::Ready(_)) => {
@@ -613,7 +627,7 @@ impl Executor {
 
     /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny is checked,
     /// so that a denied agent learns nothing about a schema.
-    async fn check_arguments(loaded: &Arc<Loaded>, call: &Call) -> Result<(), Fault> {
+    async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
         let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
         let arguments = Value::Object(call.arguments.clone());
         let checked = match tool.schema.check_quickly(&arguments) {
@@ -636,26 +650,30 @@ impl Executor {
     }
 
     /// Refuses a request that would load a stored receipt when the memory budget is used up.
-    fn check_room(&self) -> Result<(), Fault> {
+    fn check_memory(&self) -> Result<(), Fault> {
         if memory::has_room(0) {
             return Ok(());
         }
-        Err(self.busy(NO_MEMORY))
+        Err(self.busy_fault(NO_MEMORY))
     }
 
     /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
-    async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
+    async fn await_existing(
+        &self,
+        call: &Call,
+        known: Known,
+    ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
             Known::Same(followed, verdict) => (followed, verdict),
-            Known::Denied(denial) => return Err(decisions::denied(call.intent, &denial)),
-            Known::Conflict => return Err(not_usable(call.intent)),
+            Known::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
+            Known::Conflict => return Err(intent_conflict_fault(call.intent)),
         };
         let ended = match followed {
             Followed::Over(stage) => stage,
             Followed::Open(stage) => {
                 // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
-                let _place = self.place(&call.agent)?;
-                end_of(stage).await
+                let _place = self.reserve_place(&call.agent)?;
+                wait_for_end(stage).await
             }
         };
         match ended {
@@ -664,24 +682,25 @@ impl Executor {
                 "the intent `{}` ran before, and its report is no longer kept here",
                 call.intent
             ))),
-            Stage::Ended => Err(receipt_pending(call.intent)),
+            Stage::Ended => Err(receipt_pending_fault(call.intent)),
             Stage::Queued | Stage::Running | Stage::Released => {
-                Err(self.busy("the first call with this intent was refused before it ran: send it again"))
+                Err(self
+                    .busy_fault("the first call with this intent was refused before it ran: send it again"))
             }
         }
     }
 
     /// The fault for a call that cannot be recorded, and so is not run.
-    fn unrecorded(&self, error: &JournalError) -> Fault {
+    fn journal_fault(&self, error: &JournalError) -> Fault {
         match error {
             JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
-                self.busy(&error.to_string())
+                self.busy_fault(&error.to_string())
             }
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 
-    fn busy(&self, message: &str) -> Fault {
+    fn busy_fault(&self, message: &str) -> Fault {
         Fault::Busy { message: message.to_owned(), retry_after_ms: RETRY_AFTER_MS }
     }
 
@@ -689,17 +708,17 @@ impl Executor {
     async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedCatalog>,
         verdict: Option<Arc<Verdict>>,
-        clocked: Clocked,
-        watcher: Watcher,
+        stopwatch: Stopwatch,
+        sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
         let claimed = match self.claim(admitted, loaded, verdict)? {
-            Taken::Claimed(claimed) => claimed,
-            Taken::Known(call, known) => return Ok(self.known(&call, known).await?.0),
+            ClaimOutcome::Claimed(claimed) => claimed,
+            ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
         };
         let executor = Arc::clone(self);
-        let task = async move { executor.claimed(*claimed, clocked, watcher).await };
+        let task = async move { executor.run_claimed(*claimed, stopwatch, sink).await };
         let task = spawn::of_run(task.in_current_span());
         match task.await {
             Ok(result) => result,
@@ -711,13 +730,13 @@ impl Executor {
     fn claim(
         self: &Arc<Self>,
         admitted: Admitted,
-        loaded: Arc<Loaded>,
+        loaded: Arc<LoadedCatalog>,
         verdict: Option<Arc<Verdict>>,
-    ) -> Result<Taken, Fault> {
+    ) -> Result<ClaimOutcome, Fault> {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
             return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
         };
-        let Settings { granter, ceilings, .. } = &self.settings;
+        let ExecutorSettings { granter, ceilings, .. } = &self.settings;
         let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
             && !grant.whole_trees()
@@ -729,25 +748,25 @@ impl Executor {
             );
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
-        let permit = self.open(&admitted, grant)?;
-        let place = self.place(&admitted.call().agent)?;
+        let permit = self.open_permit(&admitted, grant)?;
+        let place = self.reserve_place(&admitted.call().agent)?;
         if !self.output.has_room(permit.grant().output().value.bytes()) {
-            return Err(self.busy(NO_MEMORY));
+            return Err(self.busy_fault(NO_MEMORY));
         }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
-        match claimed.map_err(|error| self.unrecorded(&error))? {
+        match claimed.map_err(|error| self.journal_fault(&error))? {
             Claim::New => {}
-            Claim::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
+            Claim::Known(known) => return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known)),
         }
         let Call { intent, agent, .. } = admitted.call();
-        let running = self.running.enter(*intent, agent.clone());
+        let running = self.active_runs.register(*intent, agent.clone());
         let approved_by = None;
-        let claimed = Claimed { admitted, loaded, verdict, approved_by, permit, place, running };
-        Ok(Taken::Claimed(Box::new(claimed)))
+        let claimed = ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running };
+        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
     }
 
     /// Opens the granted folders.
-    fn open(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+    fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
         Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
             if let RootsError::Refused { path, source } = &error {
                 tracing::warn!(path, %source, "a granted folder cannot be opened");
@@ -756,13 +775,13 @@ impl Executor {
         })
     }
 
-    /// A place for one more intent of the agent, or the fault that there is none.
-    fn place(&self, agent: &AgentDid) -> Result<Place, Fault> {
-        self.slots.place(agent).map_err(|full| {
-            self.busy(match full {
-                Full::Closing => "the executor is shutting down",
-                Full::Everybody => "the queue is full",
-                Full::Agent => {
+    /// Reserves a place for one more intent of the agent.
+    fn reserve_place(&self, agent: &AgentDid) -> Result<QueuePlace, Fault> {
+        self.slots.reserve(agent).map_err(|error| {
+            self.busy_fault(match error {
+                CapacityError::Closing => "the executor is shutting down",
+                CapacityError::QueueFull => "the queue is full",
+                CapacityError::AgentQueueFull => {
                     "too many intents of this agent wait: `executor.queue_per_agent` says how many may"
                 }
             })
@@ -770,13 +789,13 @@ impl Executor {
     }
 
     /// Runs a claimed intent until it has a receipt or is released.
-    async fn claimed(
+    async fn run_claimed(
         self: Arc<Self>,
-        claimed: Claimed,
-        mut clocked: Clocked,
-        watcher: Watcher,
+        claimed: ClaimedRun,
+        mut stopwatch: Stopwatch,
+        sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let Claimed { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
+        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
         let call = admitted.call();
         let queued = self.clock.monotonic();
         let slot = {
@@ -784,51 +803,51 @@ impl Executor {
             let slot = async {
                 tracing::debug!("queued");
                 tokio::select! {
-                    slot = place.slot(call.priority) => slot,
+                    slot = place.acquire_slot(call.priority) => slot,
                     _cancelled = running.abort().wait() => None,
                 }
             };
-            let mut slot = pin!(slot.instrument(trace::queue()));
+            let mut slot = pin!(slot.instrument(trace::queue_span()));
             match slot.as_mut().now_or_never() {
                 Some(slot) => slot,
                 None => {
-                    watcher.waits();
+                    sink.notify_waiting();
                     slot.await
                 }
             }
         };
-        let queue = clocked.elsewhere(queued, self.clock.monotonic());
+        let queue = stopwatch.exclude(queued, self.clock.monotonic());
         if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
             // No caller but the approver waits for it: the next process runs it.
             self.release(call.intent).await?;
-            return Err(self.busy("the executor is shutting down"));
+            return Err(self.busy_fault("the executor is shutting down"));
         }
-        let output = self.output.begin(permit.grant().output().value.bytes());
+        let output = self.output.reserve(permit.grant().output().value.bytes());
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             self.release(call.intent).await?;
             return Err(expired);
         }
         let arguments = Value::Object(call.arguments.clone()).to_string();
-        let order = loaded.isolate.request(&call.tool, permit, arguments);
+        let run_request = loaded.isolate.request(&call.tool, permit, arguments);
         let receipt = |outcome| {
             let Call { agent, intent, tool, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
             let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
             Receipt { agent, intent, tool, approved_by, durability, outcome }
         };
-        let will = receipt(loaded.isolate.lost_outcome(&order));
-        let keeper = watcher.keeper();
-        let task = keeper.as_ref().and_then(|keeper| keeper.will());
+        let fallback = receipt(loaded.isolate.lost_outcome(&run_request));
+        let persistence = sink.persistence();
+        let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
-        let intended = Intended { call, keep_until, proof, will: &will, task: task.as_ref() };
+        let intended = Intended { call, keep_until, proof, will: &fallback, task: task.as_ref() };
         let written = self.journal.started(intended, self.clock.now());
-        let (began, prepared) = meanwhile(written, loaded.isolate.prepare(&order)).await;
+        let (began, prepared) = join_until_first(written, loaded.isolate.prepare(&run_request)).await;
         let prepared = prepared.flatten();
-        match began.map_err(|error| self.unrecorded(&error))? {
+        match began.map_err(|error| self.journal_fault(&error))? {
             Beginning::New => {}
             Beginning::Known(known) => {
                 drop(prepared);
-                return Ok(self.known(call, known).await?.0);
+                return Ok(self.await_existing(call, known).await?.0);
             }
             Beginning::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
@@ -841,43 +860,43 @@ impl Executor {
             self.release(call.intent).await?;
             return Err(expired);
         }
-        let watcher = self.observers.watching(call, watcher);
-        let open = |egress: &Arc<Egress>| egress.open(&call.agent, order.grant());
+        let sink = self.subscribers.wrap(call, sink);
+        let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
-        watcher.told(Happening::Started);
+        sink.send(RunEvent::Started);
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&order, network, abort, watcher.event_sink());
+        let execution = loaded.isolate.begin(&run_request, network, abort, sink.event_sink());
         let mut outcome = match running.abort().reason() {
             Some(reason) => {
-                drop((order, prepared));
+                drop((run_request, prepared));
                 execution.outcome(End::Aborted(reason), self.clock.monotonic())
             }
             None => {
                 let run = async {
                     tracing::debug!("started");
-                    loaded.isolate.run(order, prepared, &execution).await
+                    loaded.isolate.run(run_request, prepared, &execution).await
                 };
-                run.instrument(trace::run()).await
+                run.instrument(trace::run_span()).await
             }
         };
         // The caller that stopped the run was told so, and the receipt has to agree, even if the guest ended meanwhile.
-        if let Some(reason) = running.over() {
+        if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
         }
         // Another guest may run while the receipt is written; this run produces no more output.
         drop((slot, output));
         let receipt = Arc::new(receipt(outcome));
-        let task = keeper.map(|keeper| keeper.end(&receipt, verdict.as_deref()));
+        let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let intent = call.intent;
         let finish = async move {
             // The intent counts as open until its receipt is on the disk.
             let _open = (place, running);
             let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
-            finished.map_err(|error| self.unrecorded(&error))?;
-            let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
+            finished.map_err(|error| self.journal_fault(&error))?;
+            let times = stopwatch.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
             self.metrics.record_execution(&receipt, &times);
-            trace::finished(receipt.outcome.end.status(), &times);
-            self.observers.finished(&receipt);
+            trace::log_finished(receipt.outcome.end.status(), &times);
+            self.subscribers.publish_finished(&receipt);
             Ok(receipt)
         };
         let mut finish = Box::pin(finish);
@@ -885,36 +904,39 @@ impl Executor {
             Ok(finished) => finished,
             Err(_no_room) => {
                 spawn::of_run(finish.in_current_span());
-                Err(receipt_pending(intent))
+                Err(receipt_pending_fault(intent))
             }
         }
     }
 
     async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.released(intent).await.map_err(|error| self.unrecorded(&error))
+        self.journal.released(intent).await.map_err(|error| self.journal_fault(&error))
     }
 }
 
 /// Waits until an intent has finished, or until its run has ended and its receipt has waited too long for room.
-async fn end_of(mut stage: watch::Receiver<Stage>) -> Stage {
+async fn wait_for_end(mut stage: watch::Receiver<Stage>) -> Stage {
     let ran = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
-    let over = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
+    let finished = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
     let gone = |_gone| Stage::Released;
     let ended = stage.wait_for(ran).await.map_or_else(gone, |stage| stage.clone());
     if ended != Stage::Ended {
         return ended;
     }
-    let written = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(over)).await;
+    let written = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(finished)).await;
     written.map_or(Stage::Ended, |stage| stage.map_or_else(gone, |stage| stage.clone()))
 }
 
-fn receipt_pending(intent: IntentId) -> Fault {
+fn receipt_pending_fault(intent: IntentId) -> Fault {
     Fault::ReceiptPending { intent, retry_after_ms: RETRY_AFTER_MS }
 }
 
 /// Waits for `first` and polls `second` meanwhile. Returns `None` for a `second` that is not ready by then; it is
 /// cancelled.
-async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Output = B>) -> (A, Option<B>) {
+async fn join_until_first<A, B>(
+    first: impl Future<Output = A>,
+    second: impl Future<Output = B>,
+) -> (A, Option<B>) {
     let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
     loop {
         tokio::select! {
@@ -926,29 +948,29 @@ async fn meanwhile<A, B>(first: impl Future<Output = A>, second: impl Future<Out
 }
 
 /// The result of claiming an admitted call.
-enum Taken {
+enum ClaimOutcome {
     /// This call runs the intent.
-    Claimed(Box<Claimed>),
+    Claimed(Box<ClaimedRun>),
     /// The intent was claimed before.
     Known(Box<Call>, Known),
 }
 
 /// An intent that this process has claimed, with everything that its run needs.
-struct Claimed {
+struct ClaimedRun {
     admitted: Admitted<Granted>,
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedCatalog>,
     /// The governor's verdict, if the governor was asked.
     verdict: Option<Arc<Verdict>>,
     /// The caller that approved the intent, if it waited for a person.
     approved_by: Option<String>,
     permit: Permit,
-    place: Place,
-    running: Entered,
+    place: QueuePlace,
+    running: ActiveRun,
 }
 
-/// The fault for a call whose intent exists with other content. The message is the same for every place and every
+/// The fault for a call whose intent exists with other content. The message is the same in every state and for every
 /// agent, so that an agent learns nothing about the intents of others.
-fn not_usable(intent: IntentId) -> Fault {
+fn intent_conflict_fault(intent: IntentId) -> Fault {
     Fault::InvalidRequest(format!(
         "the intent id `{intent}` cannot be used for this call: every intent needs a new one, such as a random UUID, and \
          a repeat the same content"
@@ -956,7 +978,7 @@ fn not_usable(intent: IntentId) -> Fault {
 }
 
 /// Maps a receipt to the answer to `a2g/execute`: only a success is a result.
-fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
+fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),
         End::LimitReached(limit) => {

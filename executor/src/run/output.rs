@@ -27,7 +27,7 @@ impl ExpectedOutput {
     }
 
     /// Counts the output of a run until the returned share is dropped.
-    pub(super) fn begin(&self, bytes: u64) -> OutputShare {
+    pub(super) fn reserve(&self, bytes: u64) -> OutputShare {
         self.0.fetch_add(bytes, Relaxed);
         OutputShare { all: Arc::clone(&self.0), bytes }
     }

@@ -1,8 +1,8 @@
 //! Admission to execution: which intents run, wait, or have to be sent again.
 //!
 //! ```text
-//! place(agent) ─▶ Place: claimed and not finished ─ slot() ─▶ Slot: a guest may run
-//!      └─▶ Full: the executor closes, the queue is full, or the agent's part of it is
+//! reserve(agent) ─▶ QueuePlace: claimed and not finished ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
+//!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's part of it is
 //! ```
 //! An agent that sends more than its share delays itself and not others: it has as many claims on slots as its share
 //! allows, and each claim has its turn. Among the waiters of one agent, and among all agents with a claim, the higher
@@ -36,22 +36,22 @@ pub struct Capacity {
     pub queue_per_agent: usize,
 }
 
-/// The reason for which there is no place.
+/// The reason for which no place is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum CapacityError {
     /// No more calls are accepted.
     Closing,
     /// The queue is full.
-    Everybody,
+    QueueFull,
     /// The agent's part of the queue is full.
-    Agent,
+    AgentQueueFull,
 }
 
 /// All places and slots.
 #[derive(Debug)]
 pub(super) struct Slots {
     capacity: Capacity,
-    queue: Mutex<Queue>,
+    queue: Mutex<SlotQueue>,
     /// The number of places in use.
     open: watch::Sender<usize>,
     closing: watch::Sender<bool>,
@@ -59,19 +59,19 @@ pub(super) struct Slots {
 
 /// The free slots, and the running and waiting intents of each agent.
 #[derive(Debug)]
-struct Queue {
+struct SlotQueue {
     /// The number of free slots.
     free: usize,
     /// The number of slots that went ahead of an earlier arrival since the last one that went by arrival.
     ahead: u32,
     /// A logical clock, incremented by every arrival and every claim.
     now: u64,
-    agents: HashMap<AgentDid, Share>,
+    agents: HashMap<AgentDid, AgentShare>,
 }
 
 /// The places, slots, waiters and claims of one agent.
 #[derive(Debug, Default)]
-struct Share {
+struct AgentShare {
     open: usize,
     running: usize,
     /// The waiters by priority, in order of arrival.
@@ -82,34 +82,34 @@ struct Share {
 
 #[derive(Debug)]
 struct Waiter {
-    came: u64,
-    wakes: oneshot::Sender<Slot>,
+    arrival: u64,
+    slot_tx: oneshot::Sender<ExecutionSlot>,
 }
 
 /// A place among the intents that are claimed and have not finished.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct QueuePlace {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
 
 /// The permission for one guest to run.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ExecutionSlot {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
 
 /// A waiter, which leaves the queue on drop.
-struct Waits<'a> {
-    place: &'a Place,
-    came: u64,
+struct WaitGuard<'a> {
+    place: &'a QueuePlace,
+    arrival: u64,
     priority: Priority,
 }
 
 impl Slots {
     pub(super) fn new(capacity: Capacity) -> Self {
-        let queue = Queue { free: capacity.concurrent, ahead: 0, now: 0, agents: HashMap::new() };
+        let queue = SlotQueue { free: capacity.concurrent, ahead: 0, now: 0, agents: HashMap::new() };
         Self {
             capacity,
             queue: Mutex::new(queue),
@@ -118,18 +118,18 @@ impl Slots {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, SlotQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A place for one more of an agent's intents.
-    pub(super) fn place(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, Full> {
+    pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<QueuePlace, CapacityError> {
         let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = self.capacity;
         let mut agents = self.lock();
         let share = agents.agents.entry(agent.clone()).or_default();
-        let theirs = share.open;
+        let open_of_agent = share.open;
         share.open += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
+        let place = QueuePlace { slots: Arc::clone(self), agent: agent.clone() };
         // A refusal below drops the place, which needs the lock.
         drop(agents);
         let mut open = 0;
@@ -139,19 +139,19 @@ impl Slots {
         });
         // Counted first: either the task that closes sees the count, or this call sees the closing.
         if *self.closing.borrow() {
-            return Err(Full::Closing);
+            return Err(CapacityError::Closing);
         }
         if open >= concurrent.saturating_add(queue) {
-            return Err(Full::Everybody);
+            return Err(CapacityError::QueueFull);
         }
-        if theirs >= concurrent_per_agent.saturating_add(queue_per_agent) {
-            return Err(Full::Agent);
+        if open_of_agent >= concurrent_per_agent.saturating_add(queue_per_agent) {
+            return Err(CapacityError::AgentQueueFull);
         }
         Ok(place)
     }
 
     /// The numbers of executions that run and that wait for a slot.
-    pub(super) fn load(&self) -> (usize, usize) {
+    pub(super) fn queue_stats(&self) -> (usize, usize) {
         let running = self.capacity.concurrent.saturating_sub(self.lock().free);
         (running, self.open.borrow().saturating_sub(running))
     }
@@ -162,58 +162,59 @@ impl Slots {
     }
 
     /// Waits until no more places are given out.
-    pub(super) async fn closed(&self) {
+    pub(super) async fn wait_until_closed(&self) {
         // The guard that `wait_for` returns locks the channel, and would block `close`.
         drop(self.closing.subscribe().wait_for(|closing| *closing).await);
     }
 
     /// Waits until every place has been returned.
-    pub(super) async fn idle(&self) {
+    pub(super) async fn wait_until_idle(&self) {
         // As above: the guard would block a call that arrives meanwhile.
         drop(self.open.subscribe().wait_for(|open| *open == 0).await);
     }
 
     /// Changes the queue, and gives out the slots that are free then.
-    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut Queue) -> T) -> T {
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut SlotQueue) -> T) -> T {
         let mut queue = self.lock();
         let changed = change(&mut queue);
-        let mut given = Vec::new();
-        while let Some((agent, waiter)) = queue.next(self.capacity.concurrent_per_agent) {
-            given.push((waiter, Slot { slots: Arc::clone(self), agent }));
+        let mut granted = Vec::new();
+        while let Some((agent, waiter)) = queue.pop_next(self.capacity.concurrent_per_agent) {
+            granted.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
         }
         // A slot that its waiter no longer takes is returned, which needs the lock.
         drop(queue);
-        for (waiter, slot) in given {
-            drop(waiter.wakes.send(slot));
+        for (waiter, slot) in granted {
+            drop(waiter.slot_tx.send(slot));
         }
         changed
     }
 }
 
-impl Queue {
+impl SlotQueue {
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
     /// Removes the next waiter that may run, and takes a slot for it.
-    fn next(&mut self, most: usize) -> Option<(AgentDid, Waiter)> {
+    fn pop_next(&mut self, max_running: usize) -> Option<(AgentDid, Waiter)> {
         if self.free == 0 {
             return None;
         }
         let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
-        let by_arrival = claiming().min_by_key(|(_, share)| share.first_came())?;
+        let by_arrival = claiming().min_by_key(|(_, share)| share.earliest_arrival())?;
         let by_priority = claiming().min_by_key(|(_, share)| {
             // Within one priority, the earlier arrival, or the earlier claim if the agent has had its turn.
-            let (highest, came) = share.best().unzip();
-            (std::cmp::Reverse(highest), share.claims.front().copied().max(came))
+            let (highest, arrival) = share.highest_waiting().unzip();
+            (std::cmp::Reverse(highest), share.claims.front().copied().max(arrival))
         })?;
-        let overtakes = by_priority.1.best().map(|(highest, _)| highest) > by_arrival.1.priority_of_first();
+        let overtakes =
+            by_priority.1.highest_waiting().map(|(highest, _)| highest) > by_arrival.1.earliest_priority();
         let in_turn = overtakes && self.ahead >= MAX_OVERTAKES;
         let (agent, priority) = if in_turn {
-            (by_arrival.0.clone(), by_arrival.1.priority_of_first()?)
+            (by_arrival.0.clone(), by_arrival.1.earliest_priority()?)
         } else {
-            (by_priority.0.clone(), by_priority.1.best()?.0)
+            (by_priority.0.clone(), by_priority.1.highest_waiting()?.0)
         };
         self.ahead = match (overtakes, in_turn) {
             (true, false) => self.ahead + 1,
@@ -221,110 +222,110 @@ impl Queue {
             (false, _) => self.ahead,
         };
         let share = self.agents.get_mut(&agent)?;
-        let waiter = share.of(priority)?.pop_front()?;
+        let waiter = share.waiters_mut(priority)?.pop_front()?;
         share.claims.pop_front();
         share.running += 1;
         self.free -= 1;
-        self.claim(&agent, most);
+        self.adjust_claims(&agent, max_running);
         Some((agent, waiter))
     }
 
     /// Adjusts the claims of an agent to the number that it may have.
-    fn claim(&mut self, agent: &AgentDid, most: usize) {
+    fn adjust_claims(&mut self, agent: &AgentDid, max_running: usize) {
         let now = self.tick();
         let Some(share) = self.agents.get_mut(agent) else { return };
         let waiting: usize = share.waiting.iter().map(VecDeque::len).sum();
-        share.claims.resize(waiting.min(most.saturating_sub(share.running)), now);
+        share.claims.resize(waiting.min(max_running.saturating_sub(share.running)), now);
     }
 
     /// Removes an agent without places and slots.
-    fn forget(&mut self, agent: &AgentDid) {
+    fn remove_if_unused(&mut self, agent: &AgentDid) {
         if self.agents.get(agent).is_some_and(|share| share.open == 0 && share.running == 0) {
             self.agents.remove(agent);
         }
     }
 }
 
-impl Share {
-    fn of(&mut self, priority: Priority) -> Option<&mut VecDeque<Waiter>> {
+impl AgentShare {
+    fn waiters_mut(&mut self, priority: Priority) -> Option<&mut VecDeque<Waiter>> {
         self.waiting.get_mut(priority as usize)
     }
 
     /// The first waiter of each priority, by priority, with its arrival.
     fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
         let fronts = Priority::VARIANTS.iter().copied().zip(&self.waiting);
-        fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.came)))
+        fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.arrival)))
     }
 
     /// The highest priority of the waiters, and the arrival of its first waiter.
-    fn best(&self) -> Option<(Priority, u64)> {
+    fn highest_waiting(&self) -> Option<(Priority, u64)> {
         self.fronts().next_back()
     }
 
     /// The priority of the earliest arrival.
-    fn priority_of_first(&self) -> Option<Priority> {
-        self.fronts().min_by_key(|(_, came)| *came).map(|(priority, _)| priority)
+    fn earliest_priority(&self) -> Option<Priority> {
+        self.fronts().min_by_key(|(_, arrival)| *arrival).map(|(priority, _)| priority)
     }
 
     /// The earliest arrival.
-    fn first_came(&self) -> Option<u64> {
-        self.fronts().map(|(_, came)| came).min()
+    fn earliest_arrival(&self) -> Option<u64> {
+        self.fronts().map(|(_, arrival)| arrival).min()
     }
 }
 
-impl Place {
+impl QueuePlace {
     /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
-    pub(super) async fn slot(&self, priority: Priority) -> Option<Slot> {
-        let (wakes, given) = oneshot::channel();
-        let most = self.slots.capacity.concurrent_per_agent;
-        let came = self.slots.change(|queue| {
-            let came = queue.tick();
+    pub(super) async fn acquire_slot(&self, priority: Priority) -> Option<ExecutionSlot> {
+        let (slot_tx, granted) = oneshot::channel();
+        let max_running = self.slots.capacity.concurrent_per_agent;
+        let arrival = self.slots.change(|queue| {
+            let arrival = queue.tick();
             let share = queue.agents.entry(self.agent.clone()).or_default();
-            if let Some(waiting) = share.of(priority) {
-                waiting.push_back(Waiter { came, wakes });
+            if let Some(waiting) = share.waiters_mut(priority) {
+                waiting.push_back(Waiter { arrival, slot_tx });
             }
-            queue.claim(&self.agent, most);
-            came
+            queue.adjust_claims(&self.agent, max_running);
+            arrival
         });
-        let _waits = Waits { place: self, came, priority };
-        given.await.ok()
+        let _guard = WaitGuard { place: self, arrival, priority };
+        granted.await.ok()
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let Self { place: Place { slots, agent }, came, priority } = self;
+        let Self { place: QueuePlace { slots, agent }, arrival, priority } = self;
         let mut queue = slots.lock();
-        let waiting = queue.agents.get_mut(agent).and_then(|share| share.of(*priority));
+        let waiting = queue.agents.get_mut(agent).and_then(|share| share.waiters_mut(*priority));
         if let Some(waiting) = waiting
-            && let Ok(at) = waiting.binary_search_by_key(came, |waiter| waiter.came)
+            && let Ok(at) = waiting.binary_search_by_key(arrival, |waiter| waiter.arrival)
         {
             waiting.remove(at);
-            queue.claim(agent, slots.capacity.concurrent_per_agent);
+            queue.adjust_claims(agent, slots.capacity.concurrent_per_agent);
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for ExecutionSlot {
     fn drop(&mut self) {
         self.slots.change(|queue| {
             queue.free += 1;
             if let Some(share) = queue.agents.get_mut(&self.agent) {
                 share.running = share.running.saturating_sub(1);
             }
-            queue.claim(&self.agent, self.slots.capacity.concurrent_per_agent);
-            queue.forget(&self.agent);
+            queue.adjust_claims(&self.agent, self.slots.capacity.concurrent_per_agent);
+            queue.remove_if_unused(&self.agent);
         });
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         let mut queue = self.slots.lock();
         if let Some(share) = queue.agents.get_mut(&self.agent) {
             share.open = share.open.saturating_sub(1);
         }
-        queue.forget(&self.agent);
+        queue.remove_if_unused(&self.agent);
         drop(queue);
         self.slots.open.send_modify(|count| *count = count.saturating_sub(1));
     }
@@ -349,53 +350,56 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_fills_its_own_queue_and_not_the_others() {
+    fn an_agent_fills_only_its_own_queue() {
         let slots = slots(2, 1, 4, 2);
         let (greedy, other) = (agent("greedy"), agent("other"));
-        let places = [0; 3].map(|_| slots.place(&greedy).unwrap());
-        assert_eq!(slots.place(&greedy).unwrap_err(), Full::Agent);
-        let others = [0; 3].map(|_| slots.place(&other).unwrap());
-        assert_eq!(slots.place(&agent("third")).unwrap_err(), Full::Everybody);
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        assert_eq!(slots.reserve(&greedy).unwrap_err(), CapacityError::AgentQueueFull);
+        let others = [0; 3].map(|_| slots.reserve(&other).unwrap());
+        assert_eq!(slots.reserve(&agent("third")).unwrap_err(), CapacityError::QueueFull);
         assert_eq!(*slots.open.borrow(), 6, "what was refused takes no place");
         drop((places, others));
-        assert_eq!((slots.load(), slots.lock().agents.len()), ((0, 0), 0));
+        assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
     }
 
     #[test]
-    fn an_agent_waits_for_itself_and_not_before_others() {
+    fn an_agent_over_its_share_delays_no_other() {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
-        let places = [0; 3].map(|_| slots.place(&greedy).unwrap());
-        let running = places[0].slot(Priority::Normal).now_or_never().unwrap().unwrap();
-        assert!(places[1].slot(Priority::Normal).now_or_never().is_none());
-        let place = slots.place(&other).unwrap();
-        let theirs = place.slot(Priority::Normal).now_or_never().unwrap();
-        assert!(theirs.is_some() && slots.load() == (2, 2));
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        let running = places[0].acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_none());
+        let place = slots.reserve(&other).unwrap();
+        let theirs = place.acquire_slot(Priority::Normal).now_or_never().unwrap();
+        assert!(theirs.is_some() && slots.queue_stats() == (2, 2));
         drop(running);
-        assert!(places[1].slot(Priority::Normal).now_or_never().is_some());
+        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_some());
     }
 
     #[test]
-    fn nothing_is_taken_any_more_once_it_closes() {
+    fn a_closed_executor_reserves_no_place() {
         let slots = slots(1, 1, 1, 1);
-        let last = slots.place(&agent("a")).unwrap();
+        let last = slots.reserve(&agent("a")).unwrap();
         slots.close();
-        assert_eq!(slots.place(&agent("b")).unwrap_err(), Full::Closing);
-        assert!(slots.closed().now_or_never().is_some() && slots.idle().now_or_never().is_none());
+        assert_eq!(slots.reserve(&agent("b")).unwrap_err(), CapacityError::Closing);
+        assert!(
+            slots.wait_until_closed().now_or_never().is_some()
+                && slots.wait_until_idle().now_or_never().is_none()
+        );
         drop(last);
-        assert!(slots.idle().now_or_never().is_some());
+        assert!(slots.wait_until_idle().now_or_never().is_some());
     }
 
     /// Runs all waiters one after another, and returns their names in that order.
-    fn order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
+    fn serving_order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
         let all = slots(1, per_agent, 100, 100);
-        let first = all.place(&agent("first")).unwrap();
-        let running = first.slot(Priority::Low).now_or_never().unwrap().unwrap();
-        let places = waiting.iter().map(|(of, ..)| all.place(&agent(of)).unwrap()).collect::<Vec<_>>();
+        let first = all.reserve(&agent("first")).unwrap();
+        let running = first.acquire_slot(Priority::Low).now_or_never().unwrap().unwrap();
+        let places = waiting.iter().map(|(of, ..)| all.reserve(&agent(of)).unwrap()).collect::<Vec<_>>();
         let mut waits = places
             .iter()
             .zip(waiting)
-            .map(|(place, (_, name, priority))| (*name, Box::pin(place.slot(*priority))))
+            .map(|(place, (_, name, priority))| (*name, Box::pin(place.acquire_slot(*priority))))
             .collect::<Vec<_>>();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         for (_, wait) in &mut waits {
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn the_higher_priority_goes_first_and_of_one_priority_whoever_came_first() {
+    fn the_higher_priority_goes_first_then_the_earlier_arrival() {
         let waiting = vec![
             ("a", "low", Priority::Low),
             ("a", "normal 1", Priority::Normal),
@@ -429,48 +433,54 @@ mod tests {
             ("b", "critical", Priority::Critical),
             ("c", "normal 3", Priority::Normal),
         ];
-        assert_eq!(order(8, &waiting), ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]);
+        assert_eq!(
+            serving_order(8, &waiting),
+            ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]
+        );
         // An agent that may not have a second slot yet lets others go first, as without priorities.
-        assert_eq!(order(1, &waiting), ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]);
+        assert_eq!(
+            serving_order(1, &waiting),
+            ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]
+        );
     }
 
     #[test]
-    fn nobody_waits_for_ever() {
+    fn no_waiter_starves() {
         let mut waiting = vec![("a", "low 1", Priority::Low), ("b", "low 2", Priority::Low)];
         waiting.extend((0..40).map(|_| ("c", "critical", Priority::Critical)));
-        let served = order(1, &waiting);
+        let served = serving_order(1, &waiting);
         let low = |name: &str| served.iter().position(|served| served == name).unwrap();
-        let most = usize::try_from(MAX_OVERTAKES).unwrap();
-        assert_eq!((low("low 1"), low("low 2")), (most, 2 * most + 1), "{served:?}");
+        let overtakes = usize::try_from(MAX_OVERTAKES).unwrap();
+        assert_eq!((low("low 1"), low("low 2")), (overtakes, 2 * overtakes + 1), "{served:?}");
     }
 
     #[test]
-    fn a_priority_takes_no_slot_of_anothers_share() {
+    fn a_priority_uses_no_slot_of_another_share() {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
-        let places = [0; 3].map(|_| slots.place(&greedy).unwrap());
-        let _running = places[0].slot(Priority::Critical).now_or_never().unwrap().unwrap();
-        let mut waits = Box::pin(places[1].slot(Priority::Critical));
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        let _running = places[0].acquire_slot(Priority::Critical).now_or_never().unwrap().unwrap();
+        let mut waits = Box::pin(places[1].acquire_slot(Priority::Critical));
         assert!((&mut waits).now_or_never().is_none(), "one slot is free, and it is not theirs");
-        let place = slots.place(&other).unwrap();
-        assert!(place.slot(Priority::Low).now_or_never().is_some());
+        let place = slots.reserve(&other).unwrap();
+        assert!(place.acquire_slot(Priority::Low).now_or_never().is_some());
     }
 
     #[test]
-    fn who_gives_up_leaves_nothing_behind() {
+    fn a_cancelled_waiter_returns_its_slot() {
         let slots = slots(1, 1, 8, 8);
-        let place = slots.place(&agent("a")).unwrap();
-        let running = place.slot(Priority::Normal).now_or_never().unwrap().unwrap();
-        let others = [0; 3].map(|_| slots.place(&agent("b")).unwrap());
-        let mut given = Box::pin(others[0].slot(Priority::Normal));
+        let place = slots.reserve(&agent("a")).unwrap();
+        let running = place.acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        let others = [0; 3].map(|_| slots.reserve(&agent("b")).unwrap());
+        let mut given = Box::pin(others[0].acquire_slot(Priority::Normal));
         assert!((&mut given).now_or_never().is_none());
-        assert!(others[1].slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
+        assert!(others[1].acquire_slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
         drop(running);
         // It was given a slot that it never takes.
         drop(given);
-        assert!(others[2].slot(Priority::Low).now_or_never().flatten().is_some());
+        assert!(others[2].acquire_slot(Priority::Low).now_or_never().flatten().is_some());
         drop((others, place));
-        assert_eq!((slots.load(), slots.lock().agents.len()), ((0, 0), 0));
+        assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
         assert_eq!(slots.lock().free, 1);
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::call::Door;
 use crate::journal::Asked;
-use crate::metrics::Times;
+use crate::metrics::ExecutionTimes;
 use crate::outcome::Status;
 use std::time::{Duration, Instant};
 use tracing::Span;
@@ -14,50 +14,50 @@ use tracing::field::Empty;
 
 /// The arrival of a call, and the part of the time since then that the executor did not spend itself.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clocked {
+pub(super) struct Stopwatch {
     entered: Instant,
-    elsewhere: Duration,
+    excluded: Duration,
 }
 
-impl Clocked {
-    pub(super) fn from(entered: Instant) -> Self {
-        Self { entered, elsewhere: Duration::ZERO }
+impl Stopwatch {
+    pub(super) fn start(entered: Instant) -> Self {
+        Self { entered, excluded: Duration::ZERO }
     }
 
-    /// Counts the time between two moments as spent elsewhere, and returns it.
-    pub(super) fn elsewhere(&mut self, from: Instant, to: Instant) -> Duration {
+    /// Counts the time between two moments as not spent by the executor, and returns it.
+    pub(super) fn exclude(&mut self, from: Instant, to: Instant) -> Duration {
         let passed = to.saturating_duration_since(from);
-        self.elsewhere += passed;
+        self.excluded += passed;
         passed
     }
 
     /// The times of an execution that ends at `now`.
-    pub(super) fn times(&self, queue: Duration, run: Duration, now: Instant) -> Times {
+    pub(super) fn times(&self, queue: Duration, run: Duration, now: Instant) -> ExecutionTimes {
         let all = now.saturating_duration_since(self.entered);
-        Times { queue, run, overhead: all.saturating_sub(self.elsewhere).saturating_sub(run) }
+        ExecutionTimes { queue, run, overhead: all.saturating_sub(self.excluded).saturating_sub(run) }
     }
 }
 
 /// The span of an intent.
-pub(super) fn intent(asked: &Asked, door: Door) -> Span {
+pub(super) fn intent_span(asked: &Asked, door: Door) -> Span {
     let Asked { intent, agent, tool } = asked;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     tracing::error_span!("intent", %intent, agent, tool, %door, status = Empty, blocked_by = Empty)
 }
 
 /// The span in which an intent waits for a slot.
-pub(super) fn queue() -> Span {
+pub(super) fn queue_span() -> Span {
     tracing::info_span!("queue")
 }
 
 /// The span in which a guest runs.
-pub(super) fn run() -> Span {
+pub(super) fn run_span() -> Span {
     tracing::info_span!("run")
 }
 
 /// Logs that the receipt is on the disk: the one line that every execution gets.
-pub(super) fn finished(status: Status, times: &Times) {
-    let Times { queue, run, overhead } = times;
+pub(super) fn log_finished(status: Status, times: &ExecutionTimes) {
+    let ExecutionTimes { queue, run, overhead } = times;
     Span::current().record("status", status.as_str());
     tracing::info!(
         wall_us = run.as_micros(),
@@ -73,13 +73,13 @@ mod tests {
     use crate::clock::{Clock as _, SystemClock};
 
     #[test]
-    fn overhead_is_what_nobody_else_took() {
+    fn overhead_excludes_queue_and_run() {
         let ms = Duration::from_millis;
         let entered = SystemClock.monotonic();
-        let mut clocked = Clocked::from(entered);
-        clocked.elsewhere(entered + ms(1), entered + ms(11));
-        let queue = clocked.elsewhere(entered + ms(12), entered + ms(32));
-        let times = clocked.times(queue, ms(40), entered + ms(75));
-        assert_eq!(times, Times { queue: ms(20), run: ms(40), overhead: ms(5) });
+        let mut stopwatch = Stopwatch::start(entered);
+        stopwatch.exclude(entered + ms(1), entered + ms(11));
+        let queue = stopwatch.exclude(entered + ms(12), entered + ms(32));
+        let times = stopwatch.times(queue, ms(40), entered + ms(75));
+        assert_eq!(times, ExecutionTimes { queue: ms(20), run: ms(40), overhead: ms(5) });
     }
 }

@@ -8,7 +8,7 @@ use crate::govern::Caller;
 use crate::govern::Role::{self, Agent, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
-use crate::run::{Executor, Watcher, Whereabouts};
+use crate::run::{Executor, IntentState, RunEventSink};
 use crate::wire::a2g::{decode, encode, openrpc};
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::{RegisterMethodError, RpcResult};
@@ -80,7 +80,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             tracing::info!(
                 intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
-            executor.direct(&directive, caller.name()).await?;
+            executor.apply_directive(&directive, caller.name()).await?;
             Ok(encode::accepted())
         },
     )?;
@@ -200,7 +200,7 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
         executor.check_signature(&call, signature.as_ref())?;
     }
     drop(params);
-    let answer = executor.intent(call, Watcher::nobody()).await?;
+    let answer = executor.handle_intent(call, RunEventSink::none()).await?;
     Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
 }
 
@@ -210,10 +210,10 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
     let found = executor.status(intent).await?;
     let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
-        Some(Whereabouts::Escalated) => (encode::State::Escalated, None),
-        Some(Whereabouts::Queued) => (encode::State::Queued, None),
-        Some(Whereabouts::Running) => (encode::State::Running, None),
-        Some(Whereabouts::Finished(receipt)) => (encode::State::Finished, receipt),
+        Some(IntentState::Escalated) => (encode::State::Escalated, None),
+        Some(IntentState::Queued) => (encode::State::Queued, None),
+        Some(IntentState::Running) => (encode::State::Running, None),
+        Some(IntentState::Finished(receipt)) => (encode::State::Finished, receipt),
         None => {
             return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }

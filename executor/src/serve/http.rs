@@ -17,7 +17,7 @@ use super::tls::Tls;
 use crate::clock::{Clock, timer_now};
 use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
-use crate::lines::Lines;
+use crate::log_limiter::LogLimiter;
 use crate::memory::{self, Charge, Held};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::rate_limit::{RateLimit, RateState};
@@ -73,7 +73,7 @@ pub struct CallerDirectory {
     callers: Arc<RwLock<Arc<Callers>>>,
     metrics: CallerMetrics,
     /// Limits the log: an unauthenticated client could otherwise fill it.
-    lines: Arc<Lines>,
+    lines: Arc<LogLimiter>,
 }
 
 impl CallerDirectory {
@@ -112,7 +112,7 @@ impl CallerDirectory {
         if let AuthError::Token(refusal) = reason {
             self.metrics.count_rejected_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
+        let Some(left_out) = self.lines.try_acquire(timer_now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(
                 left_out,
@@ -251,7 +251,7 @@ async fn metrics(
     if !caller.is_any_of(&[Role::Operator]) {
         return (StatusCode::FORBIDDEN, "metrics are for callers with the role `operator`\n").into_response();
     }
-    match executor.figures(state.connections.count(), state.settings.callers.metrics()).await {
+    match executor.render_metrics(state.connections.count(), state.settings.callers.metrics()).await {
         Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(fault) => {
             tracing::error!(?fault, "the metrics cannot be collected");

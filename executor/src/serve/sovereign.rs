@@ -11,7 +11,7 @@ use crate::govern::Caller;
 use crate::ident::IntentId;
 use crate::memory::Charge;
 use crate::outcome::Receipt;
-use crate::run::{Answer, Executor, Happening, Watcher};
+use crate::run::{Executor, GatewayAnswer, RunEvent, RunEventSink};
 use crate::wire::jsonrpc::Id;
 use crate::wire::sovereign::decode::{self, Request, RequestForm, SovereignDecodeError};
 use crate::wire::sovereign::encode::{self, PartialResult, Reply};
@@ -85,7 +85,7 @@ async fn run(
     if request.stream && request.form == RequestForm::Sovereign {
         return stream_response(door, context, request, reply, connection.begin_request());
     }
-    let answer = door.answer(context, request, &reply, Watcher::nobody()).await;
+    let answer = door.answer(context, request, &reply, RunEventSink::none()).await;
     json(StatusCode::OK, answer)
 }
 
@@ -106,19 +106,19 @@ fn stream_response(
     let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
-    let watcher = Watcher::new(move |happening| {
-        let chunk = match &happening {
-            Happening::Started => return,
-            Happening::Progress(progress) => PartialResult::Progress(progress),
-            Happening::Log(line) => PartialResult::Log(line),
-            Happening::Artifact(artifact) => PartialResult::Artifact(artifact),
+    let sink = RunEventSink::new(move |event| {
+        let chunk = match &event {
+            RunEvent::Started => return,
+            RunEvent::Progress(progress) => PartialResult::Progress(progress),
+            RunEvent::Log(line) => PartialResult::Log(line),
+            RunEvent::Artifact(artifact) => PartialResult::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
         let _nobody_takes_it = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
     });
     door.executor.sessions().clone().spawn(async move {
-        let answer = door.answer(context, request, &reply, watcher).await;
+        let answer = door.answer(context, request, &reply, sink).await;
         let _nobody_reads = last.send(StreamLine::Last(answer)).await;
     });
     // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
@@ -145,9 +145,9 @@ impl Sovereign {
         context: RequestContext,
         request: Request,
         reply: &Reply,
-        watcher: Watcher,
+        sink: RunEventSink,
     ) -> String {
-        match self.run_call(context, request, watcher).await {
+        match self.run_call(context, request, sink).await {
             Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
             Err(failure) => reply.failure(&failure),
         }
@@ -157,7 +157,7 @@ impl Sovereign {
         &self,
         RequestContext { caller, charge }: RequestContext,
         request: Request,
-        watcher: Watcher,
+        sink: RunEventSink,
     ) -> Result<Arc<Receipt>, SovereignError> {
         let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
@@ -184,7 +184,8 @@ impl Sovereign {
         };
         let intent = call.intent;
         check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
-        let Answer { verdict, receipt } = self.executor.intent(call, watcher).await.map_err(failed)?;
+        let GatewayAnswer { verdict, receipt } =
+            self.executor.handle_intent(call, sink).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }

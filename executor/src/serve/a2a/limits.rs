@@ -26,28 +26,28 @@ pub struct RateLimits {
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct CallerUsage {
     minute: RateState,
     hour: RateState,
     at_once: u32,
 }
 
 /// Counts the requests of every caller. Callers come from the operator's list, which bounds the map.
-pub(super) struct Limiter {
+pub(super) struct CallerLimiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
-    used: Mutex<HashMap<Box<str>, Used>>,
+    used: Mutex<HashMap<Box<str>, CallerUsage>>,
 }
 
 /// An admitted request. Dropping it releases its place among those at once.
-pub(super) struct Pass {
-    limiter: Arc<Limiter>,
+pub(super) struct RateLimitGuard {
+    limiter: Arc<CallerLimiter>,
     caller: Box<str>,
 }
 
 /// The use of the limit that a caller reaches first, as the `X-RateLimit` headers report it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RateLimitStatus {
     limit: u32,
     remaining: u32,
     /// The time until all of the limit is available again.
@@ -58,25 +58,25 @@ pub(super) struct Standing {
 
 impl RateLimits {
     /// Counts a request, or refuses it.
-    fn enter(self, used: &mut Used, now: Instant) -> Standing {
+    fn try_acquire(self, used: &mut CallerUsage, now: Instant) -> RateLimitStatus {
         let (minute, hour) = (RateLimit::per(self.per_minute, MINUTE), RateLimit::per(self.per_hour, HOUR));
         let wait = used.minute.wait(minute, now).max(used.hour.wait(hour, now));
         if wait.is_zero() && used.at_once < self.at_once {
             let _both_have_room = (used.minute.acquire(minute, now), used.hour.acquire(hour, now));
             used.at_once += 1;
-            return self.standing(used, now, Duration::ZERO);
+            return self.status(used, now, Duration::ZERO);
         }
-        self.standing(used, now, if wait.is_zero() { AT_ONCE_RETRY } else { wait })
+        self.status(used, now, if wait.is_zero() { AT_ONCE_RETRY } else { wait })
     }
 
-    fn standing(self, used: &Used, now: Instant, wait: Duration) -> Standing {
+    fn status(self, used: &CallerUsage, now: Instant, wait: Duration) -> RateLimitStatus {
         let states = [(self.per_minute, MINUTE, used.minute), (self.per_hour, HOUR, used.hour)];
-        let standings = states.map(|(count, period, state)| {
+        let statuses = states.map(|(count, period, state)| {
             let limit = RateLimit::per(count, period);
             let (remaining, full_after) = (state.remaining(limit, now), state.full_after(now));
-            (state.wait(limit, now), Standing { limit: count.get(), remaining, full_after, wait })
+            (state.wait(limit, now), RateLimitStatus { limit: count.get(), remaining, full_after, wait })
         });
-        let [(minute_wait, minute), (hour_wait, hour)] = standings;
+        let [(minute_wait, minute), (hour_wait, hour)] = statuses;
         match hour_wait.cmp(&minute_wait).then(minute.remaining.cmp(&hour.remaining)) {
             Ordering::Greater => hour,
             Ordering::Less | Ordering::Equal => minute,
@@ -84,26 +84,26 @@ impl RateLimits {
     }
 }
 
-impl Limiter {
+impl CallerLimiter {
     pub(super) fn new(limits: RateLimits, clock: Arc<dyn Clock>) -> Self {
         Self { limits, clock, used: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Used>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, CallerUsage>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request; `None` when it exceeds a limit.
-    pub(super) fn enter(self: &Arc<Self>, caller: &str) -> (Standing, Option<Pass>) {
+    pub(super) fn try_acquire(self: &Arc<Self>, caller: &str) -> (RateLimitStatus, Option<RateLimitGuard>) {
         let now = self.clock.monotonic();
-        let standing = self.limits.enter(self.lock().entry(caller.into()).or_default(), now);
-        let pass = || Pass { limiter: Arc::clone(self), caller: caller.into() };
-        (standing, standing.wait.is_zero().then(pass))
+        let status = self.limits.try_acquire(self.lock().entry(caller.into()).or_default(), now);
+        let guard = || RateLimitGuard { limiter: Arc::clone(self), caller: caller.into() };
+        (status, status.wait.is_zero().then(guard))
     }
 
-    /// Adds the headers that tell a caller where it stands.
-    pub(super) fn write_headers(&self, standing: Standing, headers: &mut HeaderMap) {
-        let Standing { limit, remaining, full_after, wait } = standing;
+    /// Adds the headers that report the status to the caller.
+    pub(super) fn write_headers(&self, status: RateLimitStatus, headers: &mut HeaderMap) {
+        let RateLimitStatus { limit, remaining, full_after, wait } = status;
         let reset = self.clock.now().unix_timestamp().saturating_add_unsigned(whole_seconds(full_after));
         headers.insert("x-ratelimit-limit", HeaderValue::from(limit));
         headers.insert("x-ratelimit-remaining", HeaderValue::from(remaining));
@@ -114,7 +114,7 @@ impl Limiter {
     }
 }
 
-impl Drop for Pass {
+impl Drop for RateLimitGuard {
     fn drop(&mut self) {
         if let Some(used) = self.limiter.lock().get_mut(&self.caller) {
             used.at_once = used.at_once.saturating_sub(1);
@@ -122,7 +122,7 @@ impl Drop for Pass {
     }
 }
 
-impl Standing {
+impl RateLimitStatus {
     /// The time after which a request is let in, in milliseconds.
     pub(super) fn retry_after_ms(self) -> u64 {
         whole_units(self.wait, Duration::from_millis(1))
@@ -145,52 +145,48 @@ mod tests {
     }
 
     #[test]
-    fn so_many_a_minute_and_an_hour() {
+    fn requests_are_limited_by_minute_and_hour() {
         let (limits, start) = (limits(3, 5, 9), SystemClock.monotonic());
-        let mut used = Used::default();
-        let mut enter = |seconds| {
-            let Standing { limit, remaining, full_after, wait } =
-                limits.enter(&mut used, start + Duration::from_secs(seconds));
+        let mut used = CallerUsage::default();
+        let mut try_acquire = |seconds| {
+            let RateLimitStatus { limit, remaining, full_after, wait } =
+                limits.try_acquire(&mut used, start + Duration::from_secs(seconds));
             (limit, remaining, full_after.as_secs(), wait.as_secs())
         };
-        assert_eq!(enter(0), (3, 2, 20, 0));
-        assert_eq!(enter(0), (3, 1, 40, 0));
-        assert_eq!(enter(0), (3, 0, 60, 0));
-        assert_eq!(enter(0), (3, 0, 60, 20), "three without a pause");
-        assert_eq!(enter(20), (3, 0, 60, 0), "one more after a third of a minute");
-        assert_eq!(enter(60), (5, 0, 5 * 720 - 60, 0), "the hour has fewer left");
-        assert_eq!(enter(60), (5, 0, 5 * 720 - 60, 660), "five without a pause");
-        assert_eq!(enter(719).3, 1);
-        assert_eq!(enter(720).3, 0);
+        assert_eq!(try_acquire(0), (3, 2, 20, 0));
+        assert_eq!(try_acquire(0), (3, 1, 40, 0));
+        assert_eq!(try_acquire(0), (3, 0, 60, 0));
+        assert_eq!(try_acquire(0), (3, 0, 60, 20), "three without a pause");
+        assert_eq!(try_acquire(20), (3, 0, 60, 0), "one more after a third of a minute");
+        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 0), "the hour has fewer left");
+        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 660), "five without a pause");
+        assert_eq!(try_acquire(719).3, 1);
+        assert_eq!(try_acquire(720).3, 0);
     }
 
     #[test]
-    fn so_many_at_once_and_each_caller_for_itself() {
+    fn concurrent_requests_are_limited_by_caller() {
         let clock = Arc::new(ManualClock::at(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
-        let limiter = Arc::new(Limiter::new(limits(3, 600, 2), clock));
-        let [first, second] = [limiter.enter("a"), limiter.enter("a")];
+        let limiter = Arc::new(CallerLimiter::new(limits(3, 600, 2), clock));
+        let [first, second] = [limiter.try_acquire("a"), limiter.try_acquire("a")];
         assert!(first.1.is_some() && second.1.is_some());
-        let (standing, third) = limiter.enter("a");
-        assert!(third.is_none() && limiter.enter("b").1.is_some());
-        assert_eq!(
-            (standing.wait, standing.remaining),
-            (AT_ONCE_RETRY, 1),
-            "a refused request is not counted"
-        );
+        let (status, third) = limiter.try_acquire("a");
+        assert!(third.is_none() && limiter.try_acquire("b").1.is_some());
+        assert_eq!((status.wait, status.remaining), (AT_ONCE_RETRY, 1), "a refused request is not counted");
         drop(first);
-        assert!(limiter.enter("a").1.is_some());
+        assert!(limiter.try_acquire("a").1.is_some());
     }
 
     #[test]
-    fn headers_are_whole_seconds_and_never_too_early() {
+    fn headers_round_up_to_whole_seconds() {
         let clock = Arc::new(ManualClock::at(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
-        let limiter = Limiter::new(limits(1, 1, 1), clock);
+        let limiter = CallerLimiter::new(limits(1, 1, 1), clock);
         let (full_after, wait) = (Duration::from_millis(59_001), Duration::from_micros(1_000_001));
-        let standing = Standing { limit: 1, remaining: 0, full_after, wait };
+        let status = RateLimitStatus { limit: 1, remaining: 0, full_after, wait };
         let mut headers = HeaderMap::new();
-        limiter.write_headers(standing, &mut headers);
+        limiter.write_headers(status, &mut headers);
         assert_eq!(headers["x-ratelimit-reset"], "36060");
         assert_eq!(headers["retry-after"], "2");
-        assert_eq!(standing.retry_after_ms(), 1001);
+        assert_eq!(status.retry_after_ms(), 1001);
     }
 }

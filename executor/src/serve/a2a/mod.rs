@@ -39,11 +39,11 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use limits::{Limiter, Pass};
+use limits::{CallerLimiter, RateLimitGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use stream::{StreamStart, TaskStream};
-use tasks::{Board, Hooks, Live, Record};
+use tasks::{TaskHandle, TaskRecord, TaskStore, TaskWebhooks};
 
 const MAX_MESSAGES: usize = 100;
 /// Bytes of the messages of a task that waits for a message with a tool call.
@@ -54,9 +54,9 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Retry delay for a request that the shutdown cut off.
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
-const SEES_ALL: [Role; 3] = [Governor, Approver, Operator];
+const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
 
-const SEND_A_CALL: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
+const CALL_PROMPT: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
 
 /// The operator's settings of the A2A door.
@@ -90,7 +90,7 @@ struct A2a {
     settings: A2aSettings,
     port: A2aPort,
     webhooks: Option<Arc<dyn Webhooks>>,
-    board: Board,
+    store: TaskStore,
 }
 
 /// The routers of this door: its paths for authenticated callers, and the public agent card. Tasks that an earlier
@@ -105,10 +105,10 @@ pub async fn routers(
     webhooks: Option<Arc<dyn Webhooks>>,
 ) -> Result<[ProtocolRouter; 2], Fault> {
     let access = settings.door.access;
-    let limiter = Arc::new(Limiter::new(settings.limits, Arc::clone(executor.clock())));
-    let hooks = webhooks.clone().map(|post| Hooks { post, dialect: settings.dialect });
-    let board = Board::new(Arc::clone(&executor), hooks).await?;
-    let door = Arc::new(A2a { executor, settings, port, webhooks, board });
+    let limiter = Arc::new(CallerLimiter::new(settings.limits, Arc::clone(executor.clock())));
+    let hooks = webhooks.clone().map(|post| TaskWebhooks { post, dialect: settings.dialect });
+    let store = TaskStore::new(Arc::clone(&executor), hooks).await?;
+    let door = Arc::new(A2a { executor, settings, port, webhooks, store });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
     let routes = Router::new()
@@ -126,31 +126,31 @@ pub async fn routers(
 
 /// Middleware that counts a request and adds the `X-RateLimit` headers.
 async fn limit_rate(
-    State((limiter, dialect)): State<(Arc<Limiter>, Dialect)>,
+    State((limiter, dialect)): State<(Arc<CallerLimiter>, Dialect)>,
     Extension(caller): Extension<Arc<Caller>>,
     mut request: HttpRequest,
     next: Next,
 ) -> Response {
-    let (standing, pass) = limiter.enter(caller.name());
-    let mut response = match pass {
-        Some(pass) => {
-            request.extensions_mut().insert(Arc::new(pass));
+    let (status, guard) = limiter.try_acquire(caller.name());
+    let mut response = match guard {
+        Some(guard) => {
+            request.extensions_mut().insert(Arc::new(guard));
             next.run(request).await
         }
         None => {
             let message = "too many requests: see the `X-RateLimit` headers".to_owned();
-            let fault = Fault::Busy { message, retry_after_ms: standing.retry_after_ms() };
+            let fault = Fault::Busy { message, retry_after_ms: status.retry_after_ms() };
             let text = fault::to_error(&fault.into(), dialect).response(&Id::null(), dialect);
-            json(StatusCode::TOO_MANY_REQUESTS, text)
+            json_response(StatusCode::TOO_MANY_REQUESTS, text)
         }
     };
-    limiter.write_headers(standing, response.headers_mut());
+    limiter.write_headers(status, response.headers_mut());
     response
 }
 
 async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
     let card = card::public_card(&door.endpoint(&uri, &headers), &door.executor.tools());
-    json(StatusCode::OK, card.to_string())
+    json_response(StatusCode::OK, card.to_string())
 }
 
 async fn governor_history(
@@ -159,9 +159,9 @@ async fn governor_history(
     Path(task): Path<String>,
 ) -> Response {
     match door.readable_task(&caller, &task).await {
-        Ok(live) => {
-            let history = serde_json::to_string(&live.record().governance).unwrap_or_default();
-            json(StatusCode::OK, history)
+        Ok(handle) => {
+            let history = serde_json::to_string(&handle.record().governance).unwrap_or_default();
+            json_response(StatusCode::OK, history)
         }
         Err(problem) => door.http_problem(&problem),
     }
@@ -172,11 +172,11 @@ async fn task_stream(
     State(door): State<Arc<A2a>>,
     Extension(caller): Extension<Arc<Caller>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(pass): Extension<Arc<Pass>>,
+    Extension(guard): Extension<Arc<RateLimitGuard>>,
     Path(task): Path<String>,
 ) -> Response {
     match door.readable_task(&caller, &task).await {
-        Ok(live) => door.stream_task(&live, Id::null(), pass, &connection),
+        Ok(handle) => door.stream_task(&handle, Id::null(), guard, &connection),
         Err(problem) => door.http_problem(&problem),
     }
 }
@@ -185,8 +185,8 @@ async fn task_stream(
 struct RequestContext {
     caller: Arc<Caller>,
     connection: Arc<Connection>,
-    pass: Arc<Pass>,
-    place: CardSettings,
+    guard: Arc<RateLimitGuard>,
+    card_settings: CardSettings,
     /// The request's share of its caller's memory budget.
     charge: Charge,
 }
@@ -195,7 +195,7 @@ async fn rpc(
     State(door): State<Arc<A2a>>,
     Extension(caller): Extension<Arc<Caller>>,
     Extension(connection): Extension<Arc<Connection>>,
-    Extension(pass): Extension<Arc<Pass>>,
+    Extension(guard): Extension<Arc<RateLimitGuard>>,
     Extension(body): Extension<BufferedBody>,
     uri: Uri,
     headers: HeaderMap,
@@ -216,8 +216,8 @@ async fn rpc(
         }
     };
     let streaming = request.streaming();
-    let (place, charge) = (door.endpoint(&uri, &headers), body.charge());
-    let request_context = RequestContext { caller, connection, pass, place, charge };
+    let (card_settings, charge) = (door.endpoint(&uri, &headers), body.charge());
+    let request_context = RequestContext { caller, connection, guard, card_settings, charge };
     // In a task of its own: a client that disconnects must not leave a task without its follower.
     let answer_id = id.clone();
     let sessions = door.executor.sessions().clone();
@@ -247,7 +247,7 @@ fn error_response(
     let response = fault::to_error(problem, dialect).response(id, dialect);
     match streaming {
         Some(method) if method.is_event_stream(dialect) => stream::error_event(&response),
-        Some(_) | None => ok(response),
+        Some(_) | None => ok_response(response),
     }
 }
 
@@ -263,87 +263,91 @@ impl A2a {
         Ok(match request {
             Request::Send(sent) | Request::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
-                let AcceptedMessage { live, call } =
+                let AcceptedMessage { handle, call } =
                     self.accept_message(&request_context, *sent, !blocking).await?;
                 let record = match call {
-                    Some(call) if blocking => self.run_until_settled(&live, call).await,
+                    Some(call) if blocking => self.run_until_settled(&handle, call).await,
                     Some(call) => {
-                        self.start(Arc::clone(&live), call);
-                        live.record()
+                        self.start(Arc::clone(&handle), call);
+                        handle.record()
                     }
-                    None => live.record(),
+                    None => handle.record(),
                 };
-                ok(encode::task_response(id, &record.task, history, dialect))
+                ok_response(encode::task_response(id, &record.task, history, dialect))
             }
             Request::Stream(sent) => {
-                let AcceptedMessage { live, call } =
+                let AcceptedMessage { handle, call } =
                     self.accept_message(&request_context, *sent, true).await?;
-                let (record, updates) = live.subscribe();
+                let (record, updates) = handle.subscribe();
                 if let Some(call) = call {
-                    self.start(Arc::clone(&live), call);
+                    self.start(Arc::clone(&handle), call);
                 }
                 match dialect {
                     Dialect::A2a => {
                         let stream =
-                            self.new_stream(id.clone(), request_context.pass, &request_context.connection);
+                            self.new_stream(id.clone(), request_context.guard, &request_context.connection);
                         let start = StreamStart { record, updates, waits_for_a_person: false };
-                        stream.response(start, self.executor.sessions())
+                        stream.into_response(start, self.executor.sessions())
                     }
-                    Dialect::Acp => ok(encode::stream_response(id, &record.task.id)),
+                    Dialect::Acp => ok_response(encode::stream_response(id, &record.task.id)),
                 }
             }
             Request::Get { task, history } => {
                 let record = self.readable_task(caller, &task).await?.record();
-                ok(encode::task_response(id, &record.task, history, dialect))
+                ok_response(encode::task_response(id, &record.task, history, dialect))
             }
             Request::List { context, limit, offset, after } => {
-                let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent_of(caller)?) };
+                let owner =
+                    if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
                 let unkept = self.unsaved_tasks(owner.as_ref(), context.as_deref());
                 let after = after.map(|PageToken { created, task }| TaskKey { created, task });
                 let query = TaskQuery { owner, context, after, limit: 0, unkept };
                 self.list_tasks(id, query, limit, offset).await?
             }
             Request::Cancel { task } => {
-                let live = self.find_task(caller, &task, &[Governor, Operator]).await?;
-                let record = self.cancel(caller, &live).await?;
-                ok(encode::cancel_response(id, &record.task, dialect))
+                let handle = self.find_task(caller, &task, &[Governor, Operator]).await?;
+                let record = self.cancel(caller, &handle).await?;
+                ok_response(encode::cancel_response(id, &record.task, dialect))
             }
             Request::Resubscribe { task } => {
-                let live = self.readable_task(caller, &task).await?;
-                self.stream_task(&live, id.clone(), request_context.pass, &request_context.connection)
+                let handle = self.readable_task(caller, &task).await?;
+                self.stream_task(&handle, id.clone(), request_context.guard, &request_context.connection)
             }
             Request::Permit { task, approved } => {
-                let record = self.permit(caller, &task, approved).await?;
-                ok(encode::task_response(id, &record.task, None, dialect))
+                let record = self.answer_prompt(caller, &task, approved).await?;
+                ok_response(encode::task_response(id, &record.task, None, dialect))
             }
             Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
             Request::GetPush { task, config } => {
                 let record = self.webhook_task(caller, &task).await?.record();
                 let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
                 let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
-                ok(push::get_response(id, &task, found))
+                ok_response(push::get_response(id, &task, found))
             }
             Request::ListPush { task } => {
                 let record = self.webhook_task(caller, &task).await?.record();
-                ok(push::list_response(id, &task, &record.pushes))
+                ok_response(push::list_response(id, &task, &record.pushes))
             }
             Request::DeletePush { task, config } => {
-                let live = self.webhook_task(caller, &task).await?;
-                let keeping = live.try_change(self.executor.journal(), |record| {
+                let handle = self.webhook_task(caller, &task).await?;
+                let pending_write = handle.try_change(self.executor.journal(), |record| {
                     let before = record.pushes.len();
                     record.pushes.retain(|found| found.id != config);
                     if record.pushes.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
                 })?;
-                keeping.await.map_err(|error| tasks::broken(&error))?;
-                ok(push::delete_response(id))
+                pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
+                ok_response(push::delete_response(id))
             }
             // In the ACP dialect every client gets the extended card.
-            Request::ExtendedCard if dialect == Dialect::A2a && !request_context.place.requires_auth => {
+            Request::ExtendedCard
+                if dialect == Dialect::A2a && !request_context.card_settings.requires_auth =>
+            {
                 return Err(Problem::NoExtendedCard);
             }
             Request::ExtendedCard => {
-                let card = card::extended_card(&request_context.place, &self.executor.tools(), dialect);
-                ok(encode::response(id, &card))
+                let card =
+                    card::extended_card(&request_context.card_settings, &self.executor.tools(), dialect);
+                ok_response(encode::response(id, &card))
             }
         })
     }
@@ -360,21 +364,26 @@ impl A2a {
     }
 
     /// A task that the caller may read. The task of another caller is reported as not found.
-    async fn readable_task(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
-        self.find_task(caller, task, &SEES_ALL).await
+    async fn readable_task(&self, caller: &Caller, task: &str) -> Result<Arc<TaskHandle>, Problem> {
+        self.find_task(caller, task, &READ_ALL_ROLES).await
     }
 
     /// A task of the caller, or any task for a caller with one of these roles.
-    async fn find_task(&self, caller: &Caller, task: &str, roles: &[Role]) -> Result<Arc<Live>, Problem> {
+    async fn find_task(
+        &self,
+        caller: &Caller,
+        task: &str,
+        roles: &[Role],
+    ) -> Result<Arc<TaskHandle>, Problem> {
         // Task ids are UUIDs: any other text names no task.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
-        let live = self.board.find(id).await?.ok_or(Problem::TaskNotFound)?;
-        let theirs = caller.may_act_as(&live.record().owner) || caller.is_any_of(roles);
-        if theirs { Ok(live) } else { Err(Problem::TaskNotFound) }
+        let handle = self.store.find(id).await?.ok_or(Problem::TaskNotFound)?;
+        let theirs = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
+        if theirs { Ok(handle) } else { Err(Problem::TaskNotFound) }
     }
 
     /// A task of the caller, if webhooks are enabled.
-    async fn webhook_task(&self, caller: &Caller, task: &str) -> Result<Arc<Live>, Problem> {
+    async fn webhook_task(&self, caller: &Caller, task: &str) -> Result<Arc<TaskHandle>, Problem> {
         match self.webhooks {
             Some(_) => self.find_task(caller, task, &[]).await,
             None => Err(Problem::PushUnsupported),
@@ -396,15 +405,15 @@ impl A2a {
         task: &str,
         config: PushConfig,
     ) -> Result<Response, Problem> {
-        let live = self.webhook_task(caller, task).await?;
+        let handle = self.webhook_task(caller, task).await?;
         let config = self.complete_webhook(config, "/pushNotificationConfig/url")?;
         let set = config.clone();
-        let keeping = live.try_change(self.executor.journal(), |record| {
+        let pending_write = handle.try_change(self.executor.journal(), |record| {
             add_webhook(record, set)?;
             Ok::<_, Problem>(Vec::new())
         })?;
-        keeping.await.map_err(|error| tasks::broken(&error))?;
-        Ok(ok(push::set_response(id, task, &config, self.settings.dialect)))
+        pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
+        Ok(ok_response(push::set_response(id, task, &config, self.settings.dialect)))
     }
 
     /// The agent that owns the tasks of a caller.
@@ -419,12 +428,12 @@ impl A2a {
 
     /// Runs a call until its task has settled, which is then on the disk. A task that has settled without having ended
     /// is followed further in the background.
-    async fn run_until_settled(self: &Arc<Self>, live: &Arc<Live>, call: Call) -> Arc<Record> {
-        let (door, task) = (Arc::clone(self), Arc::clone(live));
+    async fn run_until_settled(self: &Arc<Self>, handle: &Arc<TaskHandle>, call: Call) -> Arc<TaskRecord> {
+        let (door, task) = (Arc::clone(self), Arc::clone(handle));
         let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
         tokio::select! {
-            () = &mut follow => live.record(),
-            settled = live.wait_until_settled() => {
+            () = &mut follow => handle.record(),
+            settled = handle.wait_until_settled() => {
                 self.executor.sessions().spawn(follow);
                 settled
             }
@@ -453,8 +462,8 @@ impl A2a {
             Some(task) => Some(self.find_task(caller, task, &[]).await?),
             None => None,
         };
-        let id = existing.as_ref().map_or_else(IntentId::random, |live| live.id);
-        let owner = existing.as_ref().map_or(agent, |live| live.record().owner.clone());
+        let id = existing.as_ref().map_or_else(IntentId::random, |handle| handle.id);
+        let owner = existing.as_ref().map_or(agent, |handle| handle.record().owner.clone());
         let call = match call {
             None => None,
             Some(asked) => {
@@ -475,11 +484,11 @@ impl A2a {
                 Some(call)
             }
         };
-        let live = match existing {
-            Some(live) => self.continue_task(live, message, call.as_ref(), push).await?,
+        let handle = match existing {
+            Some(handle) => self.continue_task(handle, message, call.as_ref(), push).await?,
             None => self.create_task(id, owner, message, call.as_ref(), push, at_once).await?,
         };
-        Ok(AcceptedMessage { live, call })
+        Ok(AcceptedMessage { handle, call })
     }
 
     async fn create_task(
@@ -490,36 +499,36 @@ impl A2a {
         call: Option<&Call>,
         push: Option<PushConfig>,
         at_once: bool,
-    ) -> Result<Arc<Live>, Problem> {
+    ) -> Result<Arc<TaskHandle>, Problem> {
         let now = self.executor.clock().now();
-        if call.is_none() && !fits(&[&message]) {
-            return Err(too_long());
+        if call.is_none() && !fits_history(&[&message]) {
+            return Err(too_long_fault());
         }
-        let mut record = Record::new(id, owner, message, now);
+        let mut record = TaskRecord::new(id, owner, message, now);
         record.pushes.extend(push);
         match call {
             Some(call) => record.tool = Some(call.tool.clone()),
             None => {
-                record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now);
+                record.set_state(TaskState::InputRequired, vec![Part::text(CALL_PROMPT)], now);
             }
         }
-        let live = self.board.add(id, record)?;
+        let handle = self.store.add(id, record)?;
         // A task that is reported when it settles is written with its run, which saves a transaction.
         if at_once || call.is_none() {
-            live.keep(self.executor.journal()).await.map_err(|error| tasks::broken(&error))?;
+            handle.persist(self.executor.journal()).await.map_err(|error| tasks::journal_fault(&error))?;
         }
-        Ok(live)
+        Ok(handle)
     }
 
     async fn continue_task(
         &self,
-        live: Arc<Live>,
+        handle: Arc<TaskHandle>,
         message: Message,
         call: Option<&Call>,
         push: Option<PushConfig>,
-    ) -> Result<Arc<Live>, Problem> {
+    ) -> Result<Arc<TaskHandle>, Problem> {
         let now = self.executor.clock().now();
-        let keeping = live.try_change(self.executor.journal(), |record| {
+        let pending_write = handle.try_change(self.executor.journal(), |record| {
             check_accepts(record, &message)?;
             if let Some(push) = push {
                 add_webhook(record, push)?;
@@ -528,19 +537,19 @@ impl A2a {
             let update = match call {
                 Some(call) => {
                     record.tool = Some(call.tool.clone());
-                    record.enter(TaskState::Submitted, Vec::new(), now)
+                    record.set_state(TaskState::Submitted, Vec::new(), now)
                 }
-                None => record.enter(TaskState::InputRequired, vec![Part::text(SEND_A_CALL)], now),
+                None => record.set_state(TaskState::InputRequired, vec![Part::text(CALL_PROMPT)], now),
             };
             let message = Message { task_id: Some(id), context_id: Some(context), ..message };
             record.task.history.push(message);
             Ok::<_, Problem>(vec![update])
         })?;
         // The journal retries the write; the task continues meanwhile.
-        if let Err(error) = keeping.await {
-            tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+        if let Err(error) = pending_write.await {
+            tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
-        Ok(live)
+        Ok(handle)
     }
 
     /// A page of the tasks that a query selects.
@@ -554,23 +563,23 @@ impl A2a {
         // One more task than the page has tells whether there is a next page.
         let query = TaskQuery { limit: offset + limit + 1, ..query };
         let listed = self.executor.journal().tasks(query).await;
-        let (tasks, total) = listed.map_err(|error| tasks::broken(&error))?;
+        let (tasks, total) = listed.map_err(|error| tasks::journal_fault(&error))?;
         let mut tasks = tasks.into_iter().skip(offset);
         let page = tasks.by_ref().take(limit).collect::<Vec<_>>();
         let next =
             tasks.next().and(page.last()).map(|last| PageToken { created: last.created, task: last.task });
         let page = page.iter().map(|task| self.list_item(task)).collect::<Vec<_>>();
-        Ok(ok(encode::list_response(id, &page, total, next.as_ref())))
+        Ok(ok_response(encode::list_response(id, &page, total, next.as_ref())))
     }
 
     /// The tasks of an owner and a context that are not in the journal yet.
     fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
-        let unkept = self.board.unsaved().into_iter().map(|live| (live.id, live.record()));
+        let unkept = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
         let meant = unkept.filter(|(_, record)| {
             owner.is_none_or(|owner| *owner == record.owner)
                 && context.is_none_or(|context| context == record.task.context_id)
         });
-        let listed = |(task, record): (IntentId, Arc<Record>)| ListedTask {
+        let listed = |(task, record): (IntentId, Arc<TaskRecord>)| ListedTask {
             task,
             context: record.task.context_id.clone(),
             created: record.created,
@@ -582,39 +591,39 @@ impl A2a {
     /// A list item with the current status of its task.
     fn list_item(&self, kept: &ListedTask) -> serde_json::Value {
         let ListedTask { task, context, created, status } = kept;
-        let status = match self.board.at_hand(*task) {
-            Some(live) => live.record().status(),
+        let status = match self.store.get_cached(*task) {
+            Some(handle) => handle.record().status(),
             None => status.clone(),
         };
         let status = serde_json::from_str(&status).unwrap_or_default();
         encode::list_item(&task.to_string(), context, &status, *created, self.settings.dialect)
     }
 
-    async fn cancel(&self, caller: &Caller, live: &Live) -> Result<Arc<Record>, Problem> {
+    async fn cancel(&self, caller: &Caller, handle: &TaskHandle) -> Result<Arc<TaskRecord>, Problem> {
         let now = self.executor.clock().now();
-        let waits_for_a_message = live.try_change(self.executor.journal(), |record| {
+        let waits_for_a_message = handle.try_change(self.executor.journal(), |record| {
             if record.state() == TaskState::InputRequired && !record.is_prompting() {
-                return Ok(vec![record.enter(TaskState::Canceled, Vec::new(), now)]);
+                return Ok(vec![record.set_state(TaskState::Canceled, Vec::new(), now)]);
             }
             Err(record.state())
         });
         match waits_for_a_message {
-            Ok(keeping) => {
-                if let Err(error) = keeping.await {
-                    tracing::error!(task = %live.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+            Ok(pending_write) => {
+                if let Err(error) = pending_write.await {
+                    tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
             Err(_it_runs) => {
-                let prompted = live.record().is_prompting();
-                live.stop(caller.name());
-                let over = tokio::time::timeout(CANCEL_TIMEOUT, live.wait_until_ended()).await;
-                if prompted && over.is_ok_and(|record| record.state() == TaskState::Canceled) {
-                    self.note_canceled(caller, live).await;
+                let prompted = handle.record().is_prompting();
+                handle.stop(caller.name());
+                let ended = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
+                if prompted && ended.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                    self.record_canceled(caller, handle).await;
                 }
             }
         }
-        let record = live.record();
+        let record = handle.record();
         match record.state() {
             // The run may have ended just before the cancellation.
             state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
@@ -627,21 +636,27 @@ impl A2a {
     }
 
     /// Records that cancelling a task with a pending permission prompt denies it.
-    async fn note_canceled(&self, caller: &Caller, live: &Live) {
+    async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
-            let source = format!("caller:{}", caller.name());
-            let call = live.id.to_string();
-            let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
-            record.governance.permission_decisions.push(decision);
-            Vec::new()
-        })
-        .await;
+        handle
+            .change(self.executor.journal(), |record| {
+                let source = format!("caller:{}", caller.name());
+                let call = handle.id.to_string();
+                let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
+                record.governance.permission_decisions.push(decision);
+                Vec::new()
+            })
+            .await;
     }
 
     /// Answers the permission prompt of a task.
-    async fn permit(&self, caller: &Caller, task: &str, approved: bool) -> Result<Arc<Record>, Problem> {
-        let live = self.readable_task(caller, task).await?;
+    async fn answer_prompt(
+        &self,
+        caller: &Caller,
+        task: &str,
+        approved: bool,
+    ) -> Result<Arc<TaskRecord>, Problem> {
+        let handle = self.readable_task(caller, task).await?;
         if !caller.is_any_of(&[Approver, Governor]) {
             let message = format!(
                 "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
@@ -649,57 +664,67 @@ impl A2a {
             );
             return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
         }
-        if !live.record().is_prompting() {
+        if !handle.record().is_prompting() {
             return Err(Problem::invalid(
                 "/permissionOptionId",
                 "no permission prompt of this task is pending",
             ));
         }
-        let directive = Directive { intent: live.id, approved, manifest: None };
-        let _until_recorded = live.directive.lock().await;
-        tracing::info!(intent = %live.id, approved, caller = caller.name(), "a permission was answered");
-        self.executor.direct(&directive, caller.name()).await.map_err(|fault| {
+        let directive = Directive { intent: handle.id, approved, manifest: None };
+        let _until_recorded = handle.directive.lock().await;
+        tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
+        self.executor.apply_directive(&directive, caller.name()).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
             Fault::invalid("/permissionOptionId", message)
         })?;
         let now = self.executor.clock().now();
-        live.change(self.executor.journal(), |record| {
-            let source = format!("caller:{}", caller.name());
-            let summary = if approved { "approved by a person" } else { "denied by a person" };
-            let decision = PermissionDecision::new(&live.id.to_string(), &source, approved, now, summary);
-            record.governance.permission_decisions.push(decision);
-            record.governance.pending_permissions.clear();
-            match (approved, record.state()) {
-                (true, TaskState::InputRequired) => vec![record.enter(TaskState::Working, Vec::new(), now)],
-                (false, TaskState::InputRequired) => {
-                    let details = serde_json::Map::from_iter([("ran".to_owned(), false.into())]);
-                    record.end(TaskState::Rejected, summary.to_owned(), details, now)
+        handle
+            .change(self.executor.journal(), |record| {
+                let source = format!("caller:{}", caller.name());
+                let summary = if approved { "approved by a person" } else { "denied by a person" };
+                let decision =
+                    PermissionDecision::new(&handle.id.to_string(), &source, approved, now, summary);
+                record.governance.permission_decisions.push(decision);
+                record.governance.pending_permissions.clear();
+                match (approved, record.state()) {
+                    (true, TaskState::InputRequired) => {
+                        vec![record.set_state(TaskState::Working, Vec::new(), now)]
+                    }
+                    (false, TaskState::InputRequired) => {
+                        let details = serde_json::Map::from_iter([("ran".to_owned(), false.into())]);
+                        record.end(TaskState::Rejected, summary.to_owned(), details, now)
+                    }
+                    (
+                        _,
+                        TaskState::Submitted
+                        | TaskState::Working
+                        | TaskState::Completed
+                        | TaskState::Canceled
+                        | TaskState::Failed
+                        | TaskState::Rejected,
+                    ) => Vec::new(),
                 }
-                (
-                    _,
-                    TaskState::Submitted
-                    | TaskState::Working
-                    | TaskState::Completed
-                    | TaskState::Canceled
-                    | TaskState::Failed
-                    | TaskState::Rejected,
-                ) => Vec::new(),
-            }
-        })
-        .await;
-        Ok(live.record())
+            })
+            .await;
+        Ok(handle.record())
     }
 
-    fn new_stream(&self, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> TaskStream {
+    fn new_stream(&self, id: Id, guard: Arc<RateLimitGuard>, connection: &Arc<Connection>) -> TaskStream {
         let (dialect, write_timeout) = (self.settings.dialect, self.port.write_timeout);
-        TaskStream { id, dialect, write_timeout, _pass: pass, _work: connection.begin_request() }
+        TaskStream { id, dialect, write_timeout, _guard: guard, _work: connection.begin_request() }
     }
 
     /// Streams a task from now on. The stream stays open while the task waits for a permission.
-    fn stream_task(&self, live: &Live, id: Id, pass: Arc<Pass>, connection: &Arc<Connection>) -> Response {
-        let (record, updates) = live.subscribe();
+    fn stream_task(
+        &self,
+        handle: &TaskHandle,
+        id: Id,
+        guard: Arc<RateLimitGuard>,
+        connection: &Arc<Connection>,
+    ) -> Response {
+        let (record, updates) = handle.subscribe();
         let start = StreamStart { record, updates, waits_for_a_person: true };
-        self.new_stream(id, pass, connection).response(start, self.executor.sessions())
+        self.new_stream(id, guard, connection).into_response(start, self.executor.sessions())
     }
 
     /// The response to a failed request that is not JSON-RPC.
@@ -716,18 +741,18 @@ impl A2a {
             | Problem::NoExtendedCard
             | Problem::ContentType(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };
-        json(status, serde_json::json!({ "error": failure.message }).to_string())
+        json_response(status, serde_json::json!({ "error": failure.message }).to_string())
     }
 }
 
 /// A task that accepted a message, with the call to run.
 struct AcceptedMessage {
-    live: Arc<Live>,
+    handle: Arc<TaskHandle>,
     call: Option<Call>,
 }
 
 /// Adds a webhook; one with the same id is replaced.
-fn add_webhook(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
+fn add_webhook(record: &mut TaskRecord, config: PushConfig) -> Result<(), Problem> {
     record.pushes.retain(|before| before.id != config.id);
     if record.pushes.len() >= MAX_WEBHOOKS {
         return Err(Problem::invalid(
@@ -740,7 +765,7 @@ fn add_webhook(record: &mut Record, config: PushConfig) -> Result<(), Problem> {
 }
 
 /// Checks that a task accepts this message in its current state.
-fn check_accepts(record: &Record, message: &Message) -> Result<(), Problem> {
+fn check_accepts(record: &TaskRecord, message: &Message) -> Result<(), Problem> {
     let reject = |why: String| Err(Problem::TakesNoMessage(why));
     if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
         return Err(Problem::ContextMismatch);
@@ -764,7 +789,7 @@ fn check_accepts(record: &Record, message: &Message) -> Result<(), Problem> {
         return reject("a message with this `messageId` was sent before".to_owned());
     }
     let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
-    if all.len() > MAX_MESSAGES || !fits(&all) {
+    if all.len() > MAX_MESSAGES || !fits_history(&all) {
         return reject(
             "the history of the task is too long: send a new message without a `taskId`".to_owned(),
         );
@@ -773,19 +798,19 @@ fn check_accepts(record: &Record, message: &Message) -> Result<(), Problem> {
 }
 
 /// A waiting task stays in memory without counting against its owner's share, so its messages are bounded.
-fn fits(messages: &[&Message]) -> bool {
+fn fits_history(messages: &[&Message]) -> bool {
     serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
 }
 
-fn too_long() -> Problem {
+fn too_long_fault() -> Problem {
     let message = format!("a message that calls no tool has at most {MAX_HISTORY_BYTES} bytes");
     Fault::invalid("/params/message", message).into()
 }
 
-fn ok(text: String) -> Response {
-    json(StatusCode::OK, text)
+fn ok_response(text: String) -> Response {
+    json_response(StatusCode::OK, text)
 }
 
-fn json(status: StatusCode, text: String) -> Response {
+fn json_response(status: StatusCode, text: String) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }

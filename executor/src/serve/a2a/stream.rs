@@ -1,7 +1,7 @@
 //! A task as server-sent events: its current state, then each change, until it has settled.
 
-use super::limits::Pass;
-use super::tasks::Record;
+use super::limits::RateLimitGuard;
+use super::tasks::TaskRecord;
 use crate::serve::connections::RequestGuard;
 use crate::spawn::SessionTasks;
 use crate::wire::a2a::message::TaskUpdate;
@@ -27,14 +27,14 @@ pub(super) struct TaskStream {
     /// Time that an event may wait for the client to read it.
     pub(super) write_timeout: Duration,
     /// Held while the stream is open.
-    pub(super) _pass: Arc<Pass>,
+    pub(super) _guard: Arc<RateLimitGuard>,
     /// Held while the stream is open.
     pub(super) _work: RequestGuard,
 }
 
 pub(super) struct StreamStart {
     /// The task at the start of the stream.
-    pub(super) record: Arc<Record>,
+    pub(super) record: Arc<TaskRecord>,
     pub(super) updates: broadcast::Receiver<Arc<TaskUpdate>>,
     /// `true` keeps the stream open while the task waits for a permission.
     pub(super) waits_for_a_person: bool,
@@ -42,38 +42,38 @@ pub(super) struct StreamStart {
 
 /// An error response as the single event of a stream: clients of a streaming method read nothing else.
 pub(super) fn error_event(response: &str) -> Response {
-    (EVENTS, data(response)).into_response()
+    (EVENT_STREAM_HEADERS, sse_event(response)).into_response()
 }
 
-const EVENTS: [(header::HeaderName, &str); 2] =
+const EVENT_STREAM_HEADERS: [(header::HeaderName, &str); 2] =
     [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
 
 impl TaskStream {
     /// The response, whose events are written by a task of these sessions.
-    pub(super) fn response(self, start: StreamStart, sessions: &SessionTasks) -> Response {
+    pub(super) fn into_response(self, start: StreamStart, sessions: &SessionTasks) -> Response {
         let (lines, taken) = mpsc::channel::<Bytes>(MAX_BUFFERED_EVENTS);
         sessions.spawn(self.send_updates(start, lines));
         let body = futures_util::stream::unfold(taken, async |mut taken| {
             let line = taken.recv().await?;
             Some((Ok::<_, Infallible>(line), taken))
         });
-        (EVENTS, Body::from_stream(body)).into_response()
+        (EVENT_STREAM_HEADERS, Body::from_stream(body)).into_response()
     }
 
     async fn send_updates(self, start: StreamStart, lines: mpsc::Sender<Bytes>) {
         let StreamStart { record, mut updates, waits_for_a_person } = start;
         let stays_open = waits_for_a_person && record.is_prompting();
         let first = TaskUpdate::Task(Box::new(record.task.clone()));
-        if !self.send(&lines, self.event(&first)).await || (first.is_final() && !stays_open) {
+        if !self.send(&lines, self.update_event(&first)).await || (first.is_final() && !stays_open) {
             return;
         }
         loop {
             let event = tokio::select! {
                 update = updates.recv() => match update {
-                    Ok(update) => (self.event(&update), update.is_final()),
+                    Ok(update) => (self.update_event(&update), update.is_final()),
                     Err(RecvError::Lagged(missed)) => {
                         tracing::warn!(missed, "a stream is closed: the client reads too slowly");
-                        (self.too_slow(), true)
+                        (self.too_slow_event(), true)
                     }
                     Err(RecvError::Closed) => return,
                 },
@@ -98,20 +98,20 @@ impl TaskStream {
         }
     }
 
-    fn event(&self, update: &TaskUpdate) -> Bytes {
-        data(&encode::update_response(&self.id, update, self.dialect))
+    fn update_event(&self, update: &TaskUpdate) -> Bytes {
+        sse_event(&encode::update_response(&self.id, update, self.dialect))
     }
 
-    fn too_slow(&self) -> Bytes {
+    fn too_slow_event(&self) -> Bytes {
         let fault = crate::fault::Fault::Busy {
             message: "this stream was read too slowly: continue with `tasks/resubscribe`".to_owned(),
             retry_after_ms: 0,
         };
-        data(&fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect))
+        sse_event(&fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect))
     }
 }
 
 /// One event. Compact JSON has no line feeds, so it is a single `data` line.
-fn data(json: &str) -> Bytes {
+fn sse_event(json: &str) -> Bytes {
     Bytes::from(format!("data: {json}\n\n"))
 }

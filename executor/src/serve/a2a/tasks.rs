@@ -18,7 +18,7 @@ use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::journal::{Journal, JournalError, KeptTask, Pace};
 use crate::outcome::Receipt;
-use crate::run::{Executor, Happening};
+use crate::run::{Executor, RunEvent};
 use crate::wire::a2a::governance::Governance;
 use crate::wire::a2a::message::{
     ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
@@ -40,7 +40,7 @@ const MAX_OPEN: usize = 250;
 
 /// A task with its governance history and webhooks. This is the document that the journal stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct TaskRecord {
     pub(super) owner: AgentDid,
     #[serde(with = "time::serde::rfc3339")]
     pub(super) created: OffsetDateTime,
@@ -53,7 +53,7 @@ pub(super) struct Record {
     pub(super) task: Task,
 }
 
-impl Record {
+impl TaskRecord {
     /// A new task for a message.
     pub(super) fn new(id: IntentId, owner: AgentDid, message: Message, now: OffsetDateTime) -> Self {
         let id = id.to_string();
@@ -80,7 +80,12 @@ impl Record {
     }
 
     /// Enters a state and returns the update. A question that was pending becomes part of the history.
-    pub(super) fn enter(&mut self, state: TaskState, parts: Vec<Part>, now: OffsetDateTime) -> TaskUpdate {
+    pub(super) fn set_state(
+        &mut self,
+        state: TaskState,
+        parts: Vec<Part>,
+        now: OffsetDateTime,
+    ) -> TaskUpdate {
         let Task { id, context_id, .. } = &self.task;
         let message = (!parts.is_empty()).then(|| encode::agent_message(id, context_id, parts));
         let status = TaskStatus { state, message, timestamp: now.truncate_to_millisecond() };
@@ -107,7 +112,7 @@ impl Record {
         }
         let details = (!details.is_empty()).then(|| Part::data(details));
         let parts = std::iter::once(Part::text(message)).chain(details).collect();
-        vec![self.enter(state, parts, now)]
+        vec![self.set_state(state, parts, now)]
     }
 
     /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
@@ -115,16 +120,16 @@ impl Record {
         if self.state().is_terminal() {
             return Vec::new();
         }
-        let told = self.task.artifacts.len();
+        let already_sent = self.task.artifacts.len();
         self.task.artifacts = encode::artifacts(receipt);
         self.task.metadata = Some(encode::run_metadata(receipt));
-        let new = self.task.artifacts.iter().skip(told).cloned().collect::<Vec<_>>();
+        let new = self.task.artifacts.iter().skip(already_sent).cloned().collect::<Vec<_>>();
         let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
         let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
             (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
         };
-        updates.push(self.enter(fault::end_for_receipt(receipt).0, parts, now));
+        updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
         updates
     }
 
@@ -185,7 +190,7 @@ impl OpenTasks {
         Ok(())
     }
 
-    fn all(&self) -> Vec<IntentId> {
+    fn ids(&self) -> Vec<IntentId> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().copied().collect()
     }
 
@@ -201,58 +206,58 @@ impl OpenTasks {
 }
 
 /// A task in memory.
-pub(super) struct Live {
+pub(super) struct TaskHandle {
     pub(super) id: IntentId,
-    now: watch::Sender<Arc<Record>>,
+    now: watch::Sender<Arc<TaskRecord>>,
     updates: broadcast::Sender<Arc<TaskUpdate>>,
     /// The caller that asked to stop it.
     stop: watch::Sender<Option<Arc<str>>>,
     /// `true` once its run has ended and the receipt waits for room in the journal.
     waits_for_room: watch::Sender<bool>,
     /// `true` once the journal has it, or was given it before any other caller could find it.
-    is_kept: Arc<AtomicBool>,
+    is_persisted: Arc<AtomicBool>,
     /// Held from a person's directive until the task has recorded it. The directive ends the wait for the run at once,
     /// and the follower of the run would otherwise record an end that does not name the person.
     pub(super) directive: tokio::sync::Mutex<()>,
     /// A change that is being written, and is published when the write is done.
-    prepared: Mutex<Option<Prepared>>,
+    pending: Mutex<Option<PendingChange>>,
     /// The set that it belongs to until it ends.
     open: Arc<OpenTasks>,
-    webhooks: Option<Hooks>,
+    webhooks: Option<TaskWebhooks>,
 }
 
 #[derive(Clone)]
-pub(super) struct Hooks {
+pub(super) struct TaskWebhooks {
     pub(super) post: Arc<dyn Webhooks>,
     /// The dialect of the posted bodies.
     pub(super) dialect: Dialect,
 }
 
 /// A change that is not published yet.
-struct Prepared {
+struct PendingChange {
     /// The record that the change starts from.
-    before: Arc<Record>,
-    after: Record,
+    before: Arc<TaskRecord>,
+    after: TaskRecord,
     updates: Vec<TaskUpdate>,
 }
 
 /// The pending answer to a write.
-pub(super) type Keeping = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
+pub(super) type PendingWrite = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
-impl Live {
-    pub(super) fn record(&self) -> Arc<Record> {
+impl TaskHandle {
+    pub(super) fn record(&self) -> Arc<TaskRecord> {
         Arc::clone(&self.now.borrow())
     }
 
     /// The current record, and every later update.
-    pub(super) fn subscribe(&self) -> (Arc<Record>, broadcast::Receiver<Arc<TaskUpdate>>) {
+    pub(super) fn subscribe(&self) -> (Arc<TaskRecord>, broadcast::Receiver<Arc<TaskUpdate>>) {
         // The borrow locks the record, so no update falls between the snapshot and the subscription.
         let now = self.now.borrow();
         (Arc::clone(&now), self.updates.subscribe())
     }
 
     /// Waits until the task has settled, or cannot settle before the journal has room.
-    pub(super) async fn wait_until_settled(&self) -> Arc<Record> {
+    pub(super) async fn wait_until_settled(&self) -> Arc<TaskRecord> {
         let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
         tokio::select! {
             settled = now.wait_for(|record| record.state().is_settled()) => {
@@ -263,15 +268,16 @@ impl Live {
     }
 
     /// Marks the task of a finished run whose receipt waits for room in the journal. The receipt ends it later.
-    pub(super) fn wait_for_room(&self, now: OffsetDateTime) {
+    pub(super) fn mark_waiting_for_room(&self, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
             if record.state().is_settled() {
                 return false;
             }
             let record = Arc::make_mut(record);
             let before = record.state();
-            let update = record.enter(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
-            self.tell(record, before, now, vec![update]);
+            let update =
+                record.set_state(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
+            self.send_updates(record, before, now, vec![update]);
             false
         });
         self.waits_for_room.send_replace(true);
@@ -294,16 +300,16 @@ impl Live {
     }
 
     /// Waits until it has ended.
-    pub(super) async fn wait_until_ended(&self) -> Arc<Record> {
+    pub(super) async fn wait_until_ended(&self) -> Arc<TaskRecord> {
         let mut now = self.now.subscribe();
-        let over = now.wait_for(|record| record.state().is_terminal()).await;
-        over.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+        let ended = now.wait_for(|record| record.state().is_terminal()).await;
+        ended.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
     }
 
     /// Writes a new task before its call begins. On an error the task is discarded.
-    pub(super) async fn keep(&self, journal: &Journal) -> Result<(), JournalError> {
+    pub(super) async fn persist(&self, journal: &Journal) -> Result<(), JournalError> {
         // Set before the write: no other caller has the id of a new task yet.
-        self.is_kept.store(true, Ordering::Release);
+        self.is_persisted.store(true, Ordering::Release);
         let record = self.record();
         let kept = journal.keep_task(record.to_row(self.id), Pace::NowOrNever).await;
         if kept.is_err() {
@@ -317,25 +323,25 @@ impl Live {
     pub(super) fn try_change<E>(
         &self,
         journal: &Journal,
-        change: impl FnOnce(&mut Record) -> Result<Vec<TaskUpdate>, E>,
-    ) -> Result<Keeping, E> {
+        change: impl FnOnce(&mut TaskRecord) -> Result<Vec<TaskUpdate>, E>,
+    ) -> Result<PendingWrite, E> {
         let mut changed = None;
         self.now.send_if_modified(|now| {
-            let mut record = Record::clone(now);
-            let told = change(&mut record).map(|updates| {
-                self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let (keeping, is_kept) =
-                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
+            let mut record = TaskRecord::clone(now);
+            let outcome = change(&mut record).map(|updates| {
+                self.send_updates(&record, now.state(), record.task.status.timestamp, updates);
+                let (pending_write, is_persisted) =
+                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_persisted));
                 self.set_record(now, record);
-                let keeping: Keeping = Box::pin(async move {
-                    keeping.await?;
-                    is_kept.store(true, Ordering::Release);
+                let pending_write: PendingWrite = Box::pin(async move {
+                    pending_write.await?;
+                    is_persisted.store(true, Ordering::Release);
                     Ok(())
                 });
-                keeping
+                pending_write
             });
-            let is_changed = told.is_ok();
-            changed = Some(told);
+            let is_changed = outcome.is_ok();
+            changed = Some(outcome);
             is_changed
         });
         changed.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
@@ -345,66 +351,67 @@ impl Live {
     pub(super) async fn change(
         &self,
         journal: &Journal,
-        change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>,
+        change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>,
     ) {
-        let keeping = self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
-        let Ok(keeping) = keeping;
-        if let Err(error) = keeping.await {
+        let pending_write =
+            self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
+        let Ok(pending_write) = pending_write;
+        if let Err(error) = pending_write.await {
             tracing::error!(task = %self.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
     }
 
     /// Replaces the record. A task that has ended leaves the set of open tasks.
-    fn set_record(&self, now: &mut Arc<Record>, record: Record) {
+    fn set_record(&self, now: &mut Arc<TaskRecord>, record: TaskRecord) {
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
         }
         *now = Arc::new(record);
     }
 
-    fn is_kept(&self) -> bool {
-        self.is_kept.load(Ordering::Acquire)
+    fn is_persisted(&self) -> bool {
+        self.is_persisted.load(Ordering::Acquire)
     }
 
     /// Writes the task in the background, unless the journal has it already.
-    pub(super) fn keep_meanwhile(&self, executor: &Executor) {
-        if !self.is_kept() {
-            let unchanged = |_: &mut Record| Ok::<_, std::convert::Infallible>(Vec::new());
-            let Ok(keeping) = self.try_change(executor.journal(), unchanged);
-            executor.sessions().spawn(keeping);
+    pub(super) fn persist_in_background(&self, executor: &Executor) {
+        if !self.is_persisted() {
+            let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
+            let Ok(pending_write) = self.try_change(executor.journal(), unchanged);
+            executor.sessions().spawn(pending_write);
         }
     }
 
     /// The row to write with the start of its run; `None` if the journal has the task already.
-    pub(super) fn will(&self) -> Option<KeptTask> {
-        (!self.is_kept()).then(|| self.record().to_row(self.id))
+    pub(super) fn unsaved_row(&self) -> Option<KeptTask> {
+        (!self.is_persisted()).then(|| self.record().to_row(self.id))
     }
 
     /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
-    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>) -> KeptTask {
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>) -> KeptTask {
         let before = self.record();
-        let mut after = Record::clone(&before);
+        let mut after = TaskRecord::clone(&before);
         let updates = change(&mut after);
         let kept = after.to_row(self.id);
-        *self.lock_prepared() = Some(Prepared { before, after, updates });
+        *self.lock_pending() = Some(PendingChange { before, after, updates });
         kept
     }
 
-    fn lock_prepared(&self) -> MutexGuard<'_, Option<Prepared>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_pending(&self) -> MutexGuard<'_, Option<PendingChange>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies the prepared change and sends its updates; `is_kept` if the journal has it. Returns `false` if the task
-    /// has changed meanwhile, or if nothing was prepared because another process ran the intent.
-    pub(super) fn publish(&self, is_kept: bool) -> bool {
-        let Some(Prepared { before, after, updates }) = self.lock_prepared().take() else { return false };
+    /// Applies the prepared change and sends its updates; `is_persisted` if the journal has it. Returns `false` if the
+    /// task has changed meanwhile, or if nothing was prepared because another process ran the intent.
+    pub(super) fn publish(&self, is_persisted: bool) -> bool {
+        let Some(PendingChange { before, after, updates }) = self.lock_pending().take() else { return false };
         self.now.send_if_modified(|now| {
             if !Arc::ptr_eq(now, &before) {
                 return false;
             }
-            self.tell(&after, now.state(), after.task.status.timestamp, updates);
-            if is_kept {
-                self.is_kept.store(true, Ordering::Release);
+            self.send_updates(&after, now.state(), after.task.status.timestamp, updates);
+            if is_persisted {
+                self.is_persisted.store(true, Ordering::Release);
             }
             self.set_record(now, after);
             true
@@ -413,7 +420,11 @@ impl Live {
 
     /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
     /// fails, the change is published all the same and the write retried.
-    pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<TaskUpdate>) {
+    pub(super) async fn settle(
+        &self,
+        journal: &Journal,
+        change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
+    ) {
         let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
         if let Err(error) = &kept {
             tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
@@ -424,7 +435,7 @@ impl Live {
     }
 
     /// Applies an event of the run. Events are not written: the receipt has all that the run produced.
-    pub(super) fn on_event(&self, happening: Happening, now: OffsetDateTime) {
+    pub(super) fn on_event(&self, event: RunEvent, now: OffsetDateTime) {
         self.now.send_if_modified(|record| {
             // An event of a stuck guest may arrive after the run was ended.
             if record.state().is_terminal() {
@@ -432,33 +443,45 @@ impl Live {
             }
             let record = Arc::make_mut(record);
             let before = record.state();
-            let update = match happening {
-                Happening::Started => record.enter(TaskState::Working, Vec::new(), now),
-                Happening::Progress(progress) => {
-                    record.enter(TaskState::Working, encode::progress_parts(&progress), now)
+            let update = match event {
+                RunEvent::Started => record.set_state(TaskState::Working, Vec::new(), now),
+                RunEvent::Progress(progress) => {
+                    record.set_state(TaskState::Working, encode::progress_parts(&progress), now)
                 }
-                Happening::Log(line) => record.enter(TaskState::Working, encode::log_parts(&line), now),
-                Happening::Artifact(made) => {
+                RunEvent::Log(line) => record.set_state(TaskState::Working, encode::log_parts(&line), now),
+                RunEvent::Artifact(made) => {
                     let artifact = encode::artifact(&made, record.task.artifacts.len());
                     record.task.artifacts.push(artifact.clone());
                     record.artifact_update(artifact)
                 }
             };
-            self.tell(record, before, now, vec![update]);
+            self.send_updates(record, before, now, vec![update]);
             // No event settles a task, so those who wait for that are not woken.
             false
         });
     }
 
-    fn tell(&self, record: &Record, before: TaskState, now: OffsetDateTime, updates: Vec<TaskUpdate>) {
+    fn send_updates(
+        &self,
+        record: &TaskRecord,
+        before: TaskState,
+        now: OffsetDateTime,
+        updates: Vec<TaskUpdate>,
+    ) {
         for update in updates {
-            self.notify(record, before, now, &update);
+            self.notify_webhooks(record, before, now, &update);
             let _nobody_listens = self.updates.send(Arc::new(update));
         }
     }
 
     /// Posts an update to the webhooks that subscribe to it.
-    fn notify(&self, record: &Record, before: TaskState, now: OffsetDateTime, update: &TaskUpdate) {
+    fn notify_webhooks(
+        &self,
+        record: &TaskRecord,
+        before: TaskState,
+        now: OffsetDateTime,
+        update: &TaskUpdate,
+    ) {
         let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
         let notices = match hooks.dialect {
             Dialect::A2a => push::task_notices(update, before, &record.task),
@@ -483,95 +506,96 @@ impl Live {
 /// place of a change that was made meanwhile.
 type LoadingLock = tokio::sync::Mutex<()>;
 
-pub(super) struct Board {
+pub(super) struct TaskStore {
     executor: Arc<Executor>,
-    webhooks: Option<Hooks>,
-    live: Mutex<HashMap<IntentId, Weak<Live>>>,
+    webhooks: Option<TaskWebhooks>,
+    handles: Mutex<HashMap<IntentId, Weak<TaskHandle>>>,
     /// The locks of the tasks that are being read from the journal.
     loading: Mutex<HashMap<IntentId, Weak<LoadingLock>>>,
     open: Arc<OpenTasks>,
 }
 
-impl Board {
+impl TaskStore {
     /// Reads which tasks are open.
     ///
     /// # Errors
     /// If the journal cannot be read.
-    pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<Hooks>) -> Result<Self, Fault> {
+    pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<TaskWebhooks>) -> Result<Self, Fault> {
         let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
-        for (task, owner) in executor.journal().open_tasks().await.map_err(|error| broken(&error))? {
+        for (task, owner) in executor.journal().open_tasks().await.map_err(|error| journal_fault(&error))? {
             open.entry(owner).or_default().insert(task);
         }
         let open = Arc::new(OpenTasks(Mutex::new(open)));
-        Ok(Self { executor, webhooks, live: Mutex::default(), loading: Mutex::default(), open })
+        Ok(Self { executor, webhooks, handles: Mutex::default(), loading: Mutex::default(), open })
     }
 
     /// Adds a new task.
     ///
     /// # Errors
     /// If too many tasks of its owner are open.
-    pub(super) fn add(&self, id: IntentId, record: Record) -> Result<Arc<Live>, Fault> {
+    pub(super) fn add(&self, id: IntentId, record: TaskRecord) -> Result<Arc<TaskHandle>, Fault> {
         self.open.add(&record.owner, id)?;
-        let live = self.live(&mut self.lock(), id, record, false);
-        let record = live.record();
+        let handle = self.insert(&mut self.lock(), id, record, false);
+        let record = handle.record();
         // Only webhooks can be subscribed yet: no stream knows the id.
         if !record.pushes.is_empty() {
             let first = TaskUpdate::Task(Box::new(record.task.clone()));
-            live.tell(&record, record.state(), record.created, vec![first]);
+            handle.send_updates(&record, record.state(), record.created, vec![first]);
         }
-        Ok(live)
+        Ok(handle)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Weak<Live>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Weak<TaskHandle>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(
+    fn insert(
         &self,
-        all: &mut HashMap<IntentId, Weak<Live>>,
+        all: &mut HashMap<IntentId, Weak<TaskHandle>>,
         id: IntentId,
-        record: Record,
-        is_kept: bool,
-    ) -> Arc<Live> {
-        let live = Arc::new(Live {
+        record: TaskRecord,
+        is_persisted: bool,
+    ) -> Arc<TaskHandle> {
+        let handle = Arc::new(TaskHandle {
             id,
             now: watch::Sender::new(Arc::new(record)),
             updates: broadcast::Sender::new(MAX_UPDATES_BEHIND),
             stop: watch::Sender::new(None),
             waits_for_room: watch::Sender::new(false),
-            is_kept: Arc::new(AtomicBool::new(is_kept)),
+            is_persisted: Arc::new(AtomicBool::new(is_persisted)),
             directive: tokio::sync::Mutex::default(),
-            prepared: Mutex::default(),
+            pending: Mutex::default(),
             open: Arc::clone(&self.open),
             webhooks: self.webhooks.clone(),
         });
-        all.retain(|_, live| live.strong_count() > 0);
-        all.insert(id, Arc::downgrade(&live));
-        live
+        all.retain(|_, handle| handle.strong_count() > 0);
+        all.insert(id, Arc::downgrade(&handle));
+        handle
     }
 
     /// The tasks that are not in the journal yet. A task whose write is in progress may be found in both.
-    pub(super) fn unsaved(&self) -> Vec<Arc<Live>> {
-        let lives = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
-        lives.into_iter().filter(|live| !live.is_kept()).collect()
+    pub(super) fn unsaved_handles(&self) -> Vec<Arc<TaskHandle>> {
+        let handles = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        handles.into_iter().filter(|handle| !handle.is_persisted()).collect()
     }
 
-    /// Finds a task in memory or in the journal. The lock of all live tasks is not held while the journal is read.
+    /// Finds a task in memory or in the journal. The lock of all handles is not held while the journal is read.
     ///
     /// # Errors
     /// If the journal cannot be read, or too many reads of it wait.
-    pub(super) async fn find(&self, id: IntentId) -> Result<Option<Arc<Live>>, Fault> {
-        if let Some(live) = self.at_hand(id) {
-            return Ok(Some(live));
+    pub(super) async fn find(&self, id: IntentId) -> Result<Option<Arc<TaskHandle>>, Fault> {
+        if let Some(handle) = self.get_cached(id) {
+            return Ok(Some(handle));
         }
         let loading = self.loading_lock(id);
         let _loads_alone = loading.lock().await;
-        if let Some(live) = self.at_hand(id) {
-            return Ok(Some(live));
+        if let Some(handle) = self.get_cached(id) {
+            return Ok(Some(handle));
         }
-        let found = self.executor.journal().task(id, read).await.map_err(|error| broken(&error))?;
+        let found =
+            self.executor.journal().task(id, decode_record).await.map_err(|error| journal_fault(&error))?;
         let Some(record) = found.transpose()? else { return Ok(None) };
-        Ok(Some(self.live(&mut self.lock(), id, record, true)))
+        Ok(Some(self.insert(&mut self.lock(), id, record, true)))
     }
 
     fn loading_lock(&self, id: IntentId) -> Arc<LoadingLock> {
@@ -586,24 +610,24 @@ impl Board {
     }
 
     /// A task in memory.
-    pub(super) fn at_hand(&self, id: IntentId) -> Option<Arc<Live>> {
+    pub(super) fn get_cached(&self, id: IntentId) -> Option<Arc<TaskHandle>> {
         self.lock().get(&id).and_then(Weak::upgrade)
     }
 
     /// The tasks that have not ended. Before this process has added any, they are those of an earlier one.
-    pub(super) fn open(&self) -> Vec<IntentId> {
-        self.open.all()
+    pub(super) fn open_tasks(&self) -> Vec<IntentId> {
+        self.open.ids()
     }
 }
 
 /// Decodes the stored document of a task.
-pub(super) fn read(kept: &KeptTask) -> Result<Record, Fault> {
+pub(super) fn decode_record(kept: &KeptTask) -> Result<TaskRecord, Fault> {
     serde_json::from_str(&kept.document).map_err(|error| {
         Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
     })
 }
 
-pub(super) fn broken(error: &JournalError) -> Fault {
+pub(super) fn journal_fault(error: &JournalError) -> Fault {
     match error {
         JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
             Fault::Busy { message: error.to_string(), retry_after_ms: 500 }

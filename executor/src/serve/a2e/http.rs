@@ -234,7 +234,7 @@ async fn sweep_sessions(sessions: Weak<Sessions>) {
 
 /// Once the executor accepts no more calls, every session answers the calls that it has, and ends.
 async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
-    executor.closed().await;
+    executor.wait_until_closed().await;
     let Some(sessions) = sessions.upgrade() else { return };
     for entry in sessions.lock().iter() {
         executor.sessions().spawn(Arc::clone(&entry.session).drain(None));

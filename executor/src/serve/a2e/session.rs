@@ -5,10 +5,10 @@
 //!   └──────────── its agent is gone ────────────▶ Gone: its calls are cancelled
 //! ```
 //! Messages are handled in the order in which they arrive. A call is checked at once and begins in its turn, so that a
-//! `ping` behind it is answered while it runs. Every run goes through [`Executor::intent`]. When the agent is gone,
-//! calls that have not begun are dropped, and runs are cancelled by their intent.
+//! `ping` behind it is answered while it runs. Every run goes through [`Executor::handle_intent`]. When the agent is
+//! gone, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
-//! [`Executor::intent`]: crate::run::Executor::intent
+//! [`Executor::handle_intent`]: crate::run::Executor::handle_intent
 
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};
@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::govern::{Caller, Credential};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::memory::Charge;
-use crate::run::{Answer, Happening, Watcher};
+use crate::run::{GatewayAnswer, RunEvent, RunEventSink};
 use crate::serve::protocol::check_call_agent;
 use crate::tool::{Descriptor, Digest};
 use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
@@ -409,10 +409,10 @@ impl Session {
         let (intent, agent, tool) = (call.intent, call.agent.clone(), call.tool.clone());
         let pending = PendingRequest::new(&self.shared, intent);
         let reporter = Arc::new(CallReporter::new(Arc::clone(self), req_id));
-        let watcher = if streaming { reporter.watcher() } else { Watcher::nobody() };
+        let sink = if streaming { reporter.sink() } else { RunEventSink::none() };
         let mut gone = self.gone.subscribe();
         let answered = tokio::select! {
-            answered = self.shared.executor.intent(call, watcher) => answered,
+            answered = self.shared.executor.handle_intent(call, sink) => answered,
             () = async { drop(gone.wait_for(|gone| *gone).await) } => {
                 if pending.is_exclusive()
                     && let Err(fault) = self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
@@ -423,13 +423,16 @@ impl Session {
             }
         };
         match answered {
-            Ok(Answer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
-                let output = &receipt.outcome.output;
-                let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
-                let from = (!all || reported.left_out).then_some(reported.next);
-                encode::call_response(req_id, &receipt, from, self.shared.timestamp())
-            }),
-            Ok(Answer { verdict, receipt: None }) => {
+            Ok(GatewayAnswer { verdict: _, receipt: Some(receipt) }) => {
+                reporter.answer(|req_id, reported| {
+                    let output = &receipt.outcome.output;
+                    let all =
+                        reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
+                    let from = (!all || reported.left_out).then_some(reported.next);
+                    encode::call_response(req_id, &receipt, from, self.shared.timestamp())
+                })
+            }
+            Ok(GatewayAnswer { verdict, receipt: None }) => {
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }
@@ -557,9 +560,9 @@ impl CallReporter {
         Self { session, req_id, reported: Mutex::default() }
     }
 
-    fn watcher(self: &Arc<Self>) -> Watcher {
+    fn sink(self: &Arc<Self>) -> RunEventSink {
         let reporter = Arc::clone(self);
-        Watcher::new(move |happening| reporter.report(&happening))
+        RunEventSink::new(move |event| reporter.report(&event))
     }
 
     fn lock(&self) -> MutexGuard<'_, ReportedEvents> {
@@ -567,16 +570,16 @@ impl CallReporter {
     }
 
     /// Queues an event. The run's own thread calls this, so it must not block.
-    fn report(&self, happening: &Happening) {
+    fn report(&self, event: &RunEvent) {
         let mut reported = self.lock();
         if reported.answered {
             return;
         }
-        let happened = match happening {
-            Happening::Started => CallEvent::Status("started"),
-            Happening::Progress(progress) => CallEvent::Progress(progress),
-            Happening::Log(line) => CallEvent::Log(line),
-            Happening::Artifact(artifact) => CallEvent::Artifact(artifact),
+        let happened = match event {
+            RunEvent::Started => CallEvent::Status("started"),
+            RunEvent::Progress(progress) => CallEvent::Progress(progress),
+            RunEvent::Log(line) => CallEvent::Log(line),
+            RunEvent::Artifact(artifact) => CallEvent::Artifact(artifact),
         };
         let lines = encode::events(&self.req_id, reported.next, happened, self.session.shared.timestamp());
         let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
@@ -585,10 +588,10 @@ impl CallReporter {
             return;
         }
         reported.next = reported.next.saturating_add(count);
-        match happening {
-            Happening::Started | Happening::Progress(_) => {}
-            Happening::Log(_) => reported.logs += 1,
-            Happening::Artifact(_) => reported.artifacts += 1,
+        match event {
+            RunEvent::Started | RunEvent::Progress(_) => {}
+            RunEvent::Log(_) => reported.logs += 1,
+            RunEvent::Artifact(_) => reported.artifacts += 1,
         }
     }
 

@@ -71,7 +71,7 @@ async fn read(
         session.out.wait_for_room().await;
         let line = tokio::select! {
             line = read_line(&mut input, bounds.max_bytes) => line?,
-            () = executor.closed() => break,
+            () = executor.wait_until_closed() => break,
         };
         match line {
             InputLine::End => break,

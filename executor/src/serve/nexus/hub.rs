@@ -8,7 +8,7 @@ use super::socket::EventTarget;
 use crate::ident::{AgentDid, IntentId};
 use crate::outcome::{Artifact, LogLine, Progress};
 use crate::rate_limit::{RateLimit, RateState};
-use crate::run::{Happening, News, Subject};
+use crate::run::{RunEvent, RunIdentity, RunNotification};
 use crate::wire::nexus::encode;
 use crate::wire::nexus::message::EventName;
 use serde_json::{Value, json};
@@ -118,45 +118,45 @@ impl Hub {
     }
 
     /// Queues an event for all its subscribers. The run's own thread calls this, so it never blocks.
-    pub(super) fn publish(&self, subject: &Subject, news: News<'_>, now: Instant) {
-        let name = match &news {
-            News::Happened(Happening::Started) => EventName::Started,
-            News::Happened(Happening::Progress(_)) => EventName::Progress,
-            News::Happened(Happening::Log(_)) => EventName::Log,
-            News::Happened(Happening::Artifact(_)) => EventName::Artifact,
-            News::Finished(_) => EventName::Finished,
+    pub(super) fn publish(&self, run: &RunIdentity, notification: RunNotification<'_>, now: Instant) {
+        let name = match &notification {
+            RunNotification::Event(RunEvent::Started) => EventName::Started,
+            RunNotification::Event(RunEvent::Progress(_)) => EventName::Progress,
+            RunNotification::Event(RunEvent::Log(_)) => EventName::Log,
+            RunNotification::Event(RunEvent::Artifact(_)) => EventName::Artifact,
+            RunNotification::Finished(_) => EventName::Finished,
         };
         let mut data = None;
         for agent in self.lock().values_mut() {
             agent.mailbox.expire(now);
-            if agent.mailbox.wants(subject, name) {
-                let data = data.get_or_insert_with(|| self::data(subject, news));
-                agent.mailbox.publish(subject, name, data);
+            if agent.mailbox.wants(run, name) {
+                let data = data.get_or_insert_with(|| self::data(run, notification));
+                agent.mailbox.publish(run, name, data);
             }
         }
     }
 }
 
 /// The data of an event. An artifact's content and a result are in the response only.
-fn data(subject: &Subject, news: News<'_>) -> Value {
-    let Subject { agent, intent, tool } = subject;
+fn data(run: &RunIdentity, notification: RunNotification<'_>) -> Value {
+    let RunIdentity { agent, intent, tool } = run;
     let mut data = json!({
         "intentId": intent.to_string(),
         "agent": agent.as_str(),
         "tool": tool.as_str(),
     });
-    let more = match news {
-        News::Happened(Happening::Started) => json!({}),
-        News::Happened(Happening::Progress(Progress { percent, message })) => {
+    let more = match notification {
+        RunNotification::Event(RunEvent::Started) => json!({}),
+        RunNotification::Event(RunEvent::Progress(Progress { percent, message })) => {
             json!({ "percent": percent, "message": message })
         }
-        News::Happened(Happening::Log(LogLine { level, message })) => {
+        RunNotification::Event(RunEvent::Log(LogLine { level, message })) => {
             json!({ "level": level.as_str(), "message": message })
         }
-        News::Happened(Happening::Artifact(Artifact { name, mime, content })) => {
+        RunNotification::Event(RunEvent::Artifact(Artifact { name, mime, content })) => {
             json!({ "name": name, "mime": mime, "size": content.len() })
         }
-        News::Finished(receipt) => json!({
+        RunNotification::Finished(receipt) => json!({
             "status": receipt.outcome.end.status().as_str(),
             "metrics": encode::metrics(receipt),
         }),

@@ -10,7 +10,7 @@
 
 use crate::ident::{AgentDid, IntentId};
 use crate::memory;
-use crate::run::Subject;
+use crate::run::RunIdentity;
 use crate::wire::nexus::encode;
 use crate::wire::nexus::message::{DeliveryGuarantee, EventName};
 use serde_json::Value;
@@ -154,14 +154,14 @@ impl Mailbox {
     }
 
     /// Returns `true` if a subscription matches.
-    pub(super) fn wants(&self, subject: &Subject, name: EventName) -> bool {
-        self.subscriptions.iter().any(|subscription| subscription.matches(subject, name))
+    pub(super) fn wants(&self, run: &RunIdentity, name: EventName) -> bool {
+        self.subscriptions.iter().any(|subscription| subscription.matches(run, name))
     }
 
     /// Queues an event for every subscription that matches.
-    pub(super) fn publish(&mut self, subject: &Subject, name: EventName, data: &Value) {
-        for subscription in self.subscriptions.iter_mut().filter(|s| s.matches(subject, name)) {
-            let event = subscription.event(subject, name, data);
+    pub(super) fn publish(&mut self, run: &RunIdentity, name: EventName, data: &Value) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| s.matches(run, name)) {
+            let event = subscription.event(run, name, data);
             let bytes = event.payload.get().len();
             let fits = match event.guarantee {
                 DeliveryGuarantee::AtMostOnce => {
@@ -247,13 +247,13 @@ impl Mailbox {
 }
 
 impl Subscription {
-    fn matches(&self, subject: &Subject, name: EventName) -> bool {
+    fn matches(&self, run: &RunIdentity, name: EventName) -> bool {
         self.events.contains(&name)
-            && self.of.as_ref().is_none_or(|agent| *agent == subject.agent)
-            && self.intent.is_none_or(|intent| intent == subject.intent)
+            && self.of.as_ref().is_none_or(|agent| *agent == run.agent)
+            && self.intent.is_none_or(|intent| intent == run.intent)
     }
 
-    fn event(&mut self, subject: &Subject, name: EventName, data: &Value) -> OutgoingEvent {
+    fn event(&mut self, run: &RunIdentity, name: EventName, data: &Value) -> OutgoingEvent {
         self.sequence = self.sequence.saturating_add(1);
         let mut data = data.clone();
         if let Some(data) = data.as_object_mut() {
@@ -270,7 +270,7 @@ impl Subscription {
             sealed: self.sealed,
             to: Arc::clone(&self.to),
             payload: encode::event_payload(&data),
-            of: subject.agent.clone(),
+            of: run.agent.clone(),
             subscription: self.id,
             connection: self.connection,
         }
@@ -284,8 +284,8 @@ mod tests {
     use crate::ident::ToolName;
     use serde_json::json;
 
-    fn subject() -> Subject {
-        Subject {
+    fn run_identity() -> RunIdentity {
+        RunIdentity {
             agent: AgentDid::parse("did:nexus:a").unwrap(),
             intent: IntentId::random(),
             tool: ToolName::parse("t").unwrap(),
@@ -295,7 +295,7 @@ mod tests {
     fn subscription(guarantee: DeliveryGuarantee, connection: u64) -> Subscription {
         Subscription {
             id: IntentId::random(),
-            of: Some(subject().agent),
+            of: Some(run_identity().agent),
             intent: None,
             events: EventName::ALL.into(),
             guarantee,
@@ -323,7 +323,7 @@ mod tests {
         {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
-            mailbox.publish(&subject(), EventName::Started, &json!({}));
+            mailbox.publish(&run_identity(), EventName::Started, &json!({}));
             let mut ids = BTreeSet::new();
             let mut sent = 0;
             for nth in 0..20 {
@@ -347,11 +347,11 @@ mod tests {
         let mut mailbox = Mailbox::default();
         assert!(mailbox.subscribe(subscription(DeliveryGuarantee::ExactlyOnce, 1), &wake));
         assert!(mailbox.subscribe(subscription(DeliveryGuarantee::AtMostOnce, 1), &wake));
-        mailbox.publish(&subject(), EventName::Started, &json!({}));
+        mailbox.publish(&run_identity(), EventName::Started, &json!({}));
         let first = mailbox.due(1, now, everybodys);
         assert_eq!(first.len(), 2);
         mailbox.detach(1, now);
-        mailbox.publish(&subject(), EventName::Finished, &json!({}));
+        mailbox.publish(&run_identity(), EventName::Finished, &json!({}));
         assert!(mailbox.due(1, now, everybodys).is_empty(), "the connection is gone");
         mailbox.attach(2, &wake);
         let second = mailbox.due(2, now, everybodys);
@@ -376,7 +376,7 @@ mod tests {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
-                mailbox.publish(&subject(), EventName::Progress, &json!({}));
+                mailbox.publish(&run_identity(), EventName::Progress, &json!({}));
             }
             assert_eq!(mailbox.kept.len() + mailbox.passing.len(), most);
             let due = mailbox.due(1, now, everybodys);
@@ -385,11 +385,11 @@ mod tests {
                 most.min(if guarantee == DeliveryGuarantee::ExactlyOnce { MAX_IN_FLIGHT } else { most })
             );
             mailbox.acknowledge(due[0].id);
-            mailbox.publish(&subject(), EventName::Finished, &json!({}));
+            mailbox.publish(&run_identity(), EventName::Finished, &json!({}));
             let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
             assert_eq!(data(last)["dropped"], 7);
             let large = "x".repeat(MAX_KEPT_BYTES);
-            mailbox.publish(&subject(), EventName::Log, &json!({ "message": large }));
+            mailbox.publish(&run_identity(), EventName::Log, &json!({ "message": large }));
             assert!(mailbox.kept_bytes <= MAX_KEPT_BYTES && mailbox.passing_bytes <= MAX_PASSING_BYTES);
         }
         let mut mailbox = Mailbox::default();
@@ -403,8 +403,10 @@ mod tests {
     fn an_agent_is_told_what_it_asked_for_of_whom_it_may_know() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
         let mut mailbox = Mailbox::default();
-        let (mine, other) =
-            (subject(), Subject { agent: AgentDid::parse("did:nexus:b").unwrap(), ..subject() });
+        let (mine, other) = (
+            run_identity(),
+            RunIdentity { agent: AgentDid::parse("did:nexus:b").unwrap(), ..run_identity() },
+        );
         let only = Subscription {
             intent: Some(mine.intent),
             events: [EventName::Finished].into(),
@@ -412,8 +414,8 @@ mod tests {
         };
         assert!(mailbox.subscribe(only, &wake));
         assert!(!mailbox.wants(&mine, EventName::Started));
-        assert!(!mailbox.wants(&subject(), EventName::Finished), "another intent");
-        assert!(!mailbox.wants(&Subject { intent: mine.intent, ..other.clone() }, EventName::Finished));
+        assert!(!mailbox.wants(&run_identity(), EventName::Finished), "another intent");
+        assert!(!mailbox.wants(&RunIdentity { intent: mine.intent, ..other.clone() }, EventName::Finished));
         assert!(mailbox.wants(&mine, EventName::Finished));
         assert!(
             mailbox.subscribe(

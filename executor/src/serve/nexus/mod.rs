@@ -22,7 +22,7 @@ use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
 use crate::rate_limit::whole_units;
-use crate::run::{Answer, Executor, Watcher, Whereabouts};
+use crate::run::{Executor, GatewayAnswer, IntentState, RunEventSink};
 use crate::wire::nexus::decode::{
     self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
 };
@@ -117,7 +117,7 @@ pub fn router(
     let access = settings.access;
     let hub = Arc::new(Hub::default());
     let (subscribers, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
-    executor.observe(move |subject, news| subscribers.publish(subject, news, clock.monotonic()));
+    executor.subscribe(move |run, notification| subscribers.publish(run, notification, clock.monotonic()));
     let identity = encode::executor_identity(&id);
     let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
     let started_ms = unix_ms(executor.clock().now());
@@ -491,8 +491,8 @@ impl Nexus {
         };
         check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
         let intent = call.intent.to_string();
-        let Answer { verdict, receipt } =
-            self.executor.intent(call, Watcher::nobody()).await.map_err(execution_failure)?;
+        let GatewayAnswer { verdict, receipt } =
+            self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;
         if let Some(receipt) = receipt {
             return Ok(encode::run_report(&receipt));
         }
@@ -561,7 +561,7 @@ impl Nexus {
     /// Answers a query about the executor. Its load is for operators only.
     fn describe_executor(&self, sender: &MessageSender<'_>, question: QueryAction) -> RequestResult {
         let load = || {
-            let (running, queued) = self.executor.load();
+            let (running, queued) = self.executor.queue_stats();
             let journal = self.executor.journal();
             json!({
                 "running": running,
@@ -601,10 +601,10 @@ impl Nexus {
         let theirs =
             found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent)));
         let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
-            Some(Whereabouts::Escalated) => ("escalated", None),
-            Some(Whereabouts::Queued) => ("queued", None),
-            Some(Whereabouts::Running) => ("running", None),
-            Some(Whereabouts::Finished(receipt)) => ("finished", receipt),
+            Some(IntentState::Escalated) => ("escalated", None),
+            Some(IntentState::Queued) => ("queued", None),
+            Some(IntentState::Running) => ("running", None),
+            Some(IntentState::Finished(receipt)) => ("finished", receipt),
             None => {
                 let message = format!("unknown intent `{intent}`");
                 return Err(
