@@ -10,9 +10,8 @@ use crate::isolate::{CompilerLimits, confine_compiler};
 use crate::quantity::MemoryLimit;
 use crate::sandbox::{ModuleCompiler, is_component};
 use crate::tool::Contract;
-use std::fs::File;
+use rustix::fs::SeekFrom;
 use std::io::Read as _;
-use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 
 pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
@@ -47,9 +46,9 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
 
 /// Reads the module from standard input: a file whose offset is at its end, where the writer left it.
 fn read_module() -> anyhow::Result<Vec<u8>> {
-    let mut file = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    std::io::Seek::rewind(&mut file)?;
+    let stdin = std::io::stdin().lock();
+    rustix::fs::seek(&stdin, SeekFrom::Start(0))?;
     let mut wasm = Vec::new();
-    file.take(MAX_MODULE_BYTES).read_to_end(&mut wasm)?;
+    stdin.take(MAX_MODULE_BYTES).read_to_end(&mut wasm)?;
     Ok(wasm)
 }
