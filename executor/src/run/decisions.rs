@@ -11,7 +11,9 @@ use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Escalated, denial_by};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::{Approval, Asked, Denial, Journal, JournalError, Resolution, Resolved, Waits};
+use crate::journal::{
+    Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
+};
 use crate::outcome::AbortReason;
 use crate::spawn;
 use crate::verdict::Directive;
@@ -33,15 +35,15 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
 /// The intents that an earlier process held. Those that have expired since are recorded as expired.
 pub(super) fn held(journal: &Journal, now: OffsetDateTime) -> Escalations {
-    let (escalations, expired) = Escalations::new(journal.held(), now);
+    let (escalations, expired) = Escalations::new(journal.take_held(), now);
     // The record can be late: an intent that has expired cannot be approved.
     drop(let_go(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     escalations
 }
 
-fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> Resolved {
+fn resolved(escalated: &Escalated, how: Resolution, by: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    Resolved { intent, how, by: by.to_owned(), risk_score, manifest: None }
+    ResolvedIntent { intent, resolution: how, by: by.to_owned(), risk_score, manifest: None }
 }
 
 /// Records the decision about intents that no longer wait, the decider, and the reason why they did not run.
@@ -54,10 +56,10 @@ fn let_go(
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
     for escalated in &gone {
-        let asked = Asked::of(escalated.call());
-        let Asked { intent, agent, tool } = &asked;
+        let asked = IntentSummary::from_call(escalated.call());
+        let IntentSummary { intent, agent, tool } = &asked;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
-        journal.refused(&asked, BlockedBy::EscalationPending, why, now);
+        journal.record_refusal(&asked, BlockedBy::EscalationPending, why, now);
     }
     journal.resolve(gone.iter().map(|escalated| resolved(escalated, how, by)).collect())
 }
@@ -67,7 +69,7 @@ fn not_waiting() -> Fault {
 }
 
 /// The fault for a repeat of a denied intent.
-pub(super) fn denied(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
+pub(super) fn denied(intent: IntentId, IntentDenial { by, risk_score }: &IntentDenial) -> Fault {
     denial_by(by, intent, *risk_score)
 }
 
@@ -82,18 +84,18 @@ impl Executor {
             self.journal.hold(&call, text, until)
         })?;
         let waits = held.await;
-        if new && !matches!(waits, Ok(Waits::Yes)) {
+        if new && !matches!(waits, Ok(HoldResult::Waiting)) {
             self.escalations.drop_one(call.intent, &anybodys, drop);
         }
         match waits {
-            Ok(Waits::Yes) => {
+            Ok(HoldResult::Waiting) => {
                 if new {
                     tracing::info!("waits for a directive");
                 }
                 Ok(())
             }
-            Ok(Waits::Started) => Err(self.busy("the intent has started meanwhile: send it again")),
-            Ok(Waits::Denied(denial)) => Err(denied(call.intent, &denial)),
+            Ok(HoldResult::Started) => Err(self.busy("the intent has started meanwhile: send it again")),
+            Ok(HoldResult::Denied(denial)) => Err(denied(call.intent, &denial)),
             Err(error) => Err(self.unrecorded(&error)),
         }
     }
@@ -146,7 +148,7 @@ impl Executor {
         });
         let recorded = match (waited, self.running.abort_one(intent, of, AbortReason::Cancelled)) {
             (Some(gone), _) => gone.await.map(drop),
-            (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
+            (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
             // The caller that stopped it first is on record.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
@@ -189,9 +191,9 @@ impl Executor {
                 gone.await?;
             }
             if !first.is_empty() {
-                self.journal.stopped(&first, by, "g2a/revoke").await?;
+                self.journal.record_stop(&first, by, "g2a/revoke").await?;
             }
-            self.journal.revoked(agent, intent, by, waited + ran).await
+            self.journal.record_revocation(agent, intent, by, waited + ran).await
         };
         recorded.await.map(|()| waited + ran).map_err(|error| self.not_recorded(&error))
     }
@@ -208,7 +210,7 @@ impl Executor {
             return self.deny(directive, by).await;
         }
         let escalated = self.escalations.decide(*intent).ok_or_else(not_waiting)?;
-        let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+        let span = trace::intent(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
         // A task of its own: the approver may disconnect.
         let (told, answer) = oneshot::channel();
@@ -223,7 +225,7 @@ impl Executor {
     /// same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
         let escalated = self.escalations.undecided(directive.intent).ok_or_else(not_waiting)?;
-        let asked = Asked::of(escalated.call());
+        let asked = IntentSummary::from_call(escalated.call());
         let span = trace::intent(&asked, escalated.call().door);
         let denied = async {
             let denial = resolved(&escalated, Resolution::Denied, by);
@@ -252,7 +254,7 @@ impl Executor {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.give_back(escalated.call().intent);
-                let fault = self.refused(Some(&Asked::of(escalated.call())), fault);
+                let fault = self.refused(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _gone = told.send(Err(fault));
                 return;
             }
@@ -268,7 +270,7 @@ impl Executor {
     ) -> Result<Box<Claimed>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await?;
         let approved = resolved(escalated, Resolution::Approved, &approval.by);
-        let approved = Resolved { manifest: approval.manifest.clone(), ..approved };
+        let approved = ResolvedIntent { manifest: approval.manifest.clone(), ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
             Ok(0) => not_waiting(),
             Ok(_one) => return Ok(claimed),
@@ -301,7 +303,7 @@ impl Executor {
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved() {
             let Some((escalated, approval)) = self.escalations.resume(intent) else { continue };
-            let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
+            let span = trace::intent(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
             spawn::of_run(run.instrument(span));
@@ -355,7 +357,7 @@ impl Executor {
     /// Ends the wait of an approved intent that can no longer run.
     async fn lapse(&self, escalated: &Escalated, fault: Fault) {
         self.escalations.remove(escalated.call().intent);
-        self.refused(Some(&Asked::of(escalated.call())), fault);
+        self.refused(Some(&IntentSummary::from_call(escalated.call())), fault);
         let expired = resolved(escalated, Resolution::Expired, "its verdict expired before it could start");
         if let Err(error) = self.journal.resolve(vec![expired]).await {
             tracing::warn!(%error, "an approved intent has expired");

@@ -35,7 +35,8 @@ use crate::govern::{
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
 use crate::journal::{
-    Asked, Beginning, Claim, Followed, IfFull, Intended, Journal, JournalError, Known, Stage,
+    ClaimResult, IfFull, IntentSummary, Journal, JournalError, KnownIntent, Stage, StageSource, StartRequest,
+    StartResult,
 };
 use crate::memory;
 use crate::metrics::{CallerMetrics, Gauges, Metrics};
@@ -260,12 +261,12 @@ impl Executor {
     /// The journal cannot be read.
     pub async fn figures(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.load();
-        let oldest = self.journal.oldest_undelivered().await;
+        let oldest = self.journal.oldest_undelivered_at().await;
         let oldest = oldest.map_err(|error| self.unrecorded(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted last: the oldest report may have been delivered since it was read.
-        let undelivered = self.journal.undelivered();
+        let undelivered = self.journal.undelivered_count();
         let levels = Gauges {
             running,
             queued,
@@ -302,7 +303,7 @@ impl Executor {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
         let Some(call) = call else { return self.refused(None, refusal) };
-        let asked = Asked::of(call);
+        let asked = IntentSummary::from_call(call);
         trace::intent(&asked, call.door).in_scope(|| self.refused(Some(&asked), refusal))
     }
 
@@ -321,7 +322,7 @@ impl Executor {
 
     /// Counts and logs a refusal, and records it if it is about a call, in the span of that call. Every refusal passes
     /// here.
-    fn refused(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
+    fn refused(&self, asked: Option<&IntentSummary>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();
         }
@@ -329,7 +330,7 @@ impl Executor {
         self.metrics.count_refusal(*blocked_by);
         // An intent that waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
-            self.journal.refused(asked, *blocked_by, message, self.clock.now());
+            self.journal.record_refusal(asked, *blocked_by, message, self.clock.now());
         }
         self.refusals.record(asked, &fault, self.clock.monotonic());
         fault
@@ -352,7 +353,7 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent(&asked, call.door);
         let executed = async {
             self.executed(call, verdict, proof).await.map_err(|fault| self.refused(Some(&asked), fault))
@@ -409,7 +410,7 @@ impl Executor {
         call: Call,
         limits: OperatorLimits,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent(&asked, call.door);
         let executed = async {
             let clocked = Clocked::from(self.clock.monotonic());
@@ -428,7 +429,7 @@ impl Executor {
     /// # Errors
     /// Every refusal before the run; the outcome of the run is in the answer.
     pub async fn intent(self: &Arc<Self>, call: Call, watcher: Watcher) -> Result<Answer, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent(&asked, call.door);
         let answered =
             async { self.answered(call, watcher).await.map_err(|fault| self.refused(Some(&asked), fault)) };
@@ -500,7 +501,7 @@ impl Executor {
                 Stage::Queued => Whereabouts::Queued,
                 Stage::Running | Stage::Ended => Whereabouts::Running,
                 Stage::Finished(receipt) => Whereabouts::Finished(Some(receipt)),
-                Stage::Forgotten => Whereabouts::Finished(None),
+                Stage::Pruned => Whereabouts::Finished(None),
                 Stage::Released => return None,
             };
             Some((agent, whereabouts))
@@ -527,7 +528,7 @@ impl Executor {
         let mut changes = self.escalations.changes();
         loop {
             changes.mark_unchanged();
-            if let Some(mut stage) = self.journal.follow(intent) {
+            if let Some(mut stage) = self.journal.subscribe(intent) {
                 let over = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) = stage.wait_for(over).await.map(|stage| stage.clone()) {
                     return Ok(Some(receipt));
@@ -543,7 +544,7 @@ impl Executor {
             match stage.map_err(|error| self.unrecorded(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
-                Some((_, Stage::Forgotten | Stage::Released)) | None => return Ok(None),
+                Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
             }
         }
     }
@@ -644,15 +645,19 @@ impl Executor {
     }
 
     /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
-    async fn known(&self, call: &Call, known: Known) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
+    async fn known(
+        &self,
+        call: &Call,
+        known: KnownIntent,
+    ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
-            Known::Same(followed, verdict) => (followed, verdict),
-            Known::Denied(denial) => return Err(decisions::denied(call.intent, &denial)),
-            Known::Conflict => return Err(not_usable(call.intent)),
+            KnownIntent::Same(followed, verdict) => (followed, verdict),
+            KnownIntent::Denied(denial) => return Err(decisions::denied(call.intent, &denial)),
+            KnownIntent::Conflict => return Err(not_usable(call.intent)),
         };
         let ended = match followed {
-            Followed::Over(stage) => stage,
-            Followed::Open(stage) => {
+            StageSource::Final(stage) => stage,
+            StageSource::Live(stage) => {
                 // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
                 let _place = self.place(&call.agent)?;
                 end_of(stage).await
@@ -660,7 +665,7 @@ impl Executor {
         };
         match ended {
             Stage::Finished(receipt) => Ok((receipt, verdict)),
-            Stage::Forgotten => Err(Fault::InvalidRequest(format!(
+            Stage::Pruned => Err(Fault::InvalidRequest(format!(
                 "the intent `{}` ran before, and its report is no longer kept here",
                 call.intent
             ))),
@@ -736,8 +741,8 @@ impl Executor {
         }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
         match claimed.map_err(|error| self.unrecorded(&error))? {
-            Claim::New => {}
-            Claim::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
+            ClaimResult::New => {}
+            ClaimResult::Known(known) => return Ok(Taken::Known(Box::new(admitted.call().clone()), known)),
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.running.enter(*intent, agent.clone());
@@ -820,17 +825,17 @@ impl Executor {
         let keeper = watcher.keeper();
         let task = keeper.as_ref().and_then(|keeper| keeper.will());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
-        let intended = Intended { call, keep_until, proof, will: &will, task: task.as_ref() };
-        let written = self.journal.started(intended, self.clock.now());
+        let intended = StartRequest { call, keep_until, proof, fallback_receipt: &will, task: task.as_ref() };
+        let written = self.journal.start(intended, self.clock.now());
         let (began, prepared) = meanwhile(written, loaded.isolate.prepare(&order)).await;
         let prepared = prepared.flatten();
         match began.map_err(|error| self.unrecorded(&error))? {
-            Beginning::New => {}
-            Beginning::Known(known) => {
+            StartResult::New => {}
+            StartResult::Known(known) => {
                 drop(prepared);
                 return Ok(self.known(call, known).await?.0);
             }
-            Beginning::Replayed => {
+            StartResult::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
                 return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
@@ -872,7 +877,7 @@ impl Executor {
         let finish = async move {
             // The intent counts as open until its receipt is on the disk.
             let _open = (place, running);
-            let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
+            let finished = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
             finished.map_err(|error| self.unrecorded(&error))?;
             let times = clocked.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
             self.metrics.record_execution(&receipt, &times);
@@ -891,7 +896,7 @@ impl Executor {
     }
 
     async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.released(intent).await.map_err(|error| self.unrecorded(&error))
+        self.journal.release(intent).await.map_err(|error| self.unrecorded(&error))
     }
 }
 
@@ -930,7 +935,7 @@ enum Taken {
     /// This call runs the intent.
     Claimed(Box<Claimed>),
     /// The intent was claimed before.
-    Known(Box<Call>, Known),
+    Known(Box<Call>, KnownIntent),
 }
 
 /// An intent that this process has claimed, with everything that its run needs.

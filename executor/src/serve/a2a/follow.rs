@@ -5,7 +5,7 @@ use super::tasks::{Live, Record};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::KeptTask;
+use crate::journal::JournalTask;
 use crate::outcome::Receipt;
 use crate::run::{Answer, Executor, Keeper, Watcher, Whereabouts};
 use crate::verdict::Verdict;
@@ -37,11 +37,11 @@ impl Keeper for TaskKeeper {
         self.live.keep_meanwhile(&self.executor);
     }
 
-    fn will(&self) -> Option<KeptTask> {
+    fn will(&self) -> Option<JournalTask> {
         self.live.will()
     }
 
-    fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
+    fn end(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask {
         self.live
             .prepare(|record| end_record(record, self.live.id, receipt, verdict, self.executor.clock().now()))
     }

@@ -19,7 +19,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::{ListedTask, TaskKey, TaskQuery};
+use crate::journal::{TaskKey, TaskQuery, TaskSummary};
 use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
@@ -298,9 +298,9 @@ impl A2a {
             }
             Request::List { context, limit, offset, after } => {
                 let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent_of(caller)?) };
-                let unkept = self.unsaved_tasks(owner.as_ref(), context.as_deref());
+                let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
                 let after = after.map(|PageToken { created, task }| TaskKey { created, task });
-                let query = TaskQuery { owner, context, after, limit: 0, unkept };
+                let query = TaskQuery { owner, context, after, limit: 0, unsaved };
                 self.list_tasks(id, query, limit, offset).await?
             }
             Request::Cancel { task } => {
@@ -564,13 +564,13 @@ impl A2a {
     }
 
     /// The tasks of an owner and a context that are not in the journal yet.
-    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
-        let unkept = self.board.unsaved().into_iter().map(|live| (live.id, live.record()));
-        let meant = unkept.filter(|(_, record)| {
+    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
+        let unsaved = self.board.unsaved().into_iter().map(|live| (live.id, live.record()));
+        let meant = unsaved.filter(|(_, record)| {
             owner.is_none_or(|owner| *owner == record.owner)
                 && context.is_none_or(|context| context == record.task.context_id)
         });
-        let listed = |(task, record): (IntentId, Arc<Record>)| ListedTask {
+        let listed = |(task, record): (IntentId, Arc<Record>)| TaskSummary {
             task,
             context: record.task.context_id.clone(),
             created: record.created,
@@ -580,8 +580,8 @@ impl A2a {
     }
 
     /// A list item with the current status of its task.
-    fn list_item(&self, kept: &ListedTask) -> serde_json::Value {
-        let ListedTask { task, context, created, status } = kept;
+    fn list_item(&self, kept: &TaskSummary) -> serde_json::Value {
+        let TaskSummary { task, context, created, status } = kept;
         let status = match self.board.at_hand(*task) {
             Some(live) => live.record().status(),
             None => status.clone(),

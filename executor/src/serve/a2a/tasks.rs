@@ -16,7 +16,7 @@
 use crate::error_chain::ErrorChain;
 use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::journal::{Journal, JournalError, KeptTask, Pace};
+use crate::journal::{Journal, JournalError, JournalTask, RetryPolicy};
 use crate::outcome::Receipt;
 use crate::run::{Executor, Happening};
 use crate::wire::a2a::governance::Governance;
@@ -152,9 +152,9 @@ impl Record {
         serde_json::to_string(&self.task.status).unwrap_or_default()
     }
 
-    fn to_row(&self, task: IntentId) -> KeptTask {
+    fn to_row(&self, task: IntentId) -> JournalTask {
         let over = self.state().is_terminal().then_some(self.task.status.timestamp);
-        KeptTask {
+        JournalTask {
             task,
             owner: self.owner.clone(),
             context: self.task.context_id.clone(),
@@ -305,7 +305,7 @@ impl Live {
         // Set before the write: no other caller has the id of a new task yet.
         self.is_kept.store(true, Ordering::Release);
         let record = self.record();
-        let kept = journal.keep_task(record.to_row(self.id), Pace::NowOrNever).await;
+        let kept = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
         if kept.is_err() {
             self.open.remove(&record.owner, self.id);
         }
@@ -324,8 +324,10 @@ impl Live {
             let mut record = Record::clone(now);
             let told = change(&mut record).map(|updates| {
                 self.tell(&record, now.state(), record.task.status.timestamp, updates);
-                let (keeping, is_kept) =
-                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_kept));
+                let (keeping, is_kept) = (
+                    journal.store_task(record.to_row(self.id), RetryPolicy::Retry),
+                    Arc::clone(&self.is_kept),
+                );
                 self.set_record(now, record);
                 let keeping: Keeping = Box::pin(async move {
                     keeping.await?;
@@ -376,12 +378,12 @@ impl Live {
     }
 
     /// The row to write with the start of its run; `None` if the journal has the task already.
-    pub(super) fn will(&self) -> Option<KeptTask> {
+    pub(super) fn will(&self) -> Option<JournalTask> {
         (!self.is_kept()).then(|| self.record().to_row(self.id))
     }
 
     /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
-    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>) -> KeptTask {
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut Record) -> Vec<TaskUpdate>) -> JournalTask {
         let before = self.record();
         let mut after = Record::clone(&before);
         let updates = change(&mut after);
@@ -414,7 +416,7 @@ impl Live {
     /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
     /// fails, the change is published all the same and the write retried.
     pub(super) async fn settle(&self, journal: &Journal, change: impl Fn(&mut Record) -> Vec<TaskUpdate>) {
-        let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
+        let kept = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
         if let Err(error) = &kept {
             tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
         }
@@ -597,7 +599,7 @@ impl Board {
 }
 
 /// Decodes the stored document of a task.
-pub(super) fn read(kept: &KeptTask) -> Result<Record, Fault> {
+pub(super) fn read(kept: &JournalTask) -> Result<Record, Fault> {
     serde_json::from_str(&kept.document).map_err(|error| {
         Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
     })
