@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_read_as_it_is_shown_and_not_otherwise() {
+    fn hex_has_one_accepted_spelling() {
         let hash: Hash = std::array::from_fn(|nth| u8::try_from(nth * 7).unwrap());
         let digits = to_hex(&hash);
         assert_eq!((from_hex(&digits), from_hex(&digits.to_uppercase())), (Some(hash), Some(hash)));

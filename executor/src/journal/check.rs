@@ -1,8 +1,8 @@
 //! Checks of a journal: those at its opening, before its content is trusted, and those in the background.
 //!
-//! At the start: tables and indexes, the marker, SQLite's own check within [`START_CHECK_TIMEOUT`], the last [`LAST_RECORDS`],
-//! and the intents that are open by them. Afterwards a thread of its own, of the lowest priority, checks the whole
-//! journal once.
+//! At the start: tables and indexes, the marker, SQLite's own check within [`START_CHECK_TIMEOUT`], the last
+//! [`LAST_RECORDS`], and the intents that are open by them. Afterwards a thread of its own, of the lowest priority,
+//! checks the whole journal once.
 
 use super::Condition;
 use super::error::{BrokenError, OpenError};

@@ -245,7 +245,7 @@ impl Journal {
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
-    /// Writes a receipt, its report in the outbox and the end of its task; all are on the disk on return. HoldResult while
+    /// Writes a receipt, its report in the outbox and the end of its task; all are on the disk on return. Waits while
     /// there is no room.
     ///
     /// # Errors

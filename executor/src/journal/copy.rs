@@ -56,7 +56,7 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    fn failed(path: &Path, error: impl Into<BoxedError>) -> Self {
+    fn other(path: &Path, error: impl Into<BoxedError>) -> Self {
         Self::Failed { path: path.to_owned(), source: error.into() }
     }
 }
@@ -102,7 +102,7 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
     let source = Reader::open(journal)?;
     let part = sibling_path(to, ".part");
     let finding = copy_and_check(source.connection(), &part).and_then(|finding| {
-        rename_new(&part, to).map_err(|error| CopyError::failed(to, error))?;
+        rename_new(&part, to).map_err(|error| CopyError::other(to, error))?;
         Ok(finding)
     });
     remove_copy(&part);
@@ -110,7 +110,7 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
 }
 
 fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError> {
-    let is = path.metadata().map_err(|error| CopyError::failed(path, error))?;
+    let is = path.metadata().map_err(|error| CopyError::other(path, error))?;
     Ok(JournalCopy { path: path.to_owned(), finding, bytes: is.len() })
 }
 
@@ -120,7 +120,7 @@ fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError
 /// # Errors
 /// [`CopyError`]; an existing journal is then still there.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJournal, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(journal, error);
+    let failed = |error: BoxedError| CopyError::other(journal, error);
     let source = Reader::open(from)?;
     let real = resolve_links(journal).map_err(|error| failed(error.into()))?;
     let is_there = real.exists();
@@ -147,7 +147,7 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJou
 
 /// Takes the locks of a server, so that none starts meanwhile.
 fn acquire_locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(journal, error);
+    let failed = |error: BoxedError| CopyError::other(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
     let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(error.into()))?;
     database.iter().try_for_each(|database| lock_file(database, journal))?;
@@ -158,7 +158,7 @@ fn acquire_locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), Co
 
 /// Renames a journal and its log, and returns the journal's new path.
 fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(real, error);
+    let failed = |error: BoxedError| CopyError::other(real, error);
     let previous = find_free_name(real, "replaced");
     rename_new(real, &previous).map_err(|error| failed(error.into()))?;
     for (old, new) in sidecar_files(real).iter().zip(sidecar_files(&previous)) {
@@ -171,7 +171,7 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
 
 /// Copies a snapshot of a journal into a new file, and checks the copy.
 fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(to, error);
+    let failed = |error: BoxedError| CopyError::other(to, error);
     remove_copy(to);
     let made = File::options().write(true).create_new(true).mode(0o600).open(to);
     made.map_err(|error| failed(error.into()))?;

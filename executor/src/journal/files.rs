@@ -307,7 +307,7 @@ pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
     sync_folder_of(to)
 }
 
-/// HoldResult until the entries of a file's folder are on the disk.
+/// Waits until the entries of a file's folder are on the disk.
 pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()

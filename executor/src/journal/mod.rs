@@ -72,7 +72,7 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::JournalEntry;
 
-/// Receipts and tasks up to this many bytes of JSON are read and written in backend; longer ones would block other work.
+/// Receipts and tasks up to this many bytes of JSON are read and written in place; longer ones would block other work.
 const MAX_INLINE_BYTES: usize = 256 << 10;
 
 /// The reason for which an entry was not written.
@@ -149,12 +149,12 @@ impl Journal {
     pub fn open(
         path: &Path,
         max_undelivered: usize,
-        opening: JournalOptions,
+        options: JournalOptions,
         now: OffsetDateTime,
     ) -> Result<(Self, RecoverySummary), OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let failed = |error: BoxedError| OpenError::other(path, error);
-        let mut store = Store::open(path, opening)?;
+        let mut store = Store::open(path, options)?;
         let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(failed)?;
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
@@ -175,12 +175,12 @@ impl Journal {
             backend,
             outbox: Arc::new(Outbox::new(undelivered)),
             max_undelivered,
-            durability: opening.durability,
+            durability: options.durability,
             head,
             condition,
             condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
-            metrics: JournalMetrics::new(opening.durability),
+            metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
         };
         let unwritten = journal.reopen(unwritten);
@@ -310,7 +310,7 @@ impl Journal {
         receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
     }
 
-    /// HoldResult for the next report to deliver, and returns it with its receipt.
+    /// Waits for the next report to deliver, and returns it with its receipt.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
@@ -382,7 +382,7 @@ impl Journal {
         &self.metrics
     }
 
-    /// HoldResult until the governor has every report.
+    /// Waits until the governor has every report.
     pub async fn wait_until_delivered(&self) {
         self.outbox.wait_until_delivered().await;
     }
@@ -393,7 +393,7 @@ impl Journal {
         *self.head.borrow()
     }
 
-    /// HoldResult until every earlier entry is on the disk.
+    /// Waits until every earlier entry is on the disk.
     ///
     /// # Errors
     /// [`JournalError::Broken`].
@@ -407,13 +407,13 @@ impl Journal {
         self.condition.borrow().clone()
     }
 
-    /// HoldResult until the journal breaks, and returns the reason. The process has to end then.
+    /// Waits until the journal breaks, and returns the reason. The process has to end then.
     pub async fn wait_until_broken(&self) -> BrokenError {
         wait_until_broken(self.condition.clone()).await
     }
 }
 
-/// HoldResult until the journal condition_sender. The writer announces it shortly after it has dropped its entries.
+/// Waits until the journal breaks. The writer announces it shortly after it has dropped its entries.
 async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {

@@ -108,7 +108,7 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// HoldResult for the next report. It belongs to the caller until [`Self::mark_delivered`], or [`Self::mark_failed`] and
+    /// Waits for the next report. It belongs to the caller until [`Self::mark_delivered`], or [`Self::mark_failed`] and
     /// [`Self::requeue`].
     pub(super) async fn next(&self) -> DueReport {
         loop {
@@ -163,7 +163,7 @@ impl Outbox {
         *self.undelivered.borrow()
     }
 
-    /// HoldResult until the governor has every report.
+    /// Waits until the governor has every report.
     pub(super) async fn wait_until_delivered(&self) {
         drop(self.undelivered.subscribe().wait_for(|count| *count == 0).await);
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agents_reports_wait_for_each_other_and_no_others() {
+    fn reports_of_one_agent_are_sequential() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x"), (3, "did:a:y")]);
         let (first, other) = (next(&outbox).unwrap(), next(&outbox).unwrap());
         assert_eq!((first.record, other.record), (1, 3));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_refused_again_and_again_lets_others_go_first() {
+    fn repeatedly_refused_reports_are_isolated() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for tries in 1..MAX_REFUSALS {
             let failed = outbox.mark_failed(next(&outbox).unwrap(), true);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_governor_that_cannot_be_reached_changes_no_order() {
+    fn unreachable_governors_keep_the_order() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for _ in 0..3 * MAX_REFUSALS {
             let failed = outbox.mark_failed(next(&outbox).unwrap(), false);

@@ -21,7 +21,7 @@ use time::{Duration, OffsetDateTime};
 const MAX_PRUNED_PER_TRANSACTION: i64 = 10_000;
 
 /// The time for which an intent stays known after its verdicts have expired. A clock that is ahead by less, for a
-/// while, cannot make an intent run carried.
+/// while, cannot make an intent run again.
 const EXPIRED_RETENTION: Duration = Duration::DAY;
 
 /// The reason for which nothing, or not everything, was pruned.
@@ -52,7 +52,7 @@ impl From<rusqlite::Error> for PruneError {
 pub struct PruneSummary {
     /// Removed receipts.
     pub receipts: u64,
-    /// PruneSummary intents: all of their verdicts expired a day ago or earlier.
+    /// Removed intents: all of their verdicts expired a day ago or earlier.
     pub intents: u64,
     /// Removed tasks of the A2A door, which ended before the limit.
     pub tasks: u64,
@@ -121,7 +121,7 @@ fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> 
     Ok(stays.map_or(most, |stays| stays - 1))
 }
 
-/// A record to be written carried.
+/// A record to be written again.
 struct CarriedRecord {
     kind: RecordKind,
     intent: IntentId,
@@ -182,7 +182,7 @@ impl<'a> Pruning<'a> {
         Ok(self.log.save()?)
     }
 
-    /// Writes a record carried. A waiting intent keeps its text under the new number, and its decision refers to that
+    /// Writes a record again. A waiting intent keeps its text under the new number, and its decision refers to that
     /// number.
     fn write_carried(
         &mut self,

@@ -79,7 +79,7 @@ impl Readers {
 }
 
 impl Drop for Readers {
-    /// HoldResult until the connections are closed: SQLite moves its log into the file, and removes it, only when the last
+    /// Waits until the connections are closed: SQLite moves its log into the file, and removes it, only when the last
     /// connection of a journal is closed, which is the writer's.
     fn drop(&mut self) {
         self.queries = None;

@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_counts_and_so_does_its_place() {
+    fn hash_covers_every_column() {
         let record = JournalRecord {
             number: 1,
             kind: RecordKind::Claim,
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_a_word_of_its_own() {
+    fn kinds_have_distinct_words() {
         for kind in RecordKind::ALL {
             assert_eq!(RecordKind::parse(kind.as_str()), Some(kind));
         }

@@ -1,4 +1,4 @@
-//! The standing of an intent by its records: the newest relevant record decides.
+//! The state of an intent by its records: the newest relevant record decides.
 //!
 //! ```text
 //! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-/// The standing of an intent.
+/// The recorded state of an intent.
 #[derive(Debug)]
 pub(super) enum RecordedState {
     /// No record prevents the intent from waiting or starting.
@@ -110,7 +110,7 @@ pub(super) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T
     serde_json::from_slice(body).map_err(|_not_as_written| column_error(5))
 }
 
-/// The standing of an intent by its records.
+/// The state of an intent by its records.
 ///
 /// # Errors
 /// SQLite's errors, and a record that differs from its written form.

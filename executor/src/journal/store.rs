@@ -98,9 +98,9 @@ impl Store {
     ///
     /// # Ambient Authority
     /// Makes the file, its folder and a marker beside it, for this user alone.
-    pub(super) fn open(path: &Path, opening: JournalOptions) -> Result<Self, OpenError> {
+    pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
-        let mut files = JournalFiles::open(path, opening.if_missing, create)?;
+        let mut files = JournalFiles::open(path, options.if_missing, create)?;
         let mut connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
             drop(connection);
@@ -110,8 +110,8 @@ impl Store {
             connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         }
         check_format(&connection, path)?;
-        configure(&connection, opening.durability).map_err(&from_sqlite)?;
-        check::check_at_start(&mut connection, path, &files, opening.durability)?;
+        configure(&connection, options.durability).map_err(&from_sqlite)?;
+        check::check_at_start(&mut connection, path, &files, options.durability)?;
         let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
         let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
         let store = Self { connection, tip, refusals, files };
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_waits_for_what_the_operator_chose() {
+    fn synchronous_level_follows_durability() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
         // SQLite's numbers of FULL and NORMAL.

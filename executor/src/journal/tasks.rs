@@ -76,7 +76,7 @@ pub struct JournalTask {
     /// The time at which it was made.
     pub created: OffsetDateTime,
     /// The time at which it ended, if it has.
-    pub over: Option<OffsetDateTime>,
+    pub ended: Option<OffsetDateTime>,
     /// The state that a list shows, as the door wrote it.
     pub status: String,
     /// The whole task, as the door wrote it.
@@ -148,7 +148,8 @@ struct StoredTask {
     #[serde(with = "time::serde::rfc3339")]
     created: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
-    over: Option<OffsetDateTime>,
+    #[serde(rename = "over")]
+    ended: Option<OffsetDateTime>,
     status: String,
     document: String,
 }
@@ -217,7 +218,7 @@ impl Journal {
 impl Batch<'_> {
     /// Writes a task, and a record with the hash of its row.
     pub(super) fn store_task(&mut self, task: &JournalTask) -> Result<(), WriteError> {
-        let JournalTask { task, owner, context, created, over, status, document } = task;
+        let JournalTask { task, owner, context, created, ended, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         let hash = self
             .connection()
@@ -233,7 +234,7 @@ impl Batch<'_> {
                     owner.as_str(),
                     context,
                     to_micros(*created),
-                    over.map(to_micros),
+                    ended.map(to_micros),
                     status,
                     bytes,
                     document
@@ -242,7 +243,7 @@ impl Batch<'_> {
             )?;
         self.append_task_record(RecordKind::Task, *task, &hash)?;
         // A task ends once, and only an end can make too many ended tasks.
-        if over.is_some() && should_prune(*task) {
+        if ended.is_some() && should_prune(*task) {
             self.drop_excess_tasks(owner.as_str())?;
         }
         Ok(())
@@ -415,7 +416,7 @@ fn read_task(row: &Row<'_>) -> rusqlite::Result<JournalTask> {
         owner: parse_owner(row.get(1)?)?,
         context: row.get(2)?,
         created: from_micros(row.get(3)?),
-        over: row.get::<_, Option<i64>>(4)?.map(from_micros),
+        ended: row.get::<_, Option<i64>>(4)?.map(from_micros),
         status: row.get(5)?,
         document: row.get(6)?,
     })

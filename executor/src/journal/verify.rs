@@ -267,13 +267,13 @@ impl Verifier {
         };
         let nothing = Digest32(INITIAL_HASH);
         let none = record::PrunedBody { number: 0, hash: nothing, receipts: 0, checkpoint: nothing };
-        let said = match &self.pruned {
+        let recorded = match &self.pruned {
             Some(pruned) => pruned,
             None if self.is_full() => &none,
             // The record of the pruning is not among the last ones.
             None => return Ok(()),
         };
-        if *said == is {
+        if *recorded == is {
             Ok(())
         } else {
             Err(Finding::Row { table: "chains", record: first, what: "is not as it was" }.into())

@@ -38,7 +38,7 @@ pub(super) type RoomReply<T> = Reply<Result<T, NoRoomError>>;
 pub(super) enum JournalEntry {
     /// A run may begin; or the reason for which the start cannot be written.
     Start(Box<StartRecord>, RoomReply<StartReply>),
-    /// A run has on_finished. Retried until there is room.
+    /// A run has finished. Retried until there is room.
     Finish(Box<FinishRecord>, Reply<()>),
     /// A claimed intent was refused before its guest began.
     Release(RunId, IntentId, Reply<()>),
@@ -55,7 +55,7 @@ pub(super) enum JournalEntry {
     Stop(Vec<StopRecord>, Option<RoomReply<()>>),
     /// The governor revoked something. Retried while there is no room.
     Revoke(Box<RevocationRecord>, Option<RoomReply<()>>),
-    /// The current state of a task of the A2A door. The retry_policy determines if it is retried while there is no room,
+    /// The current state of a task of the A2A door. The policy determines if it is retried while there is no room,
     /// although no caller waits any more.
     Task(Box<JournalTask>, RetryPolicy, Option<RoomReply<()>>),
     /// A call was not run.
@@ -235,7 +235,7 @@ impl Drop for BreakOnExit {
     }
 }
 
-/// HoldResult for entries to write.
+/// Waits for entries to write.
 fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
     let mut batch = Vec::new();
     let mut timeout = WATCH_INTERVAL;
@@ -256,7 +256,7 @@ fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
     }
 }
 
-/// HoldResult until the entries in `unwritten` are retried, and refuses entries that would need more room at once.
+/// Waits until the entries in `unwritten` are retried, and refuses entries that would need more room at once.
 fn gather_while_full(entries: &Receiver<JournalEntry>, unwritten: Vec<JournalEntry>) -> WriterAction {
     let mut batch = unwritten;
     let again_at = SystemClock.monotonic() + RETRY_DELAY;
@@ -315,8 +315,8 @@ fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<Entr
 /// Answers the caller that waits, if there is one.
 fn send_reply(entry: JournalEntry, written: EntryResult, on_finished: &impl Fn(i64, &FinishRecord)) {
     match (entry, written) {
-        (JournalEntry::Start(_, reply), EntryResult::Started(began)) => {
-            let _no_waiter = reply.send(Ok(began));
+        (JournalEntry::Start(_, reply), EntryResult::Started(start_reply)) => {
+            let _no_waiter = reply.send(Ok(start_reply));
         }
         (JournalEntry::Finish(finish, reply), EntryResult::Numbered(number)) => {
             on_finished(number, &finish);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_disk_a_denial_is_reported_and_tried_on_and_an_approval_never_was() {
+    fn full_disk_retries_denials_but_not_approvals() {
         for (resolution, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
             let (reply, mut answer) = oneshot::channel();
             let unwritten = requeue_or_reject(

@@ -72,7 +72,7 @@ fn assert_found(whole: &Path, sql: &str, what: &str) {
 }
 
 #[tokio::test]
-async fn whatever_is_done_to_the_history_is_found_and_named() {
+async fn every_change_to_the_history_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
     let head = fill_journal(&whole).await;
@@ -153,7 +153,7 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
     let forged = format!(
         "DELETE FROM records WHERE number > 6; DELETE FROM open WHERE run > 6; DELETE FROM waiting; DELETE FROM tasks;
          DELETE FROM refusals; UPDATE chains SET last = 0, last_hash = zeroblob(32) WHERE name = 'refusals';
-         INSERT INTO open(run, receipt) VALUES (1, 2) ON CONFLICT DO INITIAL_HASH;
+         INSERT INTO open(run, receipt) VALUES (1, 2) ON CONFLICT DO NOTHING;
          UPDATE chains SET last = {last}, last_hash = (SELECT hash FROM records WHERE number = {last}) WHERE name = 'records'"
     );
     assert_found(&whole, &forged, "the end is cut off");
@@ -171,7 +171,7 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
 
 /// A receipt, a claim or a decision of another intent, or a second one, appended with the right hash.
 #[tokio::test]
-async fn records_with_right_hashes_that_do_not_go_together_are_found() {
+async fn contradictory_records_with_valid_hashes_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
     fill_journal(&whole).await;
@@ -218,7 +218,7 @@ async fn records_with_right_hashes_that_do_not_go_together_are_found() {
 
 /// The start checks the end only, and a thread of its own checks the rest.
 #[tokio::test]
-async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
+async fn damage_in_older_records_breaks_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
     let quick = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
@@ -286,7 +286,7 @@ fn content(path: &Path) -> Option<Vec<String>> {
 }
 
 #[tokio::test]
-async fn every_flipped_bit_that_changes_what_is_read_is_found() {
+async fn every_flipped_bit_in_the_content_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
     fill_journal(&whole).await;

@@ -37,7 +37,7 @@ fn texts(journal: &Journal) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
+async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;
@@ -67,7 +67,7 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_denied_intent_stays_denied_and_an_approved_one_is_not_denied_any_more() {
+async fn decisions_are_final() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let mut journal = open_journal(&path).0;
@@ -116,7 +116,7 @@ async fn a_denied_intent_stays_denied_and_an_approved_one_is_not_denied_any_more
 }
 
 #[tokio::test]
-async fn who_decided_stopped_or_revoked_is_in_the_records() {
+async fn records_name_the_caller_of_each_decision() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;

@@ -23,7 +23,7 @@ fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
 }
 
 #[test]
-fn a_journal_of_format_1_says_what_to_do() {
+fn format_1_is_refused_with_advice() {
     let (_folder, path) = golden(1);
     let before = std::fs::read(&path).unwrap();
     let refused = Journal::open(&path, 100, JournalOptions::default(), NOW).map(drop).unwrap_err();
@@ -34,7 +34,7 @@ fn a_journal_of_format_1_says_what_to_do() {
 }
 
 #[test]
-fn a_journal_of_a_later_format_is_left_alone() {
+fn later_formats_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     drop(open_journal(&path));
@@ -47,7 +47,7 @@ fn a_journal_of_a_later_format_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_journal_of_format_2_goes_on_in_this_one() {
+async fn format_2_is_converted_and_continued() {
     let (folder, path) = golden(2);
     let before = std::fs::read(&path).unwrap();
     assert!(matches!(History::open(&path), Err(OpenError::Unconverted { format: 2, .. })));
@@ -93,7 +93,7 @@ async fn a_journal_of_format_2_goes_on_in_this_one() {
 
 /// A change of the written form needs another format number, and a conversion of the old one.
 #[test]
-fn a_journal_of_this_format_is_as_it_was_first_written() {
+fn format_3_still_verifies() {
     let (_folder, path) = golden(3);
     let hash = chain::from_hex("311b987f2d965925a4b2e56943484861ad32f4d12a5843f5734ae1d4b0169061").unwrap();
     let found = verify_journal(&path, Some(Head { number: 11, hash }));
@@ -105,7 +105,7 @@ fn a_journal_of_this_format_is_as_it_was_first_written() {
 }
 
 #[test]
-fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
+fn damaged_journals_of_format_2_are_left_unchanged() {
     for (sql, what) in [
         ("UPDATE receipts SET ended = ended + 1 WHERE number = 8", "is not what was written"),
         ("DELETE FROM receipts WHERE number = 8", "receipt 9 does not come after"),
@@ -129,7 +129,7 @@ fn a_journal_of_format_2_that_is_damaged_is_left_as_it_is() {
 
 /// The first version of format 2 had no tasks, and a later one had them in the order of their ids.
 #[tokio::test]
-async fn the_first_journals_of_format_2_are_converted_as_well() {
+async fn early_journals_of_format_2_are_converted() {
     let by_id = "
         DROP TABLE tasks;
         CREATE TABLE tasks(

@@ -94,7 +94,7 @@ fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
     panic!("the journal stays in use");
 }
 
-/// HoldResult until the writer of a dropped journal has released the file, without opening the journal, which would end the
+/// Waits until the writer of a dropped journal has released the file, without opening the journal, which would end the
 /// open runs.
 fn wait_for_the_writer(path: &Path) {
     for _ in 0..500 {
@@ -126,7 +126,7 @@ async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
 }
 
 #[test]
-fn the_order_of_keys_does_not_count_and_their_values_do() {
+fn content_hash_ignores_key_order_but_not_values() {
     assert_eq!(
         claims::content_hash(&call(r#"{"a":1,"b":[2]}"#)),
         claims::content_hash(&call(r#"{"b":[2],"a":1}"#))
@@ -136,7 +136,7 @@ fn the_order_of_keys_does_not_count_and_their_values_do() {
 }
 
 #[tokio::test]
-async fn an_intent_is_claimed_once_and_started_once() {
+async fn intents_are_claimed_and_started_once() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open_journal(&folder.path().join("journal.db")).0;
     let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
@@ -162,7 +162,7 @@ async fn an_intent_is_claimed_once_and_started_once() {
 }
 
 #[tokio::test]
-async fn a_proof_is_good_for_one_intent_also_after_a_restart() {
+async fn proofs_are_single_use_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let (first, second) = (another(), another());
@@ -178,7 +178,7 @@ async fn a_proof_is_good_for_one_intent_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
+async fn interrupted_runs_are_aborted_on_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state/journal.db");
     let (done, lost, released) = (another(), another(), another());
@@ -230,7 +230,7 @@ async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
 }
 
 #[tokio::test]
-async fn nothing_is_claimed_while_too_many_reports_wait() {
+async fn claims_are_refused_at_the_report_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) =
         Journal::open(&folder.path().join("journal.db"), 2, JournalOptions::default(), NOW).unwrap();

@@ -15,7 +15,7 @@ async fn deliver(journal: &Journal, count: usize) {
 }
 
 #[tokio::test]
-async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
+async fn old_delivered_records_are_pruned() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let (calls, head) = ten(&path).await;
@@ -61,7 +61,7 @@ async fn what_is_old_and_delivered_is_pruned_and_the_chain_still_holds() {
 
 /// The promises about an intent that waits, was decided, or belongs to a receipt that stays are preserved.
 #[tokio::test]
-async fn what_is_promised_by_pruned_records_is_written_again() {
+async fn promises_of_pruned_records_are_carried_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;
@@ -74,8 +74,8 @@ async fn what_is_promised_by_pruned_records_is_written_again() {
     assert!(matches!(start(&journal, &straddles, None).await, StartResult::New));
     let task = JournalTask { task: waits.intent, ..tasks::task("did:a:b", FAR, false, "task") };
     journal.store_task(task.clone(), RetryPolicy::Retry).await.unwrap();
-    let over = JournalTask { over: Some(NOW), ..tasks::task("did:a:b", NOW, true, "over") };
-    journal.store_task(over, RetryPolicy::Retry).await.unwrap();
+    let ended = JournalTask { ended: Some(NOW), ..tasks::task("did:a:b", NOW, true, "over") };
+    journal.store_task(ended, RetryPolicy::Retry).await.unwrap();
     run(&journal, &another()).await;
     let ended = Arc::new(receipt(&straddles, End::ResultNotJson));
     journal.finish(Arc::clone(&ended), None, FAR + Duration::DAY).await.unwrap();
@@ -117,7 +117,7 @@ async fn what_is_promised_by_pruned_records_is_written_again() {
 
 /// Under load there is no moment without a run.
 #[tokio::test]
-async fn pruning_goes_on_beside_a_writer() {
+async fn pruning_runs_beside_a_writer() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = Arc::new(open_journal(&path).0);

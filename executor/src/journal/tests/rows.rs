@@ -206,7 +206,7 @@ fn full_verdict(level: RiskLevel) -> Verdict {
 }
 
 #[test]
-fn rows_are_written_and_read_as_they_always_were() {
+fn stored_texts_are_stable() {
     let mut golden = Golden::read();
     for (name, end) in ends() {
         golden.check_receipt(&name, &receipt_with_end(end));
@@ -248,12 +248,12 @@ fn check_tasks(golden: &mut Golden) {
         owner: call("{}").agent,
         context: "c".into(),
         created: NOW,
-        over: None,
+        ended: None,
         status: "{}".into(),
         document: "{\"a\":1}".into(),
     };
-    let over = JournalTask { over: Some(LATER), ..open.clone() };
-    for (name, task) in [("task/open", open), ("task/over", over)] {
+    let ended = JournalTask { ended: Some(LATER), ..open.clone() };
+    for (name, task) in [("task/open", open), ("task/over", ended)] {
         golden.check(
             name,
             &task,

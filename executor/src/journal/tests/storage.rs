@@ -9,8 +9,8 @@ fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
 }
 
 fn new(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
-    let opening = JournalOptions { if_missing: IfMissing::CreateAnyway, ..JournalOptions::default() };
-    Journal::open(path, 100, opening, NOW)
+    let options = JournalOptions { if_missing: IfMissing::CreateAnyway, ..JournalOptions::default() };
+    Journal::open(path, 100, options, NOW)
 }
 
 /// Closes a journal, and waits until its writer has released the file.
@@ -28,7 +28,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn what_is_no_journal_is_left_alone() {
+fn other_files_are_left_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     assert!(matches!(History::open(&path), Err(OpenError::Missing(_))));
@@ -41,7 +41,7 @@ fn what_is_no_journal_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_private() {
+async fn readable_journals_are_refused_and_sidecars_made_private() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
@@ -75,7 +75,7 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
 type Vanish = fn(&Path);
 
 #[tokio::test]
-async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
+async fn vanished_journals_are_not_recreated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = new(&path).unwrap().0;
@@ -109,7 +109,7 @@ async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
 }
 
 #[tokio::test]
-async fn one_file_is_not_served_twice_under_any_name() {
+async fn one_file_is_opened_once_under_any_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
@@ -132,7 +132,7 @@ async fn one_file_is_not_served_twice_under_any_name() {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once() {
+async fn replaced_files_break_the_journal() {
     let vanishes: [(&str, Vanish, &str); 8] = [
         ("removed", |path| std::fs::remove_file(path).unwrap(), "removed"),
         ("moved away", |path| std::fs::rename(path, path.with_file_name("other")).unwrap(), "removed"),
@@ -210,7 +210,7 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
 
 /// An older copy, or one without its log, in the place of a journal that has more records.
 #[tokio::test]
-async fn a_journal_that_ends_before_its_marker_is_refused() {
+async fn journals_behind_their_marker_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
@@ -225,20 +225,20 @@ async fn a_journal_that_ends_before_its_marker_is_refused() {
     assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");
     assert!(matches!(verify_journal(&path, None), Finding::Cut { .. }));
     // With the operator's permission, a power cut may cause this; there was none here.
-    let opening = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
-    assert!(matches!(Journal::open(&path, 100, opening, NOW), Err(OpenError::Behind { .. })));
+    let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
+    assert!(matches!(Journal::open(&path, 100, options, NOW), Err(OpenError::Behind { .. })));
     let marker = path.with_file_name("journal.db.lock");
     let marked = files::read_marker(&path).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
     file.set_len(0).unwrap();
     files::write_marker(&file, marked.number, &marked.hash, "another start of the kernel").unwrap();
     assert!(matches!(open(&path), Err(OpenError::Behind { .. })));
-    drop(Journal::open(&path, 100, opening, NOW).unwrap());
+    drop(Journal::open(&path, 100, options, NOW).unwrap());
     assert_eq!(open_journal(&path).0.head().number, 1);
 }
 
 #[tokio::test]
-async fn a_backup_is_checked_private_and_can_be_put_back() {
+async fn backups_are_checked_private_and_restorable() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = (folder.path().join("journal.db"), folder.path().join("backup.db"));
     let journal = open(&path).unwrap().0;

@@ -4,13 +4,13 @@ use super::*;
 use crate::clock::{Clock as _, SystemClock};
 use crate::journal::prune;
 
-pub(super) fn task(owner: &str, created: OffsetDateTime, over: bool, document: &str) -> JournalTask {
+pub(super) fn task(owner: &str, created: OffsetDateTime, is_ended: bool, document: &str) -> JournalTask {
     JournalTask {
         task: IntentId::random(),
         owner: AgentDid::parse(owner).unwrap(),
         context: "c".to_owned(),
         created,
-        over: over.then_some(created),
+        ended: is_ended.then_some(created),
         status: format!("{{{document}}}").chars().take(9).collect(),
         document: document.to_owned(),
     }
@@ -33,7 +33,7 @@ async fn look_up(journal: &Journal, task: IntentId) -> Option<JournalTask> {
 }
 
 #[tokio::test]
-async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation() {
+async fn latest_task_is_found_by_owner_and_conversation() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;
@@ -42,7 +42,7 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
     let theirs = task("did:x:y", NOW, true, "3");
     // Written in one order, and awaited in the reverse order.
     let kept = [&first, &other, &theirs].map(|task| journal.store_task(task.clone(), RetryPolicy::Retry));
-    let ended = JournalTask { over: Some(LATER), document: "ended".to_owned(), ..first.clone() };
+    let ended = JournalTask { ended: Some(LATER), document: "ended".to_owned(), ..first.clone() };
     journal.store_task(ended.clone(), RetryPolicy::Retry).await.unwrap();
     for kept in kept {
         kept.await.unwrap();
@@ -69,7 +69,7 @@ async fn a_task_is_kept_as_it_was_said_last_and_found_by_owner_and_conversation(
 }
 
 #[tokio::test]
-async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
+async fn excess_ended_tasks_are_dropped_per_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;
@@ -104,7 +104,7 @@ async fn of_each_owner_the_latest_tasks_are_kept_and_all_that_are_open() {
 }
 
 #[tokio::test]
-async fn a_task_that_was_written_by_itself_is_newer_than_its_will() {
+async fn stored_tasks_override_the_task_of_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open_journal(&path).0;
@@ -138,7 +138,7 @@ async fn a_task_that_was_written_by_itself_is_newer_than_its_will() {
 
 /// Pages of `owner_tasks` and of the merge of owners: each task once, in one order, whatever is added between two pages.
 #[tokio::test]
-async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added() {
+async fn task_pages_are_complete_under_concurrent_writes() {
     let folder = tempfile::tempdir().unwrap();
     let journal = open_journal(&folder.path().join("journal.db")).0;
     let owners = ["did:a:b", "did:a:c", "did:x:y"];
@@ -184,7 +184,7 @@ async fn pages_of_tasks_are_complete_and_without_repeats_while_tasks_are_added()
 
 /// A list is answered on a thread of its own, so that a look-up does not wait for it; a list too many is refused.
 #[tokio::test]
-async fn a_look_up_waits_for_no_list_and_a_full_queue_refuses() {
+async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Arc::new(open_journal(&folder.path().join("journal.db")).0);
     let one = task("did:a:b", NOW, true, "1");

@@ -153,13 +153,13 @@ impl Record {
     }
 
     fn to_row(&self, task: IntentId) -> JournalTask {
-        let over = self.state().is_terminal().then_some(self.task.status.timestamp);
+        let ended = self.state().is_terminal().then_some(self.task.status.timestamp);
         JournalTask {
             task,
             owner: self.owner.clone(),
             context: self.task.context_id.clone(),
             created: self.created,
-            over,
+            ended,
             status: self.status(),
             // Serialization cannot fail: all map keys are strings.
             document: serde_json::to_string(self).unwrap_or_default(),
