@@ -4,8 +4,8 @@
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
 use a2g_executor::durability::Durability;
-use a2g_executor::journal::history::{Entry, Filter, History};
-use a2g_executor::journal::{Beginning, Claim, Intended, Journal, Opening};
+use a2g_executor::journal::history::{Filter, History, ReceiptEntry};
+use a2g_executor::journal::{ClaimResult, Journal, JournalOptions, StartRequest, StartResult};
 use a2g_executor::outcome::Receipt;
 use a2g_executor::wire::a2g::decode;
 use serde_json::Value;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 
-/// How often each of the three is measured, in turn.
+/// The number of measurements of each of the three, in turn.
 const TURNS: usize = 3;
-const FSYNCS: usize = 300;
-const PAGE: usize = 4096;
+const FSYNC_COUNT: usize = 300;
+const PAGE_BYTES: usize = 4096;
 pub(crate) const RAM_DISK: &str = "/dev/shm";
 
-/// What was measured in each turn: calls a second, and the median of one call.
+/// The measurements of each turn: calls a second, and the median of one call.
 type Turns = Vec<(f64, Duration)>;
 
 pub(crate) fn measure(target: &Path, data: &Path) {
@@ -57,7 +57,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
             receipts += clients * super::doors::FROM_EACH_CLIENT;
         }
         let row = |what: &str, turns: &mut Turns| {
-            let (per_second, half) = middle(turns);
+            let (per_second, half) = median_turn(turns);
             println!(
                 "{:<52} {per_second:>10.0} {:>9.1} µs",
                 format!("{what}, clients: {clients}"),
@@ -72,14 +72,18 @@ pub(crate) fn measure(target: &Path, data: &Path) {
         row("on the disk, durability process-crash", &mut crash);
         (none, row("on the disk, durability power-loss", &mut disk))
     });
-    let (over, more) = (fdatasync(folder.path(), true), fdatasync(folder.path(), false));
+    let (over, more) = (measure_fdatasync(folder.path(), true), measure_fdatasync(folder.path(), false));
     println!("\n{:<52} {:>23.1} µs", "fdatasync of a page that is overwritten", micros(over));
     println!("{:<52} {:>23.1} µs", "fdatasync of a page that is appended", micros(more));
-    let receipt = any_receipt(&journal);
+    let receipt = read_first_receipt(&journal);
     for durability in [Durability::PowerLoss, Durability::ProcessCrash] {
-        let alone = alone(&folder.path().join(format!("{}.db", durability.as_str())), &receipt, durability);
+        let unloaded = measure_unloaded(
+            &folder.path().join(format!("{}.db", durability.as_str())),
+            &receipt,
+            durability,
+        );
         let what = format!("the journal alone, {}: a start, then an end", durability.as_str());
-        println!("{what:<52} {:>23.1} µs", micros(alone));
+        println!("{what:<52} {:>23.1} µs", micros(unloaded));
     }
     let ((without, _), (with, _)) = sixteen;
     println!("\nFrom 16 clients, {:.0} % of the calls without a journal are left.", 100.0 * with / without);
@@ -103,33 +107,33 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     assert!(verified.status.success(), "{verified:?}");
     let each = receipts as f64 / verify.elapsed().as_secs_f64();
     println!("`journal verify` read {receipts} receipts, {each:.0} a second with the start of its process.");
-    long(&folder.path().join("long.db"), &receipt);
+    measure_long_journal(&folder.path().join("long.db"), &receipt);
 }
 
 /// Records of the long journal, of which three in ten are receipts.
-const LONG: usize = 1_000_000;
+const LONG_JOURNAL_RECORDS: usize = 1_000_000;
 
 /// The time that a start with a long journal takes.
-fn long(path: &Path, like: &Receipt) {
+fn measure_long_journal(path: &Path, like: &Receipt) {
     const AT_ONCE: usize = 400;
     let now = OffsetDateTime::now_utc();
-    let opening = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
+    let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (journal, _) = Journal::open(path, usize::MAX, opening, now).unwrap();
+        let (journal, _) = Journal::open(path, usize::MAX, options, now).unwrap();
         // A claim and a receipt each, and one record for those that are delivered together.
-        for _ in 0..LONG / (2 * AT_ONCE) {
+        for _ in 0..LONG_JOURNAL_RECORDS / (2 * AT_ONCE) {
             let runs = (0..AT_ONCE).map(|_| run(&journal, like, now));
             futures_util::future::join_all(runs).await;
-            while journal.undelivered() > 0 {
-                journal.delivered(&journal.next_report().await.unwrap().0);
+            while journal.undelivered_count() > 0 {
+                journal.mark_delivered(&journal.next_report().await.unwrap().0);
             }
         }
         journal.flush().await.unwrap();
     });
     let opened = || {
         let began = Instant::now();
-        let (journal, _) = Journal::open(path, usize::MAX, Opening::default(), now).unwrap();
+        let (journal, _) = Journal::open(path, usize::MAX, JournalOptions::default(), now).unwrap();
         let took = began.elapsed();
         drop(journal);
         took
@@ -143,36 +147,36 @@ fn long(path: &Path, like: &Receipt) {
     let bytes = path.metadata().unwrap().len() >> 20;
     let took = micros(median(&mut times)) / 1000.0;
     println!(
-        "A journal of {LONG} records ({bytes} MB) was opened, and its end checked, within {took:.0} ms."
+        "A journal of {LONG_JOURNAL_RECORDS} records ({bytes} MB) was opened, and its end checked, within {took:.0} ms."
     );
 }
 
 /// The turn in the middle, for each column by itself.
-fn middle(turns: &mut Turns) -> (f64, Duration) {
+fn median_turn(turns: &mut Turns) -> (f64, Duration) {
     let mut halves = turns.iter().map(|(_, half)| *half).collect::<Vec<_>>();
     turns.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
     (turns[turns.len() / 2].0, median(&mut halves))
 }
 
-fn any_receipt(journal: &Path) -> Receipt {
+fn read_first_receipt(journal: &Path) -> Receipt {
     let mut first = None;
-    let keep = |entry: Entry| entry.receipt().map(|receipt| first = Some(receipt));
+    let keep = |entry: ReceiptEntry| entry.parse_receipt().map(|receipt| first = Some(receipt));
     History::open(journal).unwrap().receipts(&Filter::default(), true, Some(1), keep).unwrap();
     first.unwrap()
 }
 
 /// The median time that a new journal takes for a run when nothing else goes on: until its start is on the disk, and
 /// then its receipt.
-fn alone(path: &Path, like: &Receipt, durability: Durability) -> Duration {
+fn measure_unloaded(path: &Path, like: &Receipt, durability: Durability) -> Duration {
     let now = OffsetDateTime::now_utc();
-    let opening = Opening { durability, ..Opening::default() };
+    let options = JournalOptions { durability, ..JournalOptions::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (journal, _) = Journal::open(path, usize::MAX, opening, now).unwrap();
+        let (journal, _) = Journal::open(path, usize::MAX, options, now).unwrap();
         let mut times = Vec::new();
         for _ in 0..super::ROUNDS {
             times.push(run(&journal, like, now).await);
-            journal.delivered(&journal.next_report().await.unwrap().0);
+            journal.mark_delivered(&journal.next_report().await.unwrap().0);
         }
         median(&mut times)
     })
@@ -184,24 +188,25 @@ async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration
     let call = decode::execute(&params).unwrap().call;
     let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
     let started = Instant::now();
-    assert!(matches!(journal.claim(&call, now, None), Ok(Claim::New)));
-    let intended = Intended { call: &call, keep_until: now, proof: None, will: &receipt, task: None };
-    assert!(matches!(journal.started(intended, now).await, Ok(Beginning::New)));
-    journal.finished(receipt, None, now).await.unwrap();
+    assert!(matches!(journal.claim(&call, now, None), Ok(ClaimResult::New)));
+    let request =
+        StartRequest { call: &call, keep_until: now, proof: None, fallback_receipt: &receipt, task: None };
+    assert!(matches!(journal.start(request, now).await, Ok(StartResult::New)));
+    journal.finish(receipt, None, now).await.unwrap();
     started.elapsed()
 }
 
 /// The median time until one page is on the disk of `folder`.
-fn fdatasync(folder: &Path, overwritten: bool) -> Duration {
+fn measure_fdatasync(folder: &Path, overwritten: bool) -> Duration {
     let file = folder.join("pages");
     let file = OpenOptions::new().create(true).truncate(true).write(true).open(file).unwrap();
     if overwritten {
-        file.write_all_at(&vec![0; PAGE * FSYNCS], 0).unwrap();
+        file.write_all_at(&vec![0; PAGE_BYTES * FSYNC_COUNT], 0).unwrap();
         file.sync_all().unwrap();
     }
-    let times = (0..FSYNCS).map(|page| {
+    let times = (0..FSYNC_COUNT).map(|page| {
         let started = Instant::now();
-        file.write_all_at(&[1; PAGE], u64::try_from(page * PAGE).unwrap()).unwrap();
+        file.write_all_at(&[1; PAGE_BYTES], u64::try_from(page * PAGE_BYTES).unwrap()).unwrap();
         file.sync_data().unwrap();
         started.elapsed()
     });

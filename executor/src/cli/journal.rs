@@ -16,10 +16,10 @@ use crate::call::Call;
 use crate::clock::{Clock, SystemClock};
 use crate::govern::Escalated;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::journal::chain::{self, Head, shown};
-use crate::journal::history::{Entry, Filter, History, Refused};
+use crate::journal::chain::{self, Head, to_hex};
+use crate::journal::history::{Filter, History, ReceiptEntry, RefusalEntry};
 use crate::journal::verify::Finding;
-use crate::journal::{Counted, Pruned, prune};
+use crate::journal::{NounCount, PruneSummary, prune};
 use crate::outcome::Status;
 use crate::wire::a2g::encode;
 use anyhow::bail;
@@ -62,7 +62,7 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
             return Ok(print_finding(&finding, json));
         }
         JournalCommand::Export { journal, which } => {
-            let export = |entry: Entry| -> anyhow::Result<()> {
+            let export = |entry: ReceiptEntry| -> anyhow::Result<()> {
                 print(entry_json(&entry)?);
                 Ok(())
             };
@@ -70,12 +70,13 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
         }
         JournalCommand::Prune { journal, before } => {
             let now = SystemClock.now();
-            let Pruned { receipts, intents, tasks } = prune(&path(&journal)?, parse_time(&before)?, now)?;
+            let PruneSummary { receipts, intents, tasks } =
+                prune(&path(&journal)?, parse_time(&before)?, now)?;
             print(format_args!(
                 "{} pruned, {} forgotten, {} pruned",
-                Counted(receipts, "receipt"),
-                Counted(intents, "intent"),
-                Counted(tasks, "task")
+                NounCount(receipts, "receipt"),
+                NounCount(intents, "intent"),
+                NounCount(tasks, "task")
             ));
         }
         JournalCommand::Records { journal, intent } => records::list(&path(&journal)?, intent.as_deref())?,
@@ -148,7 +149,7 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
     let parse = || {
         let (number, hash) = checkpoint.split_once(':')?;
         let number = number.parse::<u64>().ok().filter(|parsed| parsed.to_string() == number)?;
-        Some(Head { number, hash: chain::parse(hash)? })
+        Some(Head { number, hash: chain::from_hex(hash)? })
     };
     parse().ok_or_else(|| {
         UsageError(
@@ -162,7 +163,7 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let history = History::open(journal)?;
     let intent = match first_block(intent) {
         None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
-        Some(block) => match history.intents_beginning(block)?.as_slice() {
+        Some(block) => match history.intents_with_prefix(block)?.as_slice() {
             [only] => *only,
             [] => bail!("the journal has no intent whose id begins with `{intent}`: {ELSEWHERE}"),
             several => {
@@ -209,7 +210,7 @@ fn lines(titles: &[&str], rows: impl Iterator<Item = Vec<String>>, wide: bool) -
     align(&rows, flexible, columns(&std::io::stdout())).lines().map(str::to_owned).collect()
 }
 
-fn list(entries: &[Entry], wide: bool, json: bool) {
+fn list(entries: &[ReceiptEntry], wide: bool, json: bool) {
     if json {
         entries.iter().for_each(|entry| print(summary_json(entry)));
         return;
@@ -218,14 +219,14 @@ fn list(entries: &[Entry], wide: bool, json: bool) {
     let shown = if wide {
         let titles = ["ended", "status", "tool", "agent", "intent", "no", "sent"];
         let rows = entries.iter().map(|entry| {
-            let Entry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
+            let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, .. } = entry;
             let sent = if *delivered { "yes" } else { "waits" };
             let cells = [here.to_milliseconds(*ended), one_line(status), one_line(tool), one_line(agent)];
             cells.into_iter().chain([intent.to_string(), number.to_string(), sent.to_owned()]).collect()
         });
         lines(&titles, rows, true)
     } else {
-        let rows = entries.iter().map(|Entry { intent, agent, tool, status, ended, .. }| {
+        let rows = entries.iter().map(|ReceiptEntry { intent, agent, tool, status, ended, .. }| {
             let cells = [here.to_seconds(*ended), one_line(status), one_line(tool)];
             cells.into_iter().chain(short_names(*intent, agent)).collect()
         });
@@ -234,9 +235,9 @@ fn list(entries: &[Entry], wide: bool, json: bool) {
     shown.iter().for_each(print);
 }
 
-fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
+fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
     if json {
-        for Refused { at, intent, agent, tool, blocked_by, message } in refusals {
+        for RefusalEntry { at, intent, agent, tool, blocked_by, message } in refusals {
             print(json!({
                 "refused": format_time(*at), "intent_id": intent.to_string(), "agent_did": agent,
                 "tool": tool, "blocked_by": blocked_by, "message": message,
@@ -245,7 +246,7 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
         return;
     }
     let here = LocalTime::read();
-    let rows = refusals.iter().map(|Refused { at, intent, agent, tool, blocked_by, .. }| {
+    let rows = refusals.iter().map(|RefusalEntry { at, intent, agent, tool, blocked_by, .. }| {
         let at = if wide { here.to_milliseconds(*at) } else { here.to_seconds(*at) };
         let cells = [at, one_line(blocked_by), one_line(tool)];
         let whole = [one_line(agent), intent.to_string()];
@@ -253,7 +254,7 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
     });
     let mut lines = lines(&["refused", "blocked by", "tool", "agent", "intent"], rows, wide).into_iter();
     lines.next().iter().for_each(print);
-    for (line, Refused { message, .. }) in lines.zip(refusals) {
+    for (line, RefusalEntry { message, .. }) in lines.zip(refusals) {
         print(line);
         print(wrap("    ", &one_line(message), columns(&std::io::stdout())));
     }
@@ -262,7 +263,7 @@ fn list_refusals(refusals: &[Refused], wide: bool, json: bool) {
 /// Reads the waiting intents that have not expired, in the order in which they expire.
 fn read_waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
-    let held = History::open(journal)?.waiting()?;
+    let held = History::open(journal)?.waiting_texts()?;
     let held = held.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
     let mut waiting = held.into_iter().filter(|held| held.is_pending(now)).collect::<Vec<_>>();
     waiting.sort_by_key(|held| held.verdict().expires_at);
@@ -316,18 +317,18 @@ fn summarize_arguments(arguments: &Map<String, Value>) -> String {
     }
 }
 
-fn summary_json(entry: &Entry) -> Value {
-    let Entry { number, intent, agent, tool, status, ended, delivered, hash, .. } = entry;
+fn summary_json(entry: &ReceiptEntry) -> Value {
+    let ReceiptEntry { number, intent, agent, tool, status, ended, delivered, hash, .. } = entry;
     json!({
         "number": number, "intent_id": intent.to_string(), "agent_did": agent, "tool": tool, "status": status,
-        "ended": format_time(*ended), "delivered": delivered, "hash": shown(hash),
+        "ended": format_time(*ended), "delivered": delivered, "hash": to_hex(hash),
     })
 }
 
 /// The entry with the report as the governor got it.
-fn entry_json(entry: &Entry) -> anyhow::Result<Value> {
+fn entry_json(entry: &ReceiptEntry) -> anyhow::Result<Value> {
     let mut whole = summary_json(entry);
-    let receipt = entry.receipt()?;
+    let receipt = entry.parse_receipt()?;
     let report = encode::report(&receipt);
     if let Some(members) = whole.as_object_mut() {
         members.extend(receipt.approved_by.map(|by| ("approved_by".to_owned(), by.into())));
@@ -350,7 +351,7 @@ fn finding_json(finding: &Finding) -> Value {
     let id = |intent: &Option<IntentId>| intent.map(|intent| intent.to_string());
     match finding {
         Finding::Holds { receipts, pruned, records, head } => {
-            let checkpoint = format!("{}:{}", head.number, shown(&head.hash));
+            let checkpoint = format!("{}:{}", head.number, to_hex(&head.hash));
             json!({ "receipts": receipts, "pruned": pruned, "records": records, "checkpoint": checkpoint })
         }
         Finding::Changed { record, intent } => json!({ "changed": record, "intent_id": id(intent) }),

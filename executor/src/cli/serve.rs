@@ -20,7 +20,7 @@ use crate::govern::{
 };
 use crate::ident::Issuer;
 use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{BrokenError, IfMissing, Journal, Opening, Recovered};
+use crate::journal::{BrokenError, IfMissing, Journal, JournalOptions, RecoverySummary};
 use crate::memory;
 use crate::run::{Capacity, Executor, ExecutorSettings};
 use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
@@ -367,7 +367,7 @@ async fn serve(
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
             () = executor.wait_until_closed() => {}
-            reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
+            reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
         let _answered = tokio::time::timeout(LAST_ANSWERS, serving).await;
@@ -388,7 +388,7 @@ async fn serve(
     let served = tokio::select! {
         served = &mut serving => Some(served),
         () = stop_signal() => None,
-        reason = executor.journal().broken() => return Err(abort_broken(&executor, &reason)),
+        reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
     drain(&executor, config.drain).await?;
@@ -429,9 +429,9 @@ async fn trim_memory() {
 
 /// Opens the journal, and reports what an earlier process left in it.
 fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
-    let opening = Opening { if_missing, durability: config.durability };
-    let (journal, recovered) = Journal::open(&config.journal, config.max_undelivered, opening, now)?;
-    let Recovered { aborted, undelivered } = recovered;
+    let options = JournalOptions { if_missing, durability: config.durability };
+    let (journal, recovered) = Journal::open(&config.journal, config.max_undelivered, options, now)?;
+    let RecoverySummary { aborted, undelivered } = recovered;
     if aborted > 0 {
         tracing::warn!(
             aborted,
@@ -652,11 +652,11 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
             let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.wait_until_idle()).await;
         }
         let journal = executor.journal();
-        if journal.undelivered() > 0 {
-            tracing::info!(reports = journal.undelivered(), "delivering the last reports");
+        if journal.undelivered_count() > 0 {
+            tracing::info!(reports = journal.undelivered_count(), "delivering the last reports");
         }
-        if tokio::time::timeout(LAST_DELIVERIES, journal.all_delivered()).await.is_err() {
-            let reports = journal.undelivered();
+        if tokio::time::timeout(LAST_DELIVERIES, journal.wait_until_delivered()).await.is_err() {
+            let reports = journal.undelivered_count();
             tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
         let flushed = tokio::time::timeout(LAST_RECEIPTS, journal.flush()).await;
@@ -664,7 +664,7 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
     };
     tokio::select! {
         drained = drained => drained,
-        reason = executor.journal().broken() => Err(abort_broken(executor, &reason)),
+        reason = executor.journal().wait_until_broken() => Err(abort_broken(executor, &reason)),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::error_chain::ErrorChain;
 use crate::fault::Fault;
 use crate::govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, KeyPair, Push, RemoteError};
 use crate::ident::AgentDid;
-use crate::journal::chain::{Head, shown};
+use crate::journal::chain::{Head, to_hex};
 use crate::outcome::Receipt;
 use crate::run::Executor;
 use crate::wire::a2g::decode;
@@ -45,12 +45,12 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             executor.metrics().record_delivery(delivered.is_ok());
             let Err(error) = delivered else {
                 span.in_scope(|| tracing::debug!("delivered"));
-                return executor.journal().delivered(&due);
+                return executor.journal().mark_delivered(&due);
             };
             // A report that waits for its retry does not occupy a delivery slot.
             drop(permit);
             let refused = matches!(error, RemoteError::Refused(_));
-            let due = executor.journal().failed(due, refused);
+            let due = executor.journal().mark_failed(due, refused);
             let pause = jitter(retry_delay(due.tries));
             let governor = executor.governor().endpoint();
             span.record("failed", true);
@@ -61,7 +61,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
             });
             drop((receipt, span));
             tokio::time::sleep(pause).await;
-            executor.journal().again(due);
+            executor.journal().requeue(due);
         });
     }
 }
@@ -110,7 +110,7 @@ pub async fn stay_registered(
             let (running, queued) = executor.queue_stats();
             let uptime = executor.clock().monotonic().saturating_duration_since(started);
             let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
-            let root = shown(&hash);
+            let root = to_hex(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
             let checkpoint = Checkpoint { count, root, signature };

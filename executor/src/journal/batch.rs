@@ -1,13 +1,13 @@
 //! One transaction of the writer: the effect of each entry on the records and on the tables that follow from them.
 
 use super::chain::Hash;
-use super::error::{WriteError, changed};
-use super::log::{Log, New, Refusal, RefusalTip, Tip};
-use super::record::{self, Digest32, Kind, digest};
-use super::standing::{Standing, standing};
-use super::store::Run;
-use super::tasks::KeptTask;
-use super::{Asked, Denial, Resolution, Resolved};
+use super::error::{WriteError, changed_error};
+use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
+use super::record::{self, Digest32, RecordKind, digest};
+use super::recorded_state::{RecordedState, recorded_state};
+use super::store::RunId;
+use super::tasks::JournalTask;
+use super::{IntentDenial, IntentSummary, Resolution, ResolvedIntent};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::Receipt;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// A run that is about to begin.
 #[derive(Debug)]
-pub(super) struct Start {
+pub(super) struct StartRecord {
     pub(super) intent: IntentId,
     pub(super) agent: AgentDid,
     pub(super) tool: ToolName,
@@ -26,15 +26,15 @@ pub(super) struct Start {
     pub(super) keep_until: i64,
     pub(super) started: i64,
     pub(super) verdict: Option<String>,
-    pub(super) will: String,
+    pub(super) fallback_receipt: String,
     pub(super) task: Option<String>,
 }
 
-/// The result of a [`Start`].
+/// The result of a [`StartRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Began {
+pub(super) enum StartReply {
     /// The start is on the disk, and no other call has it.
-    New(Run),
+    New(RunId),
     /// The intent has started before, or a person denied it.
     Known,
     /// Another intent has started under this proof.
@@ -43,18 +43,18 @@ pub(super) enum Began {
 
 /// A receipt to be written.
 #[derive(Debug, Clone)]
-pub(super) struct Finish {
-    pub(super) run: Run,
+pub(super) struct FinishRecord {
+    pub(super) run: RunId,
     pub(super) receipt: Arc<Receipt>,
     pub(super) body: Arc<str>,
-    pub(super) task: Option<KeptTask>,
+    pub(super) task: Option<JournalTask>,
     pub(super) ended: i64,
 }
 
 /// An intent that is to wait.
 #[derive(Debug)]
-pub(super) struct Hold {
-    pub(super) asked: Asked,
+pub(super) struct HoldRecord {
+    pub(super) summary: IntentSummary,
     pub(super) content: Hash,
     /// The text that a person is shown, verbatim.
     pub(super) text: String,
@@ -62,20 +62,20 @@ pub(super) struct Hold {
     pub(super) until: i64,
 }
 
-/// The result of a [`Hold`].
+/// The result of a [`HoldRecord`].
 #[derive(Debug, Clone, PartialEq)]
-pub enum Waits {
+pub enum HoldResult {
     /// It waits, since before or from now on.
-    Yes,
+    Waiting,
     /// It has started.
     Started,
     /// A person denied it.
-    Denied(Denial),
+    Denied(IntentDenial),
 }
 
 /// A caller stopped a run, or a queued intent.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub(super) struct StopRecord {
     pub(super) intent: IntentId,
     pub(super) by: String,
     pub(super) method: &'static str,
@@ -83,7 +83,7 @@ pub(super) struct Stop {
 
 /// The governor revoked capabilities.
 #[derive(Debug)]
-pub(super) struct Revocation {
+pub(super) struct RevocationRecord {
     /// The agent that loses them; every agent when it is `None`.
     pub(super) agent: Option<AgentDid>,
     /// Restricts the revocation to this intent.
@@ -94,28 +94,31 @@ pub(super) struct Revocation {
 
 /// One transaction.
 pub(super) struct Batch<'a> {
-    log: Log<'a>,
+    log: RecordLog<'a>,
     refusals: RefusalTip,
-    delivered: record::Delivered,
+    delivered: record::DeliveredBody,
     /// In microseconds since 1970.
     now: i64,
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn after(
+    pub(super) fn new(
         connection: &'a Connection,
         tip: Tip,
         refusals: RefusalTip,
         now: i64,
     ) -> Result<Self, WriteError> {
-        Ok(Self { log: Log::after(connection, tip)?, refusals, delivered: Vec::new(), now })
+        Ok(Self { log: RecordLog::resume(connection, tip)?, refusals, delivered: Vec::new(), now })
     }
 
     /// Writes the records about the whole batch and the new ends of the chains. Returns those ends.
     pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), WriteError> {
         if !self.delivered.is_empty() {
             let body = serde_json::to_vec(&self.delivered)?;
-            self.log.append(Kind::Delivered, &New { at: self.now, body: &body, ..New::default() })?;
+            self.log.append(
+                RecordKind::Delivered,
+                &NewRecord { at: self.now, body: &body, ..NewRecord::default() },
+            )?;
         }
         let is_new = self.log.has_new();
         if is_new {
@@ -132,50 +135,61 @@ impl<'a> Batch<'a> {
     /// Appends a record about an intent with a JSON body.
     pub(super) fn append(
         &mut self,
-        kind: Kind,
-        new: New<'_>,
+        kind: RecordKind,
+        new: NewRecord<'_>,
         body: &impl Serialize,
     ) -> Result<i64, WriteError> {
         let body = serde_json::to_vec(body)?;
         let at = if new.at == 0 { self.now } else { new.at };
-        self.log.append(kind, &New { at, body: &body, ..new })
+        self.log.append(kind, &NewRecord { at, body: &body, ..new })
     }
 
-    pub(super) fn start(&mut self, start: &Start) -> Result<Began, WriteError> {
-        let Start { intent, agent, tool, content, proof, keep_until, started, verdict, will, task } = start;
-        let held = match standing(self.connection(), *intent)? {
-            Standing::Claimed(_) | Standing::Denied(_) => return Ok(Began::Known),
-            Standing::Unknown => None,
-            Standing::Waiting(held) | Standing::Approved(held, _) => Some(held.number),
+    pub(super) fn start(&mut self, start: &StartRecord) -> Result<StartReply, WriteError> {
+        let StartRecord {
+            intent,
+            agent,
+            tool,
+            content,
+            proof,
+            keep_until,
+            started,
+            verdict,
+            fallback_receipt,
+            task,
+        } = start;
+        let held = match recorded_state(self.connection(), *intent)? {
+            RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
+            RecordedState::Unknown => None,
+            RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
         };
-        if self.is_used(proof.as_deref())? {
-            return Ok(Began::Replayed);
+        if self.is_proof_used(proof.as_deref())? {
+            return Ok(StartReply::Replayed);
         }
-        let body = record::Claim {
+        let body = record::ClaimBody {
             content: Digest32(*content),
             keep_until: *keep_until,
-            will: digest(will.as_bytes()),
+            fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
         };
-        let new = New {
+        let new = NewRecord {
             at: *started,
             intent: Some(*intent),
             agent: Some(agent.as_str()),
             tool: Some(tool.as_str()),
             about: held,
             proof: proof.as_deref(),
-            ..New::default()
+            ..NewRecord::default()
         };
-        let run = Run(self.append(Kind::Claim, new, &body)?);
+        let run = RunId(self.append(RecordKind::Claim, new, &body)?);
         self.connection()
             .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
-            .execute(params![run.0, will, task])?;
-        held.map_or(Ok(()), |held| self.waits_no_longer(held))?;
-        Ok(Began::New(run))
+            .execute(params![run.0, fallback_receipt, task])?;
+        held.map_or(Ok(()), |held| self.remove_waiting_row(held))?;
+        Ok(StartReply::New(run))
     }
 
-    fn is_used(&self, proof: Option<&str>) -> Result<bool, WriteError> {
+    fn is_proof_used(&self, proof: Option<&str>) -> Result<bool, WriteError> {
         let Some(proof) = proof else { return Ok(false) };
         let sql = "SELECT 1 FROM records WHERE proof = ?1";
         let used = self.connection().prepare_cached(sql)?.query_row([proof], |_| Ok(())).optional()?;
@@ -183,9 +197,9 @@ impl<'a> Batch<'a> {
     }
 
     /// Writes a receipt and the task of its run. Returns the number of the record.
-    pub(super) fn finish(&mut self, finish: &Finish) -> Result<i64, WriteError> {
-        let Finish { run, receipt, body, task, ended } = finish;
-        let new = New {
+    pub(super) fn finish(&mut self, finish: &FinishRecord) -> Result<i64, WriteError> {
+        let FinishRecord { run, receipt, body, task, ended } = finish;
+        let new = NewRecord {
             at: *ended,
             intent: Some(receipt.intent),
             agent: Some(receipt.agent.as_str()),
@@ -193,9 +207,9 @@ impl<'a> Batch<'a> {
             status: Some(receipt.outcome.end.status().as_str()),
             about: Some(run.0),
             body: body.as_bytes(),
-            ..New::default()
+            ..NewRecord::default()
         };
-        let number = self.log.append(Kind::Receipt, &new)?;
+        let number = self.log.append(RecordKind::Receipt, &new)?;
         let closed = self
             .connection()
             .prepare_cached(
@@ -203,111 +217,129 @@ impl<'a> Batch<'a> {
             )?
             .execute([run.0, number])?;
         if closed != 1 {
-            return Err(changed(&format!("the row of `open` of the run {} is gone", run.0)));
+            return Err(changed_error(&format!("the row of `open` of the run {} is gone", run.0)));
         }
-        task.as_ref().map_or(Ok(()), |task| self.keep_task(task))?;
+        task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
         Ok(number)
     }
 
     /// Undoes the start of an intent that was refused before its guest began.
-    pub(super) fn release(&mut self, run: Run, intent: IntentId) -> Result<(), WriteError> {
-        let new = New { at: self.now, intent: Some(intent), about: Some(run.0), ..New::default() };
-        self.log.append(Kind::Released, &new)?;
+    pub(super) fn release(&mut self, run: RunId, intent: IntentId) -> Result<(), WriteError> {
+        let new =
+            NewRecord { at: self.now, intent: Some(intent), about: Some(run.0), ..NewRecord::default() };
+        self.log.append(RecordKind::Released, &new)?;
         self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
         Ok(())
     }
 
     /// Extends the time for which a claim is known.
-    pub(super) fn keep(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
-        let Standing::Claimed(claimed) = standing(self.connection(), intent)? else { return Ok(()) };
+    pub(super) fn extend_claim(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
+        let RecordedState::Claimed(claimed) = recorded_state(self.connection(), intent)? else {
+            return Ok(());
+        };
         if until <= claimed.keep_until {
             return Ok(());
         }
         // Twice as far ahead as required, so that many verdicts, each a little later, make few records.
         let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
-        let new = New { intent: Some(intent), about: Some(claimed.number), ..New::default() };
-        self.append(Kind::Kept, new, &record::Kept { keep_until }).map(drop)
+        let new = NewRecord { intent: Some(intent), about: Some(claimed.number), ..NewRecord::default() };
+        self.append(RecordKind::Kept, new, &record::KeptBody { keep_until }).map(drop)
     }
 
-    pub(super) fn delivered(&mut self, run: Run, receipt: i64) -> Result<(), WriteError> {
+    pub(super) fn mark_delivered(&mut self, run: RunId, receipt: i64) -> Result<(), WriteError> {
         self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
         self.delivered.push(receipt);
         Ok(())
     }
 
     /// Stores an escalated intent, unless it has started or was denied. The first verdict for it stays.
-    pub(super) fn hold(&mut self, hold: &Hold) -> Result<Waits, WriteError> {
-        let Hold { asked: Asked { intent, agent, tool }, content, text, until } = hold;
-        match standing(self.connection(), *intent)? {
-            Standing::Unknown => {}
-            Standing::Waiting(_) | Standing::Approved(..) => return Ok(Waits::Yes),
-            Standing::Claimed(_) => return Ok(Waits::Started),
-            Standing::Denied(denied) => return Ok(Waits::Denied(denied.body.into())),
+    pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
+        let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
+        match recorded_state(self.connection(), *intent)? {
+            RecordedState::Unknown => {}
+            RecordedState::Waiting(_) | RecordedState::Approved(..) => return Ok(HoldResult::Waiting),
+            RecordedState::Claimed(_) => return Ok(HoldResult::Started),
+            RecordedState::Denied(denied) => return Ok(HoldResult::Denied(denied.body.into())),
         }
-        let body =
-            record::Held { content: Digest32(*content), shown: digest(text.as_bytes()), until: *until };
+        let body = record::HeldBody {
+            content: Digest32(*content),
+            text_hash: digest(text.as_bytes()),
+            until: *until,
+        };
         let (agent, tool) = (Some(agent.as_str()), Some(tool.as_str()));
-        let new = New { intent: Some(*intent), agent, tool, ..New::default() };
-        let number = self.append(Kind::Held, new, &body)?;
+        let new = NewRecord { intent: Some(*intent), agent, tool, ..NewRecord::default() };
+        let number = self.append(RecordKind::Held, new, &body)?;
         self.connection()
             .prepare_cached("INSERT INTO waiting(number, text) VALUES (?1, ?2)")?
             .execute(params![number, text])?;
-        Ok(Waits::Yes)
+        Ok(HoldResult::Waiting)
     }
 
-    fn waits_no_longer(&self, held: i64) -> Result<(), WriteError> {
+    fn remove_waiting_row(&self, held: i64) -> Result<(), WriteError> {
         self.connection().prepare_cached("DELETE FROM waiting WHERE number = ?1")?.execute([held])?;
         Ok(())
     }
 
     /// Applies a decision to a waiting intent. Returns `true` if it applies; an approved intent can only be taken back.
-    pub(super) fn resolve(&mut self, resolved: &Resolved) -> Result<bool, WriteError> {
-        let Resolved { intent, how, by, risk_score, manifest } = resolved;
-        let held = match (standing(self.connection(), *intent)?, how) {
-            (Standing::Waiting(held), _) => held,
+    pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
+        let ResolvedIntent { intent, resolution, by, risk_score, manifest } = resolved;
+        let held = match (recorded_state(self.connection(), *intent)?, resolution) {
+            (RecordedState::Waiting(held), _) => held,
             (
-                Standing::Approved(held, _),
+                RecordedState::Approved(held, _),
                 Resolution::Cancelled | Resolution::Revoked | Resolution::Expired,
             ) => held,
-            (Standing::Approved(..), Resolution::Approved | Resolution::Denied)
-            | (Standing::Unknown | Standing::Denied(_) | Standing::Claimed(_), _) => return Ok(false),
+            (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
+            | (RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_), _) => {
+                return Ok(false);
+            }
         };
         let (by, manifest) = (by.clone(), manifest.clone());
-        let body = record::Decided { by, held: held.body, risk_score: *risk_score, manifest };
-        let new = New {
+        let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest };
+        let new = NewRecord {
             intent: Some(*intent),
             agent: Some(&held.agent),
             tool: Some(&held.tool),
             about: Some(held.number),
-            ..New::default()
+            ..NewRecord::default()
         };
-        self.append(how.kind(), new, &body)?;
-        if *how != Resolution::Approved {
-            self.waits_no_longer(held.number)?;
+        self.append(resolution.kind(), new, &body)?;
+        if *resolution != Resolution::Approved {
+            self.remove_waiting_row(held.number)?;
         }
         Ok(true)
     }
 
-    pub(super) fn stop(&mut self, stop: &Stop) -> Result<(), WriteError> {
-        let Stop { intent, by, method } = stop;
-        let body = record::Stopped { by: by.clone(), method: (*method).to_owned() };
-        self.append(Kind::Stopped, New { intent: Some(*intent), ..New::default() }, &body).map(drop)
+    pub(super) fn record_stop(&mut self, stop: &StopRecord) -> Result<(), WriteError> {
+        let StopRecord { intent, by, method } = stop;
+        let body = record::StopBody { by: by.clone(), method: (*method).to_owned() };
+        self.append(RecordKind::Stopped, NewRecord { intent: Some(*intent), ..NewRecord::default() }, &body)
+            .map(drop)
     }
 
-    pub(super) fn revoke(&mut self, revocation: &Revocation) -> Result<(), WriteError> {
-        let Revocation { agent, intent, by, stopped } = revocation;
-        let new = New { intent: *intent, agent: agent.as_ref().map(AgentDid::as_str), ..New::default() };
-        let body = record::Revocation { by: by.clone(), stopped: *stopped };
-        self.append(Kind::Revocation, new, &body).map(drop)
+    pub(super) fn record_revocation(&mut self, revocation: &RevocationRecord) -> Result<(), WriteError> {
+        let RevocationRecord { agent, intent, by, stopped } = revocation;
+        let new = NewRecord {
+            intent: *intent,
+            agent: agent.as_ref().map(AgentDid::as_str),
+            ..NewRecord::default()
+        };
+        let body = record::RevocationBody { by: by.clone(), stopped: *stopped };
+        self.append(RecordKind::Revocation, new, &body).map(drop)
     }
 
-    pub(super) fn refuse(&mut self, refusal: &Refusal) -> Result<(), WriteError> {
-        self.refusals.append(self.log.connection, &refusal.as_refused())
+    pub(super) fn record_refusal(&mut self, refusal: &RefusalRecord) -> Result<(), WriteError> {
+        self.refusals.append(self.log.connection, &refusal.as_row())
     }
 
     /// Appends a record about a task, whose id is that of its intent.
-    pub(super) fn about_task(&mut self, kind: Kind, task: IntentId, body: &[u8]) -> Result<(), WriteError> {
-        let new = New { at: self.now, intent: Some(task), body, ..New::default() };
+    pub(super) fn append_task_record(
+        &mut self,
+        kind: RecordKind,
+        task: IntentId,
+        body: &[u8],
+    ) -> Result<(), WriteError> {
+        let new = NewRecord { at: self.now, intent: Some(task), body, ..NewRecord::default() };
         self.log.append(kind, &new).map(drop)
     }
 }

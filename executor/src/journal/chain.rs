@@ -7,7 +7,7 @@
 pub type Hash = [u8; 32];
 
 /// The hash before the first record.
-pub const NOTHING: Hash = [0; 32];
+pub const INITIAL_HASH: Hash = [0; 32];
 
 /// A checkpoint: the last receipt and its hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct Head {
 
 impl Head {
     /// The head of a journal without receipts.
-    pub const START: Self = Self { number: 0, hash: NOTHING };
+    pub const START: Self = Self { number: 0, hash: INITIAL_HASH };
 }
 
 /// The hash as 64 hexadecimal digits.
 #[must_use]
-pub fn shown(hash: &Hash) -> String {
+pub fn to_hex(hash: &Hash) -> String {
     use std::fmt::Write as _;
     hash.iter().fold(String::with_capacity(64), |mut text, byte| {
         let _never_fails = write!(text, "{byte:02x}");
@@ -35,11 +35,11 @@ pub fn shown(hash: &Hash) -> String {
 
 /// Parses a hash of 64 hexadecimal digits.
 #[must_use]
-pub fn parse(digits: &str) -> Option<Hash> {
+pub fn from_hex(digits: &str) -> Option<Hash> {
     let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());
     let hash = bytes.collect::<Option<Vec<_>>>()?.try_into().ok()?;
     // Only one spelling is accepted, so that a comparison of texts is a comparison of hashes.
-    (shown(&hash) == digits.to_ascii_lowercase()).then_some(hash)
+    (to_hex(&hash) == digits.to_ascii_lowercase()).then_some(hash)
 }
 
 #[cfg(test)]
@@ -47,13 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_read_as_it_is_shown_and_not_otherwise() {
+    fn hex_has_one_accepted_spelling() {
         let hash: Hash = std::array::from_fn(|nth| u8::try_from(nth * 7).unwrap());
-        let digits = shown(&hash);
-        assert_eq!((parse(&digits), parse(&digits.to_uppercase())), (Some(hash), Some(hash)));
+        let digits = to_hex(&hash);
+        assert_eq!((from_hex(&digits), from_hex(&digits.to_uppercase())), (Some(hash), Some(hash)));
         for other in ["", "00", &digits[1..], &format!("{digits}0"), &digits.replacen("00", "+0", 1), "é"] {
-            assert_eq!(parse(other), None, "{other}");
+            assert_eq!(from_hex(other), None, "{other}");
         }
-        assert_eq!(shown(&NOTHING), "0".repeat(64));
+        assert_eq!(to_hex(&INITIAL_HASH), "0".repeat(64));
     }
 }

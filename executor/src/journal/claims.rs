@@ -1,12 +1,15 @@
 //! Claims: the intents that are open in this process, and those that were open before.
 
 use super::BrokenError;
-use super::batch::{Began, Finish, Start};
-use super::standing::{Claimed, Ended, Standing};
-use super::store::Run;
-use super::tasks::KeptTask;
-use super::writer::Entry;
-use super::{AT_ONCE_BYTES, Condition, Denial, IfFull, Journal, JournalError, aside, micros, text};
+use super::batch::{FinishRecord, StartRecord, StartReply};
+use super::recorded_state::{ClaimedIntent, RecordedState, RunEnd};
+use super::store::RunId;
+use super::tasks::JournalTask;
+use super::writer::JournalEntry;
+use super::{
+    Condition, IfFull, IntentDenial, Journal, JournalError, MAX_INLINE_BYTES, spawn_blocking_if_large,
+    to_micros, to_row_text,
+};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId, ProofId, ToolName};
 use crate::outcome::Receipt;
@@ -31,70 +34,70 @@ pub enum Stage {
     /// It has finished.
     Finished(Arc<Receipt>),
     /// It has finished, and its receipt was pruned.
-    Forgotten,
+    Pruned,
     /// It was refused before it ran.
     Released,
 }
 
 /// An intent that is known already.
 #[derive(Debug)]
-pub enum Known {
+pub enum KnownIntent {
     /// With the same content: its stage, and the governor's verdict if the executor asked the governor.
-    Same(Followed, Option<Arc<Verdict>>),
+    Same(StageSource, Option<Arc<Verdict>>),
     /// With the same content, and a person denied it.
-    Denied(Denial),
+    Denied(IntentDenial),
     /// With other content.
     Conflict,
 }
 
 /// A known intent, to be followed to its end.
 #[derive(Debug)]
-pub enum Followed {
+pub enum StageSource {
     /// It is open in this process.
-    Open(watch::Receiver<Stage>),
+    Live(watch::Receiver<Stage>),
     /// It has finished.
-    Over(Stage),
+    Final(Stage),
 }
 
 /// The answer to a claim.
 #[derive(Debug)]
-pub enum Claim {
+pub enum ClaimResult {
     /// The intent is not open; the caller that claimed it has to finish or release it.
     New,
     /// It is open already.
-    Known(Known),
+    Known(KnownIntent),
 }
 
 /// The result of the start of a run.
 #[derive(Debug)]
-pub enum Beginning {
+pub enum StartResult {
     /// The run may begin: its start is on the disk.
     New,
     /// The intent has started before, or was denied, and must not run. The claim is released.
-    Known(Known),
+    Known(KnownIntent),
     /// Another intent has started under the same proof. The claim is released.
     Replayed,
 }
 
 /// The intents that are open in this process.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenIntent {
     agent: AgentDid,
     content: [u8; 32],
     verdict: Option<Arc<Verdict>>,
     /// The run, once its start is on the disk.
-    run: Option<Run>,
+    run: Option<RunId>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
     /// The expiry of the latest verdict that arrived since, if it is later.
     extended: Option<OffsetDateTime>,
 }
 
-pub(super) type AllOpen = Arc<Mutex<HashMap<IntentId, Open>>>;
+pub(super) type OpenIntents = Arc<Mutex<HashMap<IntentId, OpenIntent>>>;
 
 /// A run that is about to begin.
 #[derive(Debug)]
-pub struct Intended<'a> {
+pub struct StartRequest<'a> {
     /// The call.
     pub call: &'a Call,
     /// The time until which the intent and its proof have to be known as used.
@@ -102,14 +105,14 @@ pub struct Intended<'a> {
     /// The verdict's proof, which is valid for one intent.
     pub proof: Option<&'a ProofId>,
     /// The receipt that is written if the process ends before it can write another.
-    pub will: &'a Receipt,
+    pub fallback_receipt: &'a Receipt,
     /// The task of the run, if it is stored nowhere else yet.
-    pub task: Option<&'a KeptTask>,
+    pub task: Option<&'a JournalTask>,
 }
 
 /// The intent, agent and tool of a call that has been consumed.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct IntentSummary {
     /// The intent.
     pub intent: IntentId,
     /// The agent.
@@ -118,10 +121,10 @@ pub struct Asked {
     pub tool: ToolName,
 }
 
-impl Asked {
+impl IntentSummary {
     /// The identity of a call.
     #[must_use]
-    pub fn of(call: &Call) -> Self {
+    pub fn from_call(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
     }
 }
@@ -136,45 +139,46 @@ impl Journal {
         &self,
         call: &Call,
         expires_at: Option<OffsetDateTime>,
-    ) -> Result<Option<Known>, JournalError> {
-        let content = content(call);
+    ) -> Result<Option<KnownIntent>, JournalError> {
+        let content = content_hash(call);
         if let Some(open) = self.lock().get_mut(&call.intent) {
             expires_at.into_iter().for_each(|until| open.extend(until));
-            return Ok(Some(open.known(content)));
+            return Ok(Some(open.compare_content(content)));
         }
-        match self.standing(call.intent)? {
+        match self.recorded_state(call.intent)? {
             // A waiting intent is known to its holder.
-            Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) => Ok(None),
-            Standing::Denied(denied) if denied.body.held.content.0 == content => {
-                Ok(Some(Known::Denied(denied.body.into())))
+            RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
+            RecordedState::Denied(denied) if denied.body.held.content.0 == content => {
+                Ok(Some(KnownIntent::Denied(denied.body.into())))
             }
-            Standing::Claimed(claimed) if claimed.content == content => {
-                if let Some(later) = expires_at.map(micros).filter(|until| *until > claimed.keep_until) {
-                    self.say(Entry::Keep(call.intent, later));
+            RecordedState::Claimed(claimed) if claimed.content == content => {
+                if let Some(later) = expires_at.map(to_micros).filter(|until| *until > claimed.keep_until) {
+                    self.send(JournalEntry::Extend(call.intent, later));
                 }
-                let over = self.ended(claimed.end, IfFull::Refuse).await?;
-                Ok(Some(Known::Same(Followed::Over(over), verdict(&claimed)?.map(Arc::new))))
+                let over = self.final_stage(claimed.end, IfFull::Refuse).await?;
+                Ok(Some(KnownIntent::Same(StageSource::Final(over), parse_verdict(&claimed)?.map(Arc::new))))
             }
-            Standing::Denied(_) | Standing::Claimed(_) => Ok(Some(Known::Conflict)),
+            RecordedState::Denied(_) | RecordedState::Claimed(_) => Ok(Some(KnownIntent::Conflict)),
         }
     }
 
-    fn standing(&self, intent: IntentId) -> Result<Standing, JournalError> {
-        self.read(|reader| reader.standing(intent).map(Some)).map(|found| found.unwrap_or(Standing::Unknown))
+    fn recorded_state(&self, intent: IntentId) -> Result<RecordedState, JournalError> {
+        self.read(|reader| reader.recorded_state(intent).map(Some))
+            .map(|found| found.unwrap_or(RecordedState::Unknown))
     }
 
     /// The stage of an intent that is not open in this process.
-    async fn ended(&self, end: Ended, if_full: IfFull) -> Result<Stage, JournalError> {
+    async fn final_stage(&self, end: RunEnd, if_full: IfFull) -> Result<Stage, JournalError> {
         let receipt = match end {
             // An earlier process started it, and opening the journal gave every such intent a receipt. This state is
             // therefore impossible, and is an error instead of an end.
-            Ended::No => {
+            RunEnd::Pending => {
                 return Err(JournalError::Broken("an intent is neither open nor over".into()));
             }
-            Ended::Pruned => None,
-            Ended::Receipt(number) => self.receipt(number, if_full).await?,
+            RunEnd::Pruned => None,
+            RunEnd::Receipt(number) => self.receipt(number, if_full).await?,
         };
-        Ok(receipt.map_or(Stage::Forgotten, Stage::Finished))
+        Ok(receipt.map_or(Stage::Pruned, Stage::Finished))
     }
 
     /// Claims an intent in this process.
@@ -187,12 +191,12 @@ impl Journal {
         call: &Call,
         keep_until: OffsetDateTime,
         verdict: Option<Arc<Verdict>>,
-    ) -> Result<Claim, JournalError> {
-        let content = content(call);
+    ) -> Result<ClaimResult, JournalError> {
+        let content = content_hash(call);
         let mut all = self.lock();
         if let Some(open) = all.get_mut(&call.intent) {
             open.extend(keep_until);
-            return Ok(Claim::Known(open.known(content)));
+            return Ok(ClaimResult::Known(open.compare_content(content)));
         }
         match self.condition() {
             Condition::Works => {}
@@ -200,45 +204,45 @@ impl Journal {
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
         // Each open intent will also need a place in the outbox.
-        if self.outbox.undelivered().saturating_add(all.len()) >= self.most_undelivered {
+        if self.outbox.undelivered_count().saturating_add(all.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
         }
         let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
-        let open = Open { agent, content, verdict, run: None, stage, keep_until, extended: None };
+        let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended: None };
         all.insert(call.intent, open);
-        Ok(Claim::New)
+        Ok(ClaimResult::New)
     }
 
-    /// Writes the start of a claimed intent to the disk. Its guest may begin only on [`Beginning::New`].
+    /// Writes the start of a claimed intent to the disk. Its guest may begin only on [`StartResult::New`].
     ///
     /// # Errors
     /// [`JournalError`]; the claim is released.
-    pub async fn started(
+    pub async fn start(
         &self,
-        intended: Intended<'_>,
+        request: StartRequest<'_>,
         now: OffsetDateTime,
-    ) -> Result<Beginning, JournalError> {
-        let (call, keep_until) = (intended.call, intended.keep_until);
+    ) -> Result<StartResult, JournalError> {
+        let (call, keep_until) = (request.call, request.keep_until);
         let verdict = self.lock().get(&call.intent).and_then(|open| open.verdict.clone());
-        let start = start(intended, verdict.as_deref(), now)?;
-        let began = match self.ask(|reply| Entry::Start(Box::new(start), reply)).await {
-            Ok(Ok(began)) => Ok(began),
+        let start = build_start_record(request, verdict.as_deref(), now)?;
+        let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
+            Ok(Ok(reply)) => Ok(reply),
             Ok(Err(_no_room)) => Err(JournalError::NoRoom),
             Err(broken) => Err(broken),
         };
-        if let Ok(Began::New(run)) = began {
+        if let Ok(StartReply::New(run)) = reply {
             if let Some(open) = self.lock().get_mut(&call.intent) {
                 open.run = Some(run);
                 open.stage.send_replace(Stage::Running);
             }
-            return Ok(Beginning::New);
+            return Ok(StartResult::New);
         }
-        close(&self.open, call.intent, Stage::Released);
-        if began? == Began::Replayed {
-            return Ok(Beginning::Replayed);
+        close_intent(&self.open, call.intent, Stage::Released);
+        if reply? == StartReply::Replayed {
+            return Ok(StartResult::Replayed);
         }
         let gone = || JournalError::Broken("an open intent disappeared".into());
-        Ok(Beginning::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
+        Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
     }
 
     /// Writes a receipt, its report in the outbox and the end of its task; all are on the disk on return. Waits while
@@ -246,16 +250,16 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Broken`]: it is not known whether they are on the disk.
-    pub async fn finished(
+    pub async fn finish(
         &self,
         receipt: Arc<Receipt>,
-        task: Option<KeptTask>,
+        task: Option<JournalTask>,
         now: OffsetDateTime,
     ) -> Result<(), JournalError> {
         let long =
-            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > AT_ONCE_BYTES);
+            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > MAX_INLINE_BYTES);
         let written = Arc::clone(&receipt);
-        let body = aside(long, move || stored::write_receipt(&written)).await?.into();
+        let body = spawn_blocking_if_large(long, move || stored::write_receipt(&written)).await?.into();
         let intent = receipt.intent;
         let open = self.lock().get(&intent).and_then(|open| {
             open.stage.send_replace(Stage::Ended);
@@ -264,10 +268,10 @@ impl Journal {
         let Some((run, extended)) = open else {
             return Err(JournalError::Broken("an intent finished that had not started".into()));
         };
-        let finish = Finish { run, receipt, body, task, ended: micros(now) };
-        self.ask(|reply| Entry::Finish(Box::new(finish), reply)).await?;
+        let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now) };
+        self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         if let Some(until) = extended {
-            self.say(Entry::Keep(intent, micros(until)));
+            self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
         Ok(())
     }
@@ -276,13 +280,13 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Broken`].
-    pub async fn released(&self, intent: IntentId) -> Result<(), JournalError> {
+    pub async fn release(&self, intent: IntentId) -> Result<(), JournalError> {
         let run = self.lock().get(&intent).and_then(|open| open.run);
         let released = match run {
-            Some(run) => self.ask(|reply| Entry::Release(run, intent, reply)).await,
+            Some(run) => self.request(|reply| JournalEntry::Release(run, intent, reply)).await,
             None => Ok(()),
         };
-        close(&self.open, intent, Stage::Released);
+        close_intent(&self.open, intent, Stage::Released);
         released
     }
 
@@ -299,10 +303,10 @@ impl Journal {
             let stage = open.stage.borrow().clone();
             return Ok(Some((open.agent.clone(), stage)));
         }
-        let Standing::Claimed(claimed) = self.standing(intent)? else { return Ok(None) };
+        let RecordedState::Claimed(claimed) = self.recorded_state(intent)? else { return Ok(None) };
         let agent = AgentDid::parse(&claimed.agent);
-        let agent = agent.map_err(|error| JournalError::Broken(BrokenError::read(error)))?;
-        Ok(Some((agent, self.ended(claimed.end, if_full).await?)))
+        let agent = agent.map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
+        Ok(Some((agent, self.final_stage(claimed.end, if_full).await?)))
     }
 
     /// The governor's verdict for an intent that has started, if the executor asked the governor.
@@ -310,50 +314,51 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, JournalError> {
-        match self.standing(intent)? {
-            Standing::Claimed(claimed) => verdict(&claimed),
-            Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) | Standing::Denied(_) => {
-                Ok(None)
-            }
+        match self.recorded_state(intent)? {
+            RecordedState::Claimed(claimed) => parse_verdict(&claimed),
+            RecordedState::Unknown
+            | RecordedState::Waiting(_)
+            | RecordedState::Approved(..)
+            | RecordedState::Denied(_) => Ok(None),
         }
     }
 
     /// The stage of an intent that is open in this process, as it changes.
     #[must_use]
-    pub fn follow(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
+    pub fn subscribe(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
         self.lock().get(&intent).map(|open| open.stage.subscribe())
     }
 }
 
-fn start(
-    intended: Intended<'_>,
+fn build_start_record(
+    request: StartRequest<'_>,
     verdict: Option<&Verdict>,
     now: OffsetDateTime,
-) -> Result<Start, JournalError> {
-    let Intended { call, keep_until, proof, will, task } = intended;
-    Ok(Start {
+) -> Result<StartRecord, JournalError> {
+    let StartRequest { call, keep_until, proof, fallback_receipt, task } = request;
+    Ok(StartRecord {
         intent: call.intent,
         agent: call.agent.clone(),
         tool: call.tool.clone(),
-        content: content(call),
+        content: content_hash(call),
         // Neither part contains white space.
         proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
-        keep_until: micros(keep_until),
-        started: micros(now),
-        verdict: verdict.map(|verdict| text(stored::write_verdict(verdict))).transpose()?,
-        will: text(stored::write_receipt(will))?,
-        task: task.map(|task| text(task.write())).transpose()?,
+        keep_until: to_micros(keep_until),
+        started: to_micros(now),
+        verdict: verdict.map(|verdict| to_row_text(stored::write_verdict(verdict))).transpose()?,
+        fallback_receipt: to_row_text(stored::write_receipt(fallback_receipt))?,
+        task: task.map(|task| to_row_text(task.to_text())).transpose()?,
     })
 }
 
-fn verdict(claimed: &Claimed) -> Result<Option<Verdict>, JournalError> {
+fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalError> {
     let verdict = claimed.verdict.as_deref().map(|verdict| stored::read_verdict(verdict.get())).transpose();
-    verdict.map_err(|error| JournalError::Broken(BrokenError::read(error)))
+    verdict.map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
 }
 
-impl Open {
+impl OpenIntent {
     /// A run that an earlier process left, and for whose receipt there has been no room yet.
-    pub(super) fn of_an_earlier_process(finish: &Finish, content: [u8; 32]) -> Self {
+    pub(super) fn from_earlier_process(finish: &FinishRecord, content: [u8; 32]) -> Self {
         Self {
             agent: finish.receipt.agent.clone(),
             content,
@@ -365,11 +370,11 @@ impl Open {
         }
     }
 
-    fn known(&self, content: [u8; 32]) -> Known {
+    fn compare_content(&self, content: [u8; 32]) -> KnownIntent {
         if self.content == content {
-            Known::Same(Followed::Open(self.stage.subscribe()), self.verdict.clone())
+            KnownIntent::Same(StageSource::Live(self.stage.subscribe()), self.verdict.clone())
         } else {
-            Known::Conflict
+            KnownIntent::Conflict
         }
     }
 
@@ -380,7 +385,7 @@ impl Open {
 }
 
 /// Removes an intent from the open ones, and sends its last stage to the tasks that wait for it.
-pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
+pub(super) fn close_intent(all: &OpenIntents, intent: IntentId, stage: Stage) {
     let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
     if let Some(open) = open {
         open.stage.send_replace(stage);
@@ -389,7 +394,7 @@ pub(super) fn close(all: &AllOpen, intent: IntentId, stage: Stage) {
 
 /// The identity of a call: agent, tool and arguments. Keys are hashed in order of their names, so that the order in
 /// which they were sent is irrelevant.
-pub(super) fn content(call: &Call) -> [u8; 32] {
+pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
         hasher.update(part.len().to_le_bytes());

@@ -4,11 +4,11 @@
 
 use super::error::OpenError;
 use super::files::{
-    Files, IfMissing, beside, boot, draft, free_name, others, private, put_aside, rename_new, resolved, take,
-    write_mark,
+    IfMissing, JournalFiles, boot_id, draft_path, find_free_name, lock_file, open_private, rename_new,
+    resolve_links, set_aside_remains, sibling_path, sidecar_files, write_marker,
 };
 use super::log::Tip;
-use super::store::{Reader, create, known_format};
+use super::store::{Reader, check_format, create};
 use super::verify::{Finding, verify};
 use crate::error_chain::BoxedError;
 use rusqlite::backup::{Backup, StepResult};
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The pause between attempts to lock a file that another program holds, and their number.
-const BUSY_PAUSE: Duration = Duration::from_millis(100);
-const BUSY_TRIES: u32 = 50;
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_BUSY_TRIES: u32 = 50;
 
 /// The reason for which there is no copy.
 #[derive(Debug, thiserror::Error)]
@@ -56,14 +56,14 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    fn failed(path: &Path, error: impl Into<BoxedError>) -> Self {
+    fn other(path: &Path, error: impl Into<BoxedError>) -> Self {
         Self::Failed { path: path.to_owned(), source: error.into() }
     }
 }
 
 /// A copy that was made.
 #[derive(Debug)]
-pub struct Copied {
+pub struct JournalCopy {
     /// The file.
     pub path: PathBuf,
     /// The finding of the check, with the checkpoint.
@@ -74,11 +74,11 @@ pub struct Copied {
 
 /// A restored journal.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoredJournal {
     /// The journal.
-    pub copy: Copied,
+    pub copy: JournalCopy,
     /// The previous journal, under its new name.
-    pub kept: Option<PathBuf>,
+    pub previous: Option<PathBuf>,
 }
 
 /// Creates a journal that does not exist, even if other files show that there was one.
@@ -86,8 +86,8 @@ pub struct Restored {
 /// # Errors
 /// [`OpenError::Exists`], and the errors of the folder or the disk.
 pub fn init(journal: &Path) -> Result<(), OpenError> {
-    let files = Files::open(journal, IfMissing::CreateAnyway, create)?;
-    files.mark(0, &super::chain::NOTHING);
+    let files = JournalFiles::open(journal, IfMissing::CreateAnyway, create)?;
+    files.update_marker(0, &super::chain::INITIAL_HASH);
     Ok(())
 }
 
@@ -95,23 +95,23 @@ pub fn init(journal: &Path) -> Result<(), OpenError> {
 ///
 /// # Errors
 /// [`CopyError`]; there is then nothing at `to`.
-pub fn back_up(journal: &Path, to: &Path) -> Result<Copied, CopyError> {
+pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
     if to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists(to.to_owned()));
     }
     let source = Reader::open(journal)?;
-    let part = beside(to, ".part");
-    let finding = copied(source.connection(), &part).and_then(|finding| {
-        rename_new(&part, to).map_err(|error| CopyError::failed(to, error))?;
+    let part = sibling_path(to, ".part");
+    let finding = copy_and_check(source.connection(), &part).and_then(|finding| {
+        rename_new(&part, to).map_err(|error| CopyError::other(to, error))?;
         Ok(finding)
     });
-    remove(&part);
-    done(to, finding?)
+    remove_copy(&part);
+    describe_copy(to, finding?)
 }
 
-fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
-    let is = path.metadata().map_err(|error| CopyError::failed(path, error))?;
-    Ok(Copied { path: path.to_owned(), finding, bytes: is.len() })
+fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError> {
+    let is = path.metadata().map_err(|error| CopyError::other(path, error))?;
+    Ok(JournalCopy { path: path.to_owned(), finding, bytes: is.len() })
 }
 
 /// Replaces a journal that no server holds by the backup `from`. With `replace`, an existing journal is preserved under
@@ -119,68 +119,68 @@ fn done(path: &Path, finding: Finding) -> Result<Copied, CopyError> {
 ///
 /// # Errors
 /// [`CopyError`]; an existing journal is then still there.
-pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<Restored, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(journal, error);
+pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJournal, CopyError> {
+    let failed = |error: BoxedError| CopyError::other(journal, error);
     let source = Reader::open(from)?;
-    let real = resolved(journal).map_err(|error| failed(error.into()))?;
+    let real = resolve_links(journal).map_err(|error| failed(error.into()))?;
     let is_there = real.exists();
     if is_there && !replace {
         return Err(CopyError::Journal(journal.to_owned()));
     }
-    let (_journal, marker) = locks(&real, journal)?;
-    let draft = draft(&real);
-    let restored = copied(source.connection(), &draft).and_then(|finding| {
+    let (_journal, marker) = acquire_locks(&real, journal)?;
+    let draft = draft_path(&real);
+    let restored = copy_and_check(source.connection(), &draft).and_then(|finding| {
         let tip = Connection::open(&draft)
             .and_then(|draft| Tip::read(&draft))
             .map_err(|error| failed(error.into()))?;
-        let kept = if is_there { Some(aside(&real)?) } else { None };
-        put_aside(&real).map_err(|error| failed(error.into()))?;
+        let previous = if is_there { Some(move_aside(&real)?) } else { None };
+        set_aside_remains(&real).map_err(|error| failed(error.into()))?;
         marker.set_len(0).map_err(|error| failed(error.into()))?;
         rename_new(&draft, &real).map_err(|error| failed(error.into()))?;
-        write_mark(&marker, tip.number, &tip.hash, &boot()).map_err(|error| failed(error.into()))?;
-        Ok((finding, kept))
+        write_marker(&marker, tip.number, &tip.hash, &boot_id()).map_err(|error| failed(error.into()))?;
+        Ok((finding, previous))
     });
-    remove(&draft);
-    let (finding, kept) = restored?;
-    Ok(Restored { copy: done(journal, finding)?, kept })
+    remove_copy(&draft);
+    let (finding, previous) = restored?;
+    Ok(RestoredJournal { copy: describe_copy(journal, finding)?, previous })
 }
 
 /// Takes the locks of a server, so that none starts meanwhile.
-fn locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(journal, error);
+fn acquire_locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
+    let failed = |error: BoxedError| CopyError::other(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
     let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(error.into()))?;
-    database.iter().try_for_each(|database| take(database, journal))?;
-    let marker = private(&beside(real, ".lock")).map_err(|error| failed(error.into()))?;
-    take(&marker, journal)?;
+    database.iter().try_for_each(|database| lock_file(database, journal))?;
+    let marker = open_private(&sibling_path(real, ".lock")).map_err(|error| failed(error.into()))?;
+    lock_file(&marker, journal)?;
     Ok((database, marker))
 }
 
 /// Renames a journal and its log, and returns the journal's new path.
-fn aside(real: &Path) -> Result<PathBuf, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(real, error);
-    let kept = free_name(real, "replaced");
-    rename_new(real, &kept).map_err(|error| failed(error.into()))?;
-    for (old, new) in others(real).iter().zip(others(&kept)) {
+fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
+    let failed = |error: BoxedError| CopyError::other(real, error);
+    let previous = find_free_name(real, "replaced");
+    rename_new(real, &previous).map_err(|error| failed(error.into()))?;
+    for (old, new) in sidecar_files(real).iter().zip(sidecar_files(&previous)) {
         if old.exists() {
             rename_new(old, &new).map_err(|error| failed(error.into()))?;
         }
     }
-    Ok(kept)
+    Ok(previous)
 }
 
 /// Copies a snapshot of a journal into a new file, and checks the copy.
-fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
-    let failed = |error: BoxedError| CopyError::failed(to, error);
-    remove(to);
+fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
+    let failed = |error: BoxedError| CopyError::other(to, error);
+    remove_copy(to);
     let made = File::options().write(true).create_new(true).mode(0o600).open(to);
     made.map_err(|error| failed(error.into()))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(error.into()))?;
-    all_pages(source, &mut copy).map_err(failed)?;
+    copy_pages(source, &mut copy).map_err(failed)?;
     // A single file, without a log beside it.
     copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(error.into()))?;
-    known_format(&copy, to)?;
+    check_format(&copy, to)?;
     let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(error.into()))?;
     drop(copy);
     File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(error.into()))?;
@@ -191,13 +191,13 @@ fn copied(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     }
 }
 
-fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedError> {
+fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedError> {
     let backup = Backup::new(source, copy)?;
-    for _ in 0..BUSY_TRIES {
+    for _ in 0..MAX_BUSY_TRIES {
         // A single step copies one snapshot of a journal that others write; several steps would restart at each commit.
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
-            StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_PAUSE),
+            StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_RETRY_DELAY),
             other => return Err(format!("SQLite's backup ended as {other:?}").into()),
         }
     }
@@ -205,8 +205,8 @@ fn all_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedErro
 }
 
 /// Removes the remains of an incomplete copy.
-fn remove(copy: &Path) {
-    for file in [copy.to_owned(), beside(copy, "-journal")].into_iter().chain(others(copy)) {
+fn remove_copy(copy: &Path) {
+    for file in [copy.to_owned(), sibling_path(copy, "-journal")].into_iter().chain(sidecar_files(copy)) {
         let _is_gone = std::fs::remove_file(file);
     }
 }

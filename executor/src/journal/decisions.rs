@@ -2,12 +2,12 @@
 //!
 //! A decision is recorded before its answer is sent.
 
-use super::batch::{Hold, Revocation, Stop, Waits};
-use super::claims::{Asked, content};
-use super::log::Refusal;
-use super::record::{self, Kind};
-use super::writer::Entry;
-use super::{Journal, JournalError, micros};
+use super::batch::{HoldRecord, HoldResult, RevocationRecord, StopRecord};
+use super::claims::{IntentSummary, content_hash};
+use super::log::RefusalRecord;
+use super::record::{self, RecordKind};
+use super::writer::JournalEntry;
+use super::{Journal, JournalError, to_micros};
 use crate::call::Call;
 use crate::fault::BlockedBy;
 use crate::ident::{AgentDid, IntentId};
@@ -31,24 +31,24 @@ pub enum Resolution {
 }
 
 impl Resolution {
-    pub(super) fn kind(self) -> Kind {
+    pub(super) fn kind(self) -> RecordKind {
         match self {
-            Self::Approved => Kind::Approved,
-            Self::Denied => Kind::Denied,
-            Self::Cancelled => Kind::Cancelled,
-            Self::Revoked => Kind::Revoked,
-            Self::Expired => Kind::Expired,
+            Self::Approved => RecordKind::Approved,
+            Self::Denied => RecordKind::Denied,
+            Self::Cancelled => RecordKind::Cancelled,
+            Self::Revoked => RecordKind::Revoked,
+            Self::Expired => RecordKind::Expired,
         }
     }
 }
 
 /// A decision about an intent that waits.
 #[derive(Debug, Clone)]
-pub struct Resolved {
+pub struct ResolvedIntent {
     /// The intent.
     pub intent: IntentId,
     /// The decision.
-    pub how: Resolution,
+    pub resolution: Resolution,
     /// The caller that decided, or the reason for which a decision is no longer possible.
     pub by: String,
     /// The governor's risk estimate, for the answer to a repeat.
@@ -59,15 +59,15 @@ pub struct Resolved {
 
 /// An intent that a person denied.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Denial {
+pub struct IntentDenial {
     /// The caller that denied it.
     pub by: String,
     /// The governor's risk estimate.
     pub risk_score: Option<f64>,
 }
 
-impl From<record::Decided> for Denial {
-    fn from(decided: record::Decided) -> Self {
+impl From<record::DecisionBody> for IntentDenial {
+    fn from(decided: record::DecisionBody) -> Self {
         Self { by: decided.by, risk_score: decided.risk_score }
     }
 }
@@ -102,10 +102,15 @@ impl Journal {
         call: &Call,
         text: String,
         until: OffsetDateTime,
-    ) -> impl Future<Output = Result<Waits, JournalError>> + Send + use<> {
-        let hold = Hold { asked: Asked::of(call), content: content(call), text, until: micros(until) };
-        let held = self.tell(|reply| Entry::Hold(Box::new(hold), reply));
-        async { held.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
+    ) -> impl Future<Output = Result<HoldResult, JournalError>> + Send + use<> {
+        let hold = HoldRecord {
+            summary: IntentSummary::from_call(call),
+            content: content_hash(call),
+            text,
+            until: to_micros(until),
+        };
+        let held = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
+        async { held.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
     /// Records decisions about escalated intents: after the answer, a crash does not undo them. Returns the number of
@@ -115,54 +120,62 @@ impl Journal {
     /// [`JournalError::NoRoom`]: the decision is not on the disk yet, or never will be; [`JournalError::Broken`].
     pub fn resolve(
         &self,
-        resolved: Vec<Resolved>,
+        resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-        let written = self.tell(|reply| Entry::Resolve(resolved, Some(reply)));
-        async { written.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
+        let written = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
+        async { written.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
     /// Records the caller that stopped runs or queued intents, and the method.
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
-    pub async fn stopped(
+    pub async fn record_stop(
         &self,
         intents: &[IntentId],
         by: &str,
         method: &'static str,
     ) -> Result<(), JournalError> {
-        let stops = intents.iter().map(|intent| Stop { intent: *intent, by: by.to_owned(), method });
+        let stops = intents.iter().map(|intent| StopRecord { intent: *intent, by: by.to_owned(), method });
         let stops = stops.collect();
-        self.ask(|reply| Entry::Stop(stops, Some(reply))).await?.map_err(|_no_room| JournalError::NoRoom)
+        self.request(|reply| JournalEntry::Stop(stops, Some(reply)))
+            .await?
+            .map_err(|_no_room| JournalError::NoRoom)
     }
 
     /// Records a revocation, with the number of runs and waiting intents that it ended.
     ///
     /// # Errors
-    /// As [`Self::stopped`].
-    pub async fn revoked(
+    /// As [`Self::record_stop`].
+    pub async fn record_revocation(
         &self,
         agent: Option<&AgentDid>,
         intent: Option<IntentId>,
         by: &str,
         stopped: usize,
     ) -> Result<(), JournalError> {
-        let revocation = Revocation { agent: agent.cloned(), intent, by: by.to_owned(), stopped };
-        let written = self.ask(|reply| Entry::Revoke(Box::new(revocation), Some(reply))).await?;
+        let revocation = RevocationRecord { agent: agent.cloned(), intent, by: by.to_owned(), stopped };
+        let written = self.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
         written.map_err(|_no_room| JournalError::NoRoom)
     }
 
     /// The escalated intents that an earlier process held. They are returned once.
-    pub fn held(&self) -> Vec<HeldIntent> {
+    pub fn take_held(&self) -> Vec<HeldIntent> {
         std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records that a call was not run, among the latest refusals. No caller waits for the record, and a full disk
     /// drops it.
-    pub fn refused(&self, asked: &Asked, blocked_by: BlockedBy, message: &str, now: OffsetDateTime) {
-        let Asked { intent, agent, tool } = asked;
-        self.say(Entry::Refuse(Box::new(Refusal {
-            refused: micros(now),
+    pub fn record_refusal(
+        &self,
+        summary: &IntentSummary,
+        blocked_by: BlockedBy,
+        message: &str,
+        now: OffsetDateTime,
+    ) {
+        let IntentSummary { intent, agent, tool } = summary;
+        self.send(JournalEntry::Refuse(Box::new(RefusalRecord {
+            refused: to_micros(now),
             intent: *intent,
             agent: agent.clone(),
             tool: tool.clone(),

@@ -130,20 +130,20 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(super) fn failed(path: &Path, error: impl Into<BoxedError>) -> Self {
+    pub(super) fn other(path: &Path, error: impl Into<BoxedError>) -> Self {
         Self::Failed { path: path.to_owned(), source: error.into() }
     }
 
-    pub(super) fn of_system(path: &Path, error: std::io::Error) -> Self {
+    pub(super) fn from_io(path: &Path, error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::StorageFull {
             Self::NoRoom { path: path.to_owned(), source: error.into() }
         } else {
-            Self::failed(path, error)
+            Self::other(path, error)
         }
     }
 
     /// Turns SQLite's error about a journal into an [`OpenError`].
-    pub(super) fn of_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
+    pub(super) fn from_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| {
             let path = path.clone();
@@ -155,7 +155,7 @@ impl OpenError {
                 }
                 Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
                 Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, found: error.to_string() },
-                Some(_) | None => Self::failed(&path, error),
+                Some(_) | None => Self::other(&path, error),
             }
         }
     }
@@ -197,7 +197,7 @@ pub enum BrokenError {
 
 impl BrokenError {
     /// The reason made from an error of SQLite, or of a row.
-    pub(super) fn read(error: impl Into<BoxedError>) -> Self {
+    pub(super) fn from_read(error: impl Into<BoxedError>) -> Self {
         Self::Read(error.into().into())
     }
 }
@@ -269,6 +269,6 @@ impl From<ReplacedError> for WriteError {
 }
 
 /// The error of a journal that another program has changed.
-pub(super) fn changed(what: &str) -> WriteError {
+pub(super) fn changed_error(what: &str) -> WriteError {
     BrokenError::Changed(what.to_owned()).into()
 }

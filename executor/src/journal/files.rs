@@ -10,7 +10,7 @@
 //! The marker is written after each commit and not awaited: after a kill it names the last record on the disk, after a
 //! power cut that record or an earlier one. A journal that ends before its marker has lost records.
 
-use super::chain::{Hash, parse, shown};
+use super::chain::{Hash, from_hex, to_hex};
 use super::error::{OpenError, ReplacedError};
 use super::record::digest;
 use rustix::fs::{CWD, FlockOperation, Mode, RenameFlags, fchmod, flock, renameat_with};
@@ -21,8 +21,8 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, Open
 use std::path::{Path, PathBuf};
 
 /// Readable and writable by the user of this process only.
-const PRIVATE: u32 = 0o600;
-const MARKER: &str = "a2g-executor journal 3";
+const PRIVATE_MODE: u32 = 0o600;
+const MARKER_PREFIX: &str = "a2g-executor journal 3";
 /// An upper bound for the size of a marker.
 const MAX_MARKER_BYTES: u64 = 512;
 
@@ -37,7 +37,7 @@ pub enum IfMissing {
 
 /// The open files of the journal that this process writes.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct JournalFiles {
     /// The path as the operator wrote it.
     path: PathBuf,
     /// The path without symbolic links, from which SQLite derives the names of its other files.
@@ -49,25 +49,25 @@ pub(super) struct Files {
     boot: String,
     bytes: u64,
     /// `-wal` and `-shm`, once they exist.
-    others: [Option<(Inode, u64)>; 2],
+    sidecars: [Option<(Inode, u64)>; 2],
 }
 
 type Inode = (u64, u64);
 
-fn inode(of: &Metadata) -> Inode {
-    (of.dev(), of.ino())
+fn inode(file: &Metadata) -> Inode {
+    (file.dev(), file.ino())
 }
 
 /// The last record according to the marker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Marked {
+pub(super) struct Marker {
     pub(super) number: i64,
     pub(super) hash: Hash,
     /// The boot of the kernel under which it was written.
     pub(super) boot: String,
 }
 
-impl Files {
+impl JournalFiles {
     /// Locks the journal at `path`. `create` makes it if it does not exist and may be made.
     ///
     /// # Ambient Authority
@@ -77,46 +77,46 @@ impl Files {
         if_missing: IfMissing,
         create: impl FnOnce(&Path) -> Result<(), OpenError>,
     ) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::of_system(path, error);
+        let failed = |error: std::io::Error| OpenError::from_io(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         }
-        let real = resolved(path).map_err(failed)?;
+        let real = resolve_links(path).map_err(failed)?;
         let is_there = real.metadata().is_ok_and(|file| file.len() > 0);
-        match (is_there, sign_of_a_journal(path, &real), if_missing) {
+        match (is_there, find_sign_of_journal(path, &real), if_missing) {
             (true, _, IfMissing::CreateAnyway) => return Err(OpenError::Exists(path.to_owned())),
             (true, _, IfMissing::Create) => {}
             (false, Some(sign), IfMissing::Create) => {
                 return Err(OpenError::Vanished { path: path.to_owned(), sign });
             }
             (false, _, IfMissing::Create | IfMissing::CreateAnyway) => {
-                put_aside(&real).map_err(failed)?;
-                created(&real, create)?;
+                set_aside_remains(&real).map_err(failed)?;
+                create_atomically(&real, create)?;
             }
         }
         Self::lock(path, real)
     }
 
     fn lock(path: &Path, real: PathBuf) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::of_system(path, error);
+        let failed = |error: std::io::Error| OpenError::from_io(path, error);
         let database = OpenOptions::new().read(true).write(true).open(&real).map_err(failed)?;
-        take(&database, path)?;
+        lock_file(&database, path)?;
         let is = database.metadata().map_err(failed)?;
         check_private(path, &is)?;
-        let marker = private(&beside(&real, ".lock")).map_err(failed)?;
+        let marker = open_private(&sibling_path(&real, ".lock")).map_err(failed)?;
         // An executor of an earlier format locks the marker alone.
-        take(&marker, path)?;
-        for file in others(&real).iter().filter(|file| file.exists()) {
+        lock_file(&marker, path)?;
+        for file in sidecar_files(&real).iter().filter(|file| file.exists()) {
             let file = OpenOptions::new().read(true).write(true).open(file).map_err(failed)?;
-            fchmod(&file, Mode::from_raw_mode(PRIVATE)).map_err(|error| failed(error.into()))?;
+            fchmod(&file, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| failed(error.into()))?;
         }
-        fchmod(&marker, Mode::from_raw_mode(PRIVATE)).map_err(|error| failed(error.into()))?;
-        let (path, boot, others) = (path.to_owned(), boot(), [None; 2]);
-        let files = Self { path, real, database, marker, boot, bytes: is.len(), others };
+        fchmod(&marker, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| failed(error.into()))?;
+        let (path, boot, others) = (path.to_owned(), boot_id(), [None; 2]);
+        let files = Self { path, real, database, marker, boot, bytes: is.len(), sidecars: others };
         // The file may have been replaced before it was locked.
         match files.check_database() {
             Ok(_bytes) => Ok(files),
-            Err(replaced) => Err(OpenError::failed(&files.path, replaced)),
+            Err(replaced) => Err(OpenError::other(&files.path, replaced)),
         }
     }
 
@@ -131,8 +131,8 @@ impl Files {
     /// The difference.
     pub(super) fn check(&mut self) -> Result<(), ReplacedError> {
         self.bytes = self.check_database()?;
-        for (nth, file) in others(&self.real).iter().enumerate() {
-            let Some(known) = self.others.get_mut(nth) else { continue };
+        for (nth, file) in sidecar_files(&self.real).iter().enumerate() {
+            let Some(known) = self.sidecars.get_mut(nth) else { continue };
             let is = file.metadata().ok().map(|is| (inode(&is), is.len()));
             match (*known, is) {
                 (None, is) => *known = is,
@@ -142,7 +142,7 @@ impl Files {
                 (Some(_), Some(_) | None) => {
                     let file = file.display();
                     return Err(
-                        self.replaced(format!("its file `{file}` was removed, replaced or cut short"))
+                        self.replaced_error(format!("its file `{file}` was removed, replaced or cut short"))
                     );
                 }
             }
@@ -152,18 +152,20 @@ impl Files {
 
     /// The size of the database, if it is still the file that was opened.
     fn check_database(&self) -> Result<u64, ReplacedError> {
-        let open = self.database.metadata().map_err(|error| self.unreadable(error))?;
+        let open = self.database.metadata().map_err(|error| self.inspect_error(error))?;
         let there = match self.path.metadata() {
             Ok(there) => there,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(self.replaced("it was removed, or its folder was renamed"));
+                return Err(self.replaced_error("it was removed, or its folder was renamed"));
             }
-            Err(error) => return Err(self.unreadable(error)),
+            Err(error) => return Err(self.inspect_error(error)),
         };
         match () {
-            () if inode(&there) != inode(&open) => Err(self.replaced("another file was put in its place")),
-            () if open.nlink() != 1 => Err(self.replaced(format!("it has {} names", open.nlink()))),
-            () if open.len() < self.bytes => Err(self.replaced(format!(
+            () if inode(&there) != inode(&open) => {
+                Err(self.replaced_error("another file was put in its place"))
+            }
+            () if open.nlink() != 1 => Err(self.replaced_error(format!("it has {} names", open.nlink()))),
+            () if open.len() < self.bytes => Err(self.replaced_error(format!(
                 "it was cut short: it had {} bytes and has {}",
                 self.bytes,
                 open.len()
@@ -172,72 +174,72 @@ impl Files {
         }
     }
 
-    fn replaced(&self, change: impl Into<String>) -> ReplacedError {
+    fn replaced_error(&self, change: impl Into<String>) -> ReplacedError {
         ReplacedError { path: self.path.clone(), change: change.into(), source: None }
     }
 
-    fn unreadable(&self, error: std::io::Error) -> ReplacedError {
-        ReplacedError { source: Some(error), ..self.replaced("it cannot be looked at") }
+    fn inspect_error(&self, error: std::io::Error) -> ReplacedError {
+        ReplacedError { source: Some(error), ..self.replaced_error("it cannot be looked at") }
     }
 
     /// Writes the last record into the marker. A failure leaves an earlier record there, which is valid as well.
-    pub(super) fn mark(&self, number: i64, hash: &Hash) {
-        let _less_is_known = write_mark(&self.marker, number, hash, &self.boot);
+    pub(super) fn update_marker(&self, number: i64, hash: &Hash) {
+        let _less_is_known = write_marker(&self.marker, number, hash, &self.boot);
     }
 
     /// The content of the marker; `None` when it cannot be read.
-    pub(super) fn marked(&self) -> Option<Marked> {
-        marked_in(&self.marker)
+    pub(super) fn read_marker(&self) -> Option<Marker> {
+        parse_marker(&self.marker)
     }
 }
 
 /// Writes a marker; its length is constant.
-pub(super) fn write_mark(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
-    let text = format!("{MARKER} {number:020} {} {boot}", shown(hash));
-    let check = shown(&digest(text.as_bytes()).0);
+pub(super) fn write_marker(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
+    let text = format!("{MARKER_PREFIX} {number:020} {} {boot}", to_hex(hash));
+    let check = to_hex(&digest(text.as_bytes()).0);
     marker.write_all_at(format!("{text} {check}\n").as_bytes(), 0)
 }
 
 /// The content of the marker beside a journal that is only read.
-pub(super) fn marked(journal: &Path) -> Option<Marked> {
-    let real = resolved(journal).ok()?;
-    marked_in(&File::open(beside(&real, ".lock")).ok()?)
+pub(super) fn read_marker(journal: &Path) -> Option<Marker> {
+    let real = resolve_links(journal).ok()?;
+    parse_marker(&File::open(sibling_path(&real, ".lock")).ok()?)
 }
 
-fn marked_in(marker: &File) -> Option<Marked> {
+fn parse_marker(marker: &File) -> Option<Marker> {
     let mut text = String::new();
     let mut from_the_start = marker.try_clone().ok()?;
     std::io::Seek::rewind(&mut from_the_start).ok()?;
     from_the_start.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
     let (text, check) = text.strip_suffix('\n')?.rsplit_once(' ')?;
-    if parse(check)? != digest(text.as_bytes()).0 {
+    if from_hex(check)? != digest(text.as_bytes()).0 {
         return None;
     }
-    let mut parts = text.strip_prefix(MARKER)?.split_ascii_whitespace();
+    let mut parts = text.strip_prefix(MARKER_PREFIX)?.split_ascii_whitespace();
     let number = parts.next()?.parse().ok()?;
-    Some(Marked { number, hash: parse(parts.next()?)?, boot: parts.next()?.to_owned() })
+    Some(Marker { number, hash: from_hex(parts.next()?)?, boot: parts.next()?.to_owned() })
 }
 
 /// The id of the kernel's current boot.
-pub(super) fn boot() -> String {
+pub(super) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id = id.trim();
     if id.is_empty() { "unknown".to_owned() } else { id.to_owned() }
 }
 
 /// Locks a file for this process, under whatever name it was opened. The lock ends with the descriptor.
-pub(super) fn take(file: &File, journal: &Path) -> Result<(), OpenError> {
+pub(super) fn lock_file(file: &File, journal: &Path) -> Result<(), OpenError> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(journal.to_owned())),
-        Err(error) => Err(OpenError::of_system(journal, error.into())),
+        Err(error) => Err(OpenError::from_io(journal, error.into())),
     }
 }
 
 /// Checks that no other user may access the journal, and that it has one name.
 pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenError> {
     let mode = file.mode() & 0o7777;
-    if mode & !PRIVATE != 0 {
+    if mode & !PRIVATE_MODE != 0 {
         return Err(OpenError::Mode { path: path.to_owned(), mode });
     }
     if file.nlink() != 1 {
@@ -247,12 +249,12 @@ pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenErro
 }
 
 /// Opens a file for this user alone, and creates it if it does not exist.
-pub(super) fn private(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(PRIVATE).open(path)
+pub(super) fn open_private(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(PRIVATE_MODE).open(path)
 }
 
 /// Resolves symbolic links, also of a file that does not exist yet.
-pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
+pub(super) fn resolve_links(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         resolved => return resolved,
@@ -263,32 +265,40 @@ pub(super) fn resolved(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// The file that shows that there was a journal at a place without one.
-fn sign_of_a_journal(path: &Path, real: &Path) -> Option<PathBuf> {
-    let mut signs = vec![beside(real, ".lock"), beside(real, "-wal"), beside(real, "-shm")];
+fn find_sign_of_journal(path: &Path, real: &Path) -> Option<PathBuf> {
+    let mut signs = vec![sibling_path(real, ".lock"), sibling_path(real, "-wal"), sibling_path(real, "-shm")];
     // A dangling link, or the remains of a file that was truncated to nothing.
     signs.extend(path.is_symlink().then(|| path.to_owned()));
     signs.into_iter().find(|sign| sign.symlink_metadata().is_ok())
 }
 
 /// Makes the journal under another name, and renames it when it is complete.
-fn created(real: &Path, create: impl FnOnce(&Path) -> Result<(), OpenError>) -> Result<(), OpenError> {
-    let draft = draft(real);
-    let failed = |error: std::io::Error| OpenError::of_system(real, error);
-    let made = private(&draft).map_err(failed).and_then(|_file| create(&draft));
+fn create_atomically(
+    real: &Path,
+    create: impl FnOnce(&Path) -> Result<(), OpenError>,
+) -> Result<(), OpenError> {
+    let draft = draft_path(real);
+    let failed = |error: std::io::Error| OpenError::from_io(real, error);
+    let made = open_private(&draft).map_err(failed).and_then(|_file| create(&draft));
     let made = made.and_then(|()| match rename_new(&draft, real) {
         // Another start was faster, and its lock decides.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         renamed => renamed.map_err(failed),
     });
-    for file in [draft.clone(), beside(&draft, "-wal"), beside(&draft, "-shm"), beside(&draft, "-journal")] {
+    for file in [
+        draft.clone(),
+        sibling_path(&draft, "-wal"),
+        sibling_path(&draft, "-shm"),
+        sibling_path(&draft, "-journal"),
+    ] {
         let _is_gone = std::fs::remove_file(file);
     }
     made
 }
 
 /// The path beside a journal for one that is not complete.
-pub(super) fn draft(real: &Path) -> PathBuf {
-    beside(real, &format!(".draft-{}", std::process::id()))
+pub(super) fn draft_path(real: &Path) -> PathBuf {
+    sibling_path(real, &format!(".draft-{}", std::process::id()))
 }
 
 /// Renames a file to a name that no file has, atomically.
@@ -304,37 +314,37 @@ pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
 }
 
 /// Renames the remains of a journal, so that SQLite does not put its log into another one.
-pub(super) fn put_aside(real: &Path) -> std::io::Result<()> {
+pub(super) fn set_aside_remains(real: &Path) -> std::io::Result<()> {
     if real.metadata().is_ok_and(|file| file.len() == 0) {
         std::fs::remove_file(real)?;
     }
-    let _is_not_there = std::fs::remove_file(beside(real, "-shm"));
-    let log = beside(real, "-wal");
+    let _is_not_there = std::fs::remove_file(sibling_path(real, "-shm"));
+    let log = sibling_path(real, "-wal");
     if !log.exists() {
         return Ok(());
     }
-    rename_new(&log, &free_name(&log, "lost"))
+    rename_new(&log, &find_free_name(&log, "lost"))
 }
 
 /// An unused name: `FILE.WORD-1`, or a higher number.
-pub(super) fn free_name(path: &Path, word: &str) -> PathBuf {
-    let names = (1_u32..).map(|nth| beside(path, &format!(".{word}-{nth}")));
+pub(super) fn find_free_name(path: &Path, word: &str) -> PathBuf {
+    let names = (1_u32..).map(|nth| sibling_path(path, &format!(".{word}-{nth}")));
     let mut free = names.filter(|name| name.symlink_metadata().is_err());
-    free.next().unwrap_or_else(|| beside(path, &format!(".{word}")))
+    free.next().unwrap_or_else(|| sibling_path(path, &format!(".{word}")))
 }
 
 /// The files of a journal that grow with it.
-pub(super) fn growing(path: &Path) -> [PathBuf; 2] {
-    [path.to_owned(), beside(path, "-wal")]
+pub(super) fn data_files(path: &Path) -> [PathBuf; 2] {
+    [path.to_owned(), sibling_path(path, "-wal")]
 }
 
 /// The other files of SQLite beside a journal.
-pub(super) fn others(real: &Path) -> [PathBuf; 2] {
-    [beside(real, "-wal"), beside(real, "-shm")]
+pub(super) fn sidecar_files(real: &Path) -> [PathBuf; 2] {
+    [sibling_path(real, "-wal"), sibling_path(real, "-shm")]
 }
 
 /// A path beside another, with `ending` appended to its name.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn sibling_path(path: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(ending);
     name.into()

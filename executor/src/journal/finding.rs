@@ -1,6 +1,6 @@
 //! The findings of a check of a journal, and the reasons for which a check stops.
 
-use super::chain::{Head, shown};
+use super::chain::{Head, to_hex};
 use crate::ident::IntentId;
 use rusqlite::ErrorCode;
 
@@ -91,9 +91,9 @@ pub enum Finding {
 
 /// A count with its noun, in the plural unless it is 1.
 #[derive(Debug)]
-pub(crate) struct Counted(pub(crate) u64, pub(crate) &'static str);
+pub(crate) struct NounCount(pub(crate) u64, pub(crate) &'static str);
 
-impl std::fmt::Display for Counted {
+impl std::fmt::Display for NounCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self(count, noun) = self;
         write!(f, "{count} {noun}{}", if *count == 1 { "" } else { "s" })
@@ -102,29 +102,29 @@ impl std::fmt::Display for Counted {
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let of = |intent: &Option<IntentId>| {
+        let describe = |intent: &Option<IntentId>| {
             intent.map(|intent| format!(" (intent {intent})")).unwrap_or_default()
         };
         match self {
             Self::Holds { receipts, pruned, records, head } => {
-                let (receipts, records) = (Counted(*receipts, "receipt"), Counted(*records, "record"));
+                let (receipts, records) = (NounCount(*receipts, "receipt"), NounCount(*records, "record"));
                 let before =
                     if *pruned == 0 { String::new() } else { format!(", after {pruned} that were pruned") };
                 write!(
                     f,
                     "the journal holds: {receipts}{before}, {records}\ncheckpoint {}:{}",
                     head.number,
-                    shown(&head.hash)
+                    to_hex(&head.hash)
                 )
             }
             Self::Changed { record, intent } => {
-                write!(f, "record {record}{} is not what was written there", of(intent))
+                write!(f, "record {record}{} is not what was written there", describe(intent))
             }
             Self::Missing { first, last } => write!(f, "the records {first} to {last} are missing"),
             Self::Cut { last, was } => {
                 write!(f, "the end is cut off: the last record is {last}, and there was a record {was}")
             }
-            Self::Order { record, intent, what } => write!(f, "record {record}{} {what}", of(intent)),
+            Self::Order { record, intent, what } => write!(f, "record {record}{} {what}", describe(intent)),
             Self::Row { table, record, what } => write!(f, "table `{table}`, row of record {record}: {what}"),
             Self::Unreadable { after, reason } => {
                 write!(f, "the file cannot be read after record {after}: {reason}")
@@ -153,20 +153,20 @@ impl std::fmt::Display for Finding {
 
 /// The reason for which a check stops.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum CheckError {
     /// The check has a finding.
     Found(Finding),
     /// The file cannot be read at the moment.
     Sqlite(rusqlite::Error),
 }
 
-impl From<Finding> for Stop {
+impl From<Finding> for CheckError {
     fn from(finding: Finding) -> Self {
         Self::Found(finding)
     }
 }
 
-impl From<rusqlite::Error> for Stop {
+impl From<rusqlite::Error> for CheckError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             // An error without a code means a value of another type than the one that was written.

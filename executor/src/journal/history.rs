@@ -2,11 +2,11 @@
 
 use super::chain::{Hash, Head};
 use super::error::OpenError;
-use super::record::{COLUMNS, Kind, Record};
-use super::standing::{Ended, Standing, standing};
-use super::store::{Reader, number, stored};
+use super::record::{JournalRecord, RECORD_COLUMNS, RecordKind};
+use super::recorded_state::{RecordedState, RunEnd, recorded_state};
+use super::store::{Reader, from_sqlite_int, to_sqlite_int};
 use super::verify::{Finding, verify};
-use super::{micros, moment};
+use super::{from_micros, to_micros};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::outcome::{Receipt, Status};
 use crate::stored;
@@ -50,7 +50,7 @@ pub struct Filter {
 
 /// One receipt with its place in the chain.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct ReceiptEntry {
     /// Its number, from 1.
     pub number: u64,
     /// Its intent.
@@ -70,12 +70,12 @@ pub struct Entry {
     body: Vec<u8>,
 }
 
-impl Entry {
+impl ReceiptEntry {
     /// Parses the receipt.
     ///
     /// # Errors
     /// [`HistoryError::Receipt`] if it was written by another version, or changed.
-    pub fn receipt(&self) -> Result<Receipt, HistoryError> {
+    pub fn parse_receipt(&self) -> Result<Receipt, HistoryError> {
         stored::read_receipt(&self.body)
             .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
@@ -83,7 +83,7 @@ impl Entry {
 
 /// A call that was not run.
 #[derive(Debug, Clone)]
-pub struct Refused {
+pub struct RefusalEntry {
     /// The time of the refusal.
     pub at: OffsetDateTime,
     /// The intent.
@@ -100,7 +100,7 @@ pub struct Refused {
 
 /// A record in readable form.
 #[derive(Debug, Clone)]
-pub struct Recorded {
+pub struct RecordEntry {
     /// Its number.
     pub number: u64,
     /// Its kind, as a word.
@@ -118,7 +118,7 @@ pub struct Recorded {
     /// The record that this one is about.
     pub about: Option<i64>,
     /// The rest of its content, as JSON; `None` for a receipt, which has a report, and for a task.
-    pub says: Option<Box<RawValue>>,
+    pub body: Option<Box<RawValue>>,
     /// Its hash.
     pub hash: Hash,
 }
@@ -144,12 +144,12 @@ impl History {
         filter: &Filter,
         oldest_first: bool,
         most: Option<u64>,
-        mut each: impl FnMut(Entry) -> Result<(), E>,
+        mut each: impl FnMut(ReceiptEntry) -> Result<(), E>,
     ) -> Result<(), E> {
         let Filter { agent, tool, status, since, until, undelivered } = filter;
         let order = if oldest_first { "ASC" } else { "DESC" };
         let sql = format!(
-            "SELECT {ENTRY} FROM records
+            "SELECT {ENTRY_COLUMNS} FROM records
              WHERE kind = 'receipt' AND (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
                AND (?3 IS NULL OR status = ?3) AND (?4 IS NULL OR at >= ?4) AND (?5 IS NULL OR at < ?5)
                AND (NOT ?6 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))
@@ -159,13 +159,13 @@ impl History {
             agent.as_ref().map(AgentDid::as_str),
             tool.as_ref().map(ToolName::as_str),
             status.map(Status::as_str),
-            since.map(micros),
-            until.map(micros),
+            since.map(to_micros),
+            until.map(to_micros),
             undelivered,
-            most.map_or(-1, stored),
+            most.map_or(-1, to_sqlite_int),
         ];
         let mut statement = self.0.connection().prepare(&sql).map_err(HistoryError::from)?;
-        let rows = statement.query_map(chosen, entry).map_err(HistoryError::from)?;
+        let rows = statement.query_map(chosen, read_entry).map_err(HistoryError::from)?;
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
@@ -173,12 +173,12 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn receipt_of(&self, intent: IntentId) -> Result<Option<Entry>, HistoryError> {
+    pub fn receipt_of(&self, intent: IntentId) -> Result<Option<ReceiptEntry>, HistoryError> {
         let connection = self.0.connection();
-        let Standing::Claimed(claimed) = standing(connection, intent)? else { return Ok(None) };
-        let Ended::Receipt(record) = claimed.end else { return Ok(None) };
-        let sql = format!("SELECT {ENTRY} FROM records WHERE number = ?1");
-        Ok(connection.query_row(&sql, [record], entry).optional()?)
+        let RecordedState::Claimed(claimed) = recorded_state(connection, intent)? else { return Ok(None) };
+        let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
+        let sql = format!("SELECT {ENTRY_COLUMNS} FROM records WHERE number = ?1");
+        Ok(connection.query_row(&sql, [record], read_entry).optional()?)
     }
 
     /// Passes records to `each`, oldest first: those of an intent, or all.
@@ -188,12 +188,13 @@ impl History {
     pub fn records<E: From<HistoryError>>(
         &self,
         intent: Option<IntentId>,
-        mut each: impl FnMut(Recorded) -> Result<(), E>,
+        mut each: impl FnMut(RecordEntry) -> Result<(), E>,
     ) -> Result<(), E> {
-        let sql = format!("SELECT {COLUMNS} FROM records WHERE ?1 IS NULL OR intent = ?1 ORDER BY number");
+        let sql =
+            format!("SELECT {RECORD_COLUMNS} FROM records WHERE ?1 IS NULL OR intent = ?1 ORDER BY number");
         let mut statement = self.0.connection().prepare(&sql).map_err(HistoryError::from)?;
         let intent = intent.map(|intent| *intent.as_bytes());
-        let rows = statement.query_map([intent], recorded).map_err(HistoryError::from)?;
+        let rows = statement.query_map([intent], read_record).map_err(HistoryError::from)?;
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
@@ -201,7 +202,7 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn intents_beginning(&self, block: [u8; 4]) -> Result<Vec<IntentId>, HistoryError> {
+    pub fn intents_with_prefix(&self, block: [u8; 4]) -> Result<Vec<IntentId>, HistoryError> {
         const MAX_SHOWN: u64 = 10;
         let bound = |rest: u8| {
             let mut id = [rest; 16];
@@ -212,7 +213,7 @@ impl History {
                    WHERE intent BETWEEN ?1 AND ?2 AND intent IS NOT NULL AND kind <> 'receipt'
                    ORDER BY intent LIMIT ?3";
         let mut statement = self.0.connection().prepare(sql)?;
-        let chosen = params![bound(0), bound(u8::MAX), stored(MAX_SHOWN)];
+        let chosen = params![bound(0), bound(u8::MAX), to_sqlite_int(MAX_SHOWN)];
         let rows = statement.query_map(chosen, |row| Ok(IntentId::from_bytes(row.get(0)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
@@ -221,7 +222,7 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn refusals(&self, filter: &Filter, most: u64) -> Result<Vec<Refused>, HistoryError> {
+    pub fn refusals(&self, filter: &Filter, most: u64) -> Result<Vec<RefusalEntry>, HistoryError> {
         // A refusal has no status and no report.
         let Filter { agent, tool, status: _, since, until, undelivered: _ } = filter;
         let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals
@@ -231,14 +232,14 @@ impl History {
         let chosen = params![
             agent.as_ref().map(AgentDid::as_str),
             tool.as_ref().map(ToolName::as_str),
-            since.map(micros),
-            until.map(micros),
-            stored(most),
+            since.map(to_micros),
+            until.map(to_micros),
+            to_sqlite_int(most),
         ];
         let mut statement = self.0.connection().prepare(sql)?;
         let rows = statement.query_map(chosen, |row| {
-            Ok(Refused {
-                at: moment(row.get(0)?),
+            Ok(RefusalEntry {
+                at: from_micros(row.get(0)?),
                 intent: IntentId::from_bytes(row.get(1)?),
                 agent: row.get(2)?,
                 tool: row.get(3)?,
@@ -253,7 +254,7 @@ impl History {
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn waiting(&self) -> Result<Vec<String>, HistoryError> {
+    pub fn waiting_texts(&self) -> Result<Vec<String>, HistoryError> {
         let sql = "SELECT text FROM waiting JOIN records AS held USING (number)
                    WHERE NOT EXISTS (SELECT 1 FROM records WHERE intent = held.intent AND kind <> 'receipt'
                                      AND kind = 'approved' AND about = held.number)
@@ -277,39 +278,39 @@ impl History {
     }
 }
 
-/// The columns that [`entry`] reads.
-const ENTRY: &str = "receipt, intent, agent, tool, status, at, hash, body,
+/// The columns that [`read_entry`] reads.
+const ENTRY_COLUMNS: &str = "receipt, intent, agent, tool, status, at, hash, body,
     number NOT IN (SELECT receipt FROM open WHERE receipt IS NOT NULL)";
 
-fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    Ok(Entry {
-        number: number(row.get(0)?),
+fn read_entry(row: &Row<'_>) -> rusqlite::Result<ReceiptEntry> {
+    Ok(ReceiptEntry {
+        number: from_sqlite_int(row.get(0)?),
         intent: IntentId::from_bytes(row.get(1)?),
         agent: row.get(2)?,
         tool: row.get(3)?,
         status: row.get(4)?,
-        ended: moment(row.get(5)?),
+        ended: from_micros(row.get(5)?),
         hash: row.get(6)?,
         body: row.get(7)?,
         delivered: row.get(8)?,
     })
 }
 
-fn recorded(row: &Row<'_>) -> rusqlite::Result<Recorded> {
-    let (record, hash) = Record::read(row)?;
-    let has_no_text = matches!(record.kind, Kind::Receipt | Kind::Task);
-    let says = (!has_no_text).then(|| serde_json::from_slice(record.body).ok()).flatten();
+fn read_record(row: &Row<'_>) -> rusqlite::Result<RecordEntry> {
+    let (record, hash) = JournalRecord::read(row)?;
+    let has_no_text = matches!(record.kind, RecordKind::Receipt | RecordKind::Task);
+    let body = (!has_no_text).then(|| serde_json::from_slice(record.body).ok()).flatten();
     let own = |text: Option<&str>| text.map(str::to_owned);
-    Ok(Recorded {
-        number: number(record.number),
+    Ok(RecordEntry {
+        number: from_sqlite_int(record.number),
         kind: record.kind.as_str(),
-        at: moment(record.at),
+        at: from_micros(record.at),
         intent: record.intent.map(IntentId::from_bytes),
         agent: own(record.agent),
         tool: own(record.tool),
         status: own(record.status),
         about: record.about,
-        says,
+        body,
         hash,
     })
 }

@@ -3,9 +3,9 @@
 //! Every write to a chain updates the end of the chain in `chains` as well, so that a missing end is noticed.
 
 use super::chain::{Hash, Head};
-use super::error::{WriteError, changed};
-use super::record::{COLUMNS, Digest32, Kind, Record, Refusals};
-use super::store::{number, stored};
+use super::error::{WriteError, changed_error};
+use super::record::{Digest32, JournalRecord, RECORD_COLUMNS, RecordKind, RefusalsBody};
+use super::store::{from_sqlite_int, to_sqlite_int};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
@@ -71,7 +71,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    pub(super) fn of(connection: &Connection, chain: &str) -> rusqlite::Result<Self> {
+    pub(super) fn read(connection: &Connection, chain: &str) -> rusqlite::Result<Self> {
         connection
             .prepare_cached(
                 "SELECT first, first_hash, receipts, checkpoint, last, last_hash FROM chains WHERE name = ?1",
@@ -80,7 +80,7 @@ impl Extent {
                 Ok(Self {
                     first: row.get(0)?,
                     first_hash: row.get(1)?,
-                    pruned: Head { number: number(row.get(2)?), hash: row.get(3)? },
+                    pruned: Head { number: from_sqlite_int(row.get(2)?), hash: row.get(3)? },
                     last: row.get(4)?,
                     last_hash: row.get(5)?,
                 })
@@ -101,46 +101,49 @@ pub(super) struct Tip {
 
 impl Tip {
     /// The tip before the first remaining record.
-    pub(super) fn before_the_first(extent: &Extent) -> Self {
+    pub(super) fn before_first(extent: &Extent) -> Self {
         let Extent { first, first_hash, pruned, .. } = *extent;
         Self { number: first, hash: first_hash, latest: 0, head: pruned }
     }
 
     /// The tip in the file.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
-        let extent = Extent::of(connection, "records")?;
-        Self::of(connection, extent.last, &extent)
+        let extent = Extent::read(connection, "records")?;
+        Self::at_record(connection, extent.last, &extent)
     }
 
     /// The tip at an existing record, or before the first one.
-    pub(super) fn of(connection: &Connection, record: i64, extent: &Extent) -> rusqlite::Result<Self> {
+    pub(super) fn at_record(connection: &Connection, record: i64, extent: &Extent) -> rusqlite::Result<Self> {
         if record == extent.first {
-            return Ok(Self::before_the_first(extent));
+            return Ok(Self::before_first(extent));
         }
         let sql = "SELECT latest, hash FROM records WHERE number = ?1";
         let (latest, hash) = connection.query_row(sql, [record], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        let head = if latest > extent.first { checkpoint(connection, latest)? } else { extent.pruned };
+        let head = if latest > extent.first { read_checkpoint(connection, latest)? } else { extent.pruned };
         Ok(Self { number: record, hash, latest, head })
     }
 
     /// The tip after one more record, with its hash.
-    pub(super) fn and(self, record: &Record<'_>, hash: Hash) -> Self {
-        let Record { number: at, latest, receipt, root, .. } = *record;
-        let head =
-            receipt.map_or(self.head, |receipt| Head { number: number(receipt), hash: root.unwrap_or(hash) });
+    pub(super) fn with_record(self, record: &JournalRecord<'_>, hash: Hash) -> Self {
+        let JournalRecord { number: at, latest, receipt, root, .. } = *record;
+        let head = receipt.map_or(self.head, |receipt| Head {
+            number: from_sqlite_int(receipt),
+            hash: root.unwrap_or(hash),
+        });
         Self { number: at, hash, latest, head }
     }
 }
 
 /// The checkpoint of a record that is a receipt.
-fn checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
+fn read_checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
     let sql = "SELECT receipt, coalesce(root, hash) FROM records WHERE number = ?1 AND kind = 'receipt'";
-    connection.query_row(sql, [record], |row| Ok(Head { number: number(row.get(0)?), hash: row.get(1)? }))
+    connection
+        .query_row(sql, [record], |row| Ok(Head { number: from_sqlite_int(row.get(0)?), hash: row.get(1)? }))
 }
 
 /// The content of a new record; its other columns follow from the record before it.
 #[derive(Debug, Default)]
-pub(super) struct New<'a> {
+pub(super) struct NewRecord<'a> {
     pub(super) at: i64,
     pub(super) intent: Option<IntentId>,
     pub(super) agent: Option<&'a str>,
@@ -154,42 +157,42 @@ pub(super) struct New<'a> {
 
 /// The records, in one transaction.
 #[derive(Debug)]
-pub(super) struct Log<'a> {
+pub(super) struct RecordLog<'a> {
     pub(super) connection: &'a Connection,
     pub(super) tip: Tip,
     /// The tip in the file.
     saved: Tip,
 }
 
-impl<'a> Log<'a> {
+impl<'a> RecordLog<'a> {
     /// Continues from `tip`, or from the records that another program, such as `journal prune`, has appended to it.
     ///
     /// # Errors
     /// [`WriteError::Broken`] if the records in the file do not continue `tip`.
-    pub(super) fn after(connection: &'a Connection, tip: Tip) -> Result<Self, WriteError> {
-        let extent = Extent::of(connection, "records")?;
+    pub(super) fn resume(connection: &'a Connection, tip: Tip) -> Result<Self, WriteError> {
+        let extent = Extent::read(connection, "records")?;
         let Extent { first, last, last_hash, .. } = extent;
         let tip = match () {
             () if (last, last_hash) == (tip.number, tip.hash) => tip,
-            () if first <= tip.number => follow(connection, tip)?,
+            () if first <= tip.number => read_appended(connection, tip)?,
             // The records after `tip` have been pruned.
-            () => follow(connection, Tip::before_the_first(&extent))?,
+            () => read_appended(connection, Tip::before_first(&extent))?,
         };
         if (tip.number, tip.hash) != (last, last_hash) {
-            return Err(changed("its end is not the one that was written"));
+            return Err(changed_error("its end is not the one that was written"));
         }
         Ok(Self { connection, tip, saved: tip })
     }
 
     /// Appends a record, and returns its number.
-    pub(super) fn append(&mut self, kind: Kind, new: &New<'_>) -> Result<i64, WriteError> {
-        let New { at, intent, agent, tool, status, about, proof, root, body } = *new;
+    pub(super) fn append(&mut self, kind: RecordKind, new: &NewRecord<'_>) -> Result<i64, WriteError> {
+        let NewRecord { at, intent, agent, tool, status, about, proof, root, body } = *new;
         let number = self.tip.number + 1;
-        let is_receipt = kind == Kind::Receipt;
-        let receipt = is_receipt.then(|| stored(self.tip.head.number) + 1);
+        let is_receipt = kind == RecordKind::Receipt;
+        let receipt = is_receipt.then(|| to_sqlite_int(self.tip.head.number) + 1);
         let latest = if is_receipt { number } else { self.tip.latest };
         let intent = intent.map(|intent| *intent.as_bytes());
-        let record = Record {
+        let record = JournalRecord {
             number,
             kind,
             at,
@@ -207,7 +210,7 @@ impl<'a> Log<'a> {
         let hash = record.hash(&self.tip.hash);
         self.connection
             .prepare_cached(&format!(
-                "INSERT INTO records({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
+                "INSERT INTO records({RECORD_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
             ))?
             .execute(params![
                 number,
@@ -225,7 +228,7 @@ impl<'a> Log<'a> {
                 body,
                 hash
             ])?;
-        self.tip = self.tip.and(&record, hash);
+        self.tip = self.tip.with_record(&record, hash);
         Ok(number)
     }
 
@@ -247,26 +250,26 @@ impl<'a> Log<'a> {
 }
 
 /// Reads the records that another program has appended.
-fn follow(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteError> {
+fn read_appended(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteError> {
     let mut statement = connection
-        .prepare_cached(&format!("SELECT {COLUMNS} FROM records WHERE number > ?1 ORDER BY number"))?;
+        .prepare_cached(&format!("SELECT {RECORD_COLUMNS} FROM records WHERE number > ?1 ORDER BY number"))?;
     let mut rows = statement.query([tip.number])?;
     while let Some(row) = rows.next()? {
-        let (record, hash) = Record::read(row)?;
+        let (record, hash) = JournalRecord::read(row)?;
         if record.number != tip.number + 1 || record.hash(&tip.hash) != hash {
-            return Err(changed(&format!(
+            return Err(changed_error(&format!(
                 "its record {} does not come after the one before it",
                 record.number
             )));
         }
-        tip = tip.and(&record, hash);
+        tip = tip.with_record(&record, hash);
     }
     Ok(tip)
 }
 
 /// A call that was not run, as a record.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct RefusalRecord {
     pub(super) refused: i64,
     pub(super) intent: IntentId,
     pub(super) agent: AgentDid,
@@ -275,17 +278,17 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
-impl Refusal {
-    pub(super) fn as_refused(&self) -> Refused<'_> {
+impl RefusalRecord {
+    pub(super) fn as_row(&self) -> RefusalRow<'_> {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
         let (intent, agent, tool) = (*intent.as_bytes(), agent.as_str(), tool.as_str());
-        Refused { refused: *refused, intent, agent, tool, blocked_by, message }
+        RefusalRow { refused: *refused, intent, agent, tool, blocked_by, message }
     }
 }
 
 /// A refusal as it is written and hashed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Refused<'a> {
+pub(super) struct RefusalRow<'a> {
     pub(super) refused: i64,
     pub(super) intent: [u8; 16],
     pub(super) agent: &'a str,
@@ -294,7 +297,7 @@ pub(super) struct Refused<'a> {
     pub(super) message: &'a str,
 }
 
-impl<'a> Refused<'a> {
+impl<'a> RefusalRow<'a> {
     /// Reads a refusal from a row that has its columns from `first` on.
     pub(super) fn read(row: &'a Row<'_>, first: usize) -> rusqlite::Result<Self> {
         let text = |column: usize| row.get_ref(first + column)?.as_str().map_err(rusqlite::Error::from);
@@ -334,7 +337,7 @@ pub(super) struct RefusalTip {
 impl RefusalTip {
     /// The tip in the file. The last mark is not looked up: a repeated mark is harmless.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
-        let Extent { last, last_hash, .. } = Extent::of(connection, "refusals")?;
+        let Extent { last, last_hash, .. } = Extent::read(connection, "refusals")?;
         Ok(Self { number: last, hash: last_hash, marked: 0 })
     }
 
@@ -342,11 +345,11 @@ impl RefusalTip {
     pub(super) fn append(
         &mut self,
         connection: &Connection,
-        refused: &Refused<'_>,
+        refused: &RefusalRow<'_>,
     ) -> Result<(), WriteError> {
         let number = self.number + 1;
         let hash = refused.hash(number, &self.hash);
-        let Refused { refused, intent, agent, tool, blocked_by, message } = refused;
+        let RefusalRow { refused, intent, agent, tool, blocked_by, message } = refused;
         connection
             .prepare_cached(
                 "INSERT INTO refusals(number, refused, intent, agent, tool, blocked_by, message, hash)
@@ -361,12 +364,12 @@ impl RefusalTip {
     }
 
     /// Appends a record with the end of the refusals, unless there is one.
-    pub(super) fn mark(&mut self, log: &mut Log<'_>, now: i64) -> Result<(), WriteError> {
+    pub(super) fn mark(&mut self, log: &mut RecordLog<'_>, now: i64) -> Result<(), WriteError> {
         if self.marked == self.number {
             return Ok(());
         }
-        let body = serde_json::to_vec(&Refusals { number: self.number, hash: Digest32(self.hash) })?;
-        log.append(Kind::Refusals, &New { at: now, body: &body, ..New::default() })?;
+        let body = serde_json::to_vec(&RefusalsBody { number: self.number, hash: Digest32(self.hash) })?;
+        log.append(RecordKind::Refusals, &NewRecord { at: now, body: &body, ..NewRecord::default() })?;
         self.marked = self.number;
         Ok(())
     }

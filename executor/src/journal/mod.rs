@@ -29,26 +29,26 @@ mod outbox;
 mod prune;
 mod readers;
 mod record;
-mod standing;
-mod state;
+mod recorded_state;
+mod replay;
 mod store;
 mod tables;
 mod tasks;
 pub mod verify;
 mod writer;
 
-pub use batch::Waits;
-pub use claims::{Asked, Beginning, Claim, Followed, Intended, Known, Stage};
-pub use copy::{Copied, CopyError, Restored, back_up, init, restore};
-pub use decisions::{Approval, Denial, HeldIntent, Resolution, Resolved};
+pub use batch::HoldResult;
+pub use claims::{ClaimResult, IntentSummary, KnownIntent, Stage, StageSource, StartRequest, StartResult};
+pub use copy::{CopyError, JournalCopy, RestoredJournal, back_up, init, restore};
+pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedIntent};
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
-pub(crate) use finding::Counted;
-pub use outbox::Due;
-pub use prune::{PruneError, Pruned, prune};
+pub(crate) use finding::NounCount;
+pub use outbox::DueReport;
+pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;
-pub use store::Opening;
-pub use tasks::{KeptTask, ListedTask, MAX_TASK_BYTES, MAX_TASKS, Pace, TaskKey, TaskQuery};
+pub use store::JournalOptions;
+pub use tasks::{JournalTask, MAX_TASK_BYTES, MAX_TASKS, RetryPolicy, TaskKey, TaskQuery, TaskSummary};
 
 use crate::durability::Durability;
 use crate::error_chain::{BoxedError, ErrorChain};
@@ -56,9 +56,9 @@ use crate::ident::{AgentDid, IntentId};
 use crate::metrics::JournalMetrics;
 use crate::outcome::Receipt;
 use crate::stored;
-use batch::Finish;
+use batch::FinishRecord;
 use chain::Head;
-use claims::{AllOpen, Open, close};
+use claims::{OpenIntent, OpenIntents, close_intent};
 use error::WriteError;
 use outbox::Outbox;
 use readers::Readers;
@@ -67,13 +67,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use store::{Reader, Store, Undelivered, Will};
+use store::{InterruptedRun, Reader, Store, Undelivered};
 use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
-use writer::Entry;
+use writer::JournalEntry;
 
 /// Receipts and tasks up to this many bytes of JSON are read and written in place; longer ones would block other work.
-const AT_ONCE_BYTES: usize = 256 << 10;
+const MAX_INLINE_BYTES: usize = 256 << 10;
 
 /// The reason for which an entry was not written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -105,7 +105,7 @@ pub enum Condition {
 
 /// The result of the recovery when the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoverySummary {
     /// Interrupted runs, which are `ABORTED` now.
     pub aborted: usize,
     /// Reports that still go to the governor, including those of the interrupted runs.
@@ -114,15 +114,15 @@ pub struct Recovered {
 
 /// The journal.
 pub struct Journal {
-    open: AllOpen,
-    place: Place,
+    open: OpenIntents,
+    backend: JournalBackend,
     outbox: Arc<Outbox>,
-    most_undelivered: usize,
+    max_undelivered: usize,
     durability: Durability,
     head: watch::Receiver<Head>,
     condition: watch::Receiver<Condition>,
     /// The sender by which a reader reports damage, for a journal in a file.
-    breaks: Option<Arc<watch::Sender<Condition>>>,
+    condition_sender: Option<Arc<watch::Sender<Condition>>>,
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
     /// Ends the check in the background.
@@ -130,16 +130,16 @@ pub struct Journal {
 }
 
 /// The storage of the journal.
-enum Place {
+enum JournalBackend {
     /// A file, which one thread writes. The connection `reader` answers point look-ups.
-    Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<Entry> },
+    Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<JournalEntry> },
     /// No storage; the number of entries that were sent to the writer.
     Memory(AtomicI64),
 }
 
 impl Journal {
     /// Opens or makes the journal at `path`, checks its end, and writes the receipts of interrupted runs. Admits
-    /// nothing while `most_undelivered` reports wait. The rest of the journal is checked in the background.
+    /// nothing while `max_undelivered` reports wait. The rest of the journal is checked in the background.
     ///
     /// # Ambient Authority
     /// Makes the file, its folder and a marker beside it, for this user alone.
@@ -148,53 +148,56 @@ impl Journal {
     /// [`OpenError`] if the journal is in use, is no journal, is damaged or gone, or cannot be read or written.
     pub fn open(
         path: &Path,
-        most_undelivered: usize,
-        opening: Opening,
+        max_undelivered: usize,
+        options: JournalOptions,
         now: OffsetDateTime,
-    ) -> Result<(Self, Recovered), OpenError> {
-        let of_sqlite = OpenError::of_sqlite(path);
-        let failed = |error: BoxedError| OpenError::failed(path, error);
-        let mut store = Store::open(path, opening)?;
-        let (aborted, left) = recover(&mut store, micros(now)).map_err(failed)?;
-        let undelivered = store.undelivered().map_err(&of_sqlite)?.into_iter();
+    ) -> Result<(Self, RecoverySummary), OpenError> {
+        let from_sqlite = OpenError::from_sqlite(path);
+        let failed = |error: BoxedError| OpenError::other(path, error);
+        let mut store = Store::open(path, options)?;
+        let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(failed)?;
+        let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
             AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
         });
         let undelivered = undelivered.collect::<Result<Vec<_>, crate::ident::IdentError>>();
         let undelivered = undelivered.map_err(|error| failed(error.into()))?;
-        let recovered = Recovered { aborted, undelivered: undelivered.len() + left.len() };
-        let held = store.waiting().map_err(&of_sqlite)?;
+        let recovered = RecoverySummary { aborted, undelivered: undelivered.len() + unwritten.len() };
+        let held = store.held_intents().map_err(&from_sqlite)?;
         let (entries, to_write) = mpsc::channel();
         let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
-        let place = Place::Disk { path: path.to_owned(), reader, readers, entries };
-        let (head_is, head) = watch::channel(store.head());
-        let (condition_is, condition) = watch::channel(Condition::Works);
-        let condition_is = Arc::new(condition_is);
+        let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };
+        let (head_sender, head) = watch::channel(store.head());
+        let (condition_sender, condition) = watch::channel(Condition::Works);
+        let condition_sender = Arc::new(condition_sender);
         let journal = Self {
-            open: AllOpen::default(),
-            place,
+            open: OpenIntents::default(),
+            backend,
             outbox: Arc::new(Outbox::new(undelivered)),
-            most_undelivered,
-            durability: opening.durability,
+            max_undelivered,
+            durability: options.durability,
             head,
             condition,
-            breaks: Some(Arc::clone(&condition_is)),
+            condition_sender: Some(Arc::clone(&condition_sender)),
             waiting: Mutex::new(held),
-            metrics: JournalMetrics::new(opening.durability),
+            metrics: JournalMetrics::new(options.durability),
             is_closed: Arc::default(),
         };
-        let left = journal.still_open(left);
+        let unwritten = journal.reopen(unwritten);
         let writer = writer::Writer {
             store,
-            head: head_is,
-            condition: Arc::clone(&condition_is),
+            head: head_sender,
+            condition: Arc::clone(&condition_sender),
             metrics: journal.metrics.clone(),
         };
-        let over = journal.over();
-        spawn("journal", move || writer.run(&to_write, left, over)).map_err(|error| failed(error.into()))?;
-        let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
-        spawn("journal check", move || check::in_the_background(&file, &is_closed, &condition_is))
+        let on_finished = journal.on_finished();
+        spawn_thread("journal", move || writer.run(&to_write, unwritten, on_finished))
             .map_err(|error| failed(error.into()))?;
+        let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
+        spawn_thread("journal check", move || {
+            check::check_in_background(&file, &is_closed, &condition_sender)
+        })
+        .map_err(|error| failed(error.into()))?;
         Ok((journal, recovered))
     }
 
@@ -202,14 +205,14 @@ impl Journal {
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
-            open: AllOpen::default(),
-            place: Place::Memory(AtomicI64::new(1)),
+            open: OpenIntents::default(),
+            backend: JournalBackend::Memory(AtomicI64::new(1)),
             outbox: Arc::new(Outbox::new([])),
-            most_undelivered: usize::MAX,
+            max_undelivered: usize::MAX,
             durability: Durability::default(),
             head: watch::channel(Head::START).1,
             condition: watch::channel(Condition::Works).1,
-            breaks: None,
+            condition_sender: None,
             waiting: Mutex::default(),
             metrics: JournalMetrics::new(Durability::default()),
             is_closed: Arc::default(),
@@ -217,76 +220,81 @@ impl Journal {
     }
 
     /// The action on a finished run once its receipt has a number.
-    fn over(&self) -> impl Fn(i64, &Finish) + Send + use<> {
+    fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
             outbox.push(number, finish.run, &finish.receipt);
-            close(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
+            close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
     }
 
     /// Entries for the receipts of interrupted runs for which there is no room yet. Until they are written, the runs
     /// count as running.
-    fn still_open(&self, left: Vec<(Finish, [u8; 32])>) -> Vec<Entry> {
-        let entries = left.into_iter().map(|(finish, content)| {
-            self.lock().insert(finish.receipt.intent, Open::of_an_earlier_process(&finish, content));
-            Entry::Finish(Box::new(finish), oneshot::channel().0)
+    fn reopen(&self, unwritten: Vec<(FinishRecord, [u8; 32])>) -> Vec<JournalEntry> {
+        let entries = unwritten.into_iter().map(|(finish, content)| {
+            self.lock().insert(finish.receipt.intent, OpenIntent::from_earlier_process(&finish, content));
+            JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
         });
         entries.collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Open>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks up one row on the disk, on this thread. Without a disk, returns the default.
     fn read<T: Default>(
         &self,
-        question: impl FnOnce(&Reader) -> rusqlite::Result<T>,
+        query: impl FnOnce(&Reader) -> rusqlite::Result<T>,
     ) -> Result<T, JournalError> {
-        let Place::Disk { reader, .. } = &self.place else { return Ok(T::default()) };
+        let JournalBackend::Disk { reader, .. } = &self.backend else { return Ok(T::default()) };
         let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-        question(&reader).map_err(|error| self.unreadable(error))
+        query(&reader).map_err(|error| self.report_read_error(error))
     }
 
     /// As [`Self::read`], on a thread of its own: for a query that reads many rows or a long one.
     async fn read_long<T: Default + Send + 'static>(
         &self,
         if_full: IfFull,
-        question: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
+        query: impl FnOnce(&Reader) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, JournalError> {
-        let Place::Disk { readers, .. } = &self.place else { return Ok(T::default()) };
-        readers.ask(if_full, question).await?.map_err(|error| self.unreadable(error))
+        let JournalBackend::Disk { readers, .. } = &self.backend else { return Ok(T::default()) };
+        readers.query(if_full, query).await?.map_err(|error| self.report_read_error(error))
     }
 
     /// Breaks the journal if the file is damaged, for every connection that reads it.
-    fn unreadable(&self, error: rusqlite::Error) -> JournalError {
+    fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
         let is_damage = is_damage(&error);
-        let error = BrokenError::read(error);
-        if let (true, Some(breaks)) = (is_damage, &self.breaks) {
+        let error = BrokenError::from_read(error);
+        if let (true, Some(condition_sender)) = (is_damage, &self.condition_sender) {
             tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
-            breaks.send_replace(Condition::Broken(error.clone()));
+            condition_sender.send_replace(Condition::Broken(error.clone()));
         }
         JournalError::Broken(error)
     }
 
     /// Sends an entry to the writer. The result awaits its answer.
-    fn tell<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Told<T> {
+    fn submit<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry) -> PendingReply<T> {
         let (reply, answer) = oneshot::channel();
-        self.say(entry(reply));
-        Told { answer, condition: self.condition.clone() }
+        self.send(entry(reply));
+        PendingReply { answer, condition: self.condition.clone() }
     }
 
     /// Sends an entry to the writer, and waits for its answer.
-    async fn ask<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> Entry) -> Result<T, JournalError> {
-        self.tell(entry).answer().await
+    async fn request<T>(
+        &self,
+        entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry,
+    ) -> Result<T, JournalError> {
+        self.submit(entry).wait().await
     }
 
     /// Sends an entry to the writer without an answer. If the writer is gone, the process is about to end.
-    fn say(&self, entry: Entry) {
-        match &self.place {
-            Place::Disk { entries, .. } => drop(entries.send(entry)),
-            Place::Memory(said) => writer::forget(entry, said.fetch_add(1, Relaxed), &self.over()),
+    fn send(&self, entry: JournalEntry) {
+        match &self.backend {
+            JournalBackend::Disk { entries, .. } => drop(entries.send(entry)),
+            JournalBackend::Memory(count) => {
+                writer::answer_in_memory(entry, count.fetch_add(1, Relaxed), &self.on_finished())
+            }
         }
     }
 
@@ -297,18 +305,18 @@ impl Journal {
             let body = reader.body(record)?;
             Ok(body.map(|body| stored::read_receipt(&body).map(Arc::new)))
         };
-        let is_long = length > AT_ONCE_BYTES as u64;
+        let is_long = length > MAX_INLINE_BYTES as u64;
         let receipt = if is_long { self.read_long(if_full, read).await? } else { self.read(read)? };
-        receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::read(error)))
+        receipt.transpose().map_err(|error| JournalError::Broken(BrokenError::from_read(error)))
     }
 
     /// Waits for the next report to deliver, and returns it with its receipt.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn next_report(&self) -> Result<(Due, Arc<Receipt>), JournalError> {
+    pub async fn next_report(&self) -> Result<(DueReport, Arc<Receipt>), JournalError> {
         let mut due = self.outbox.next().await;
-        let receipt = match due.at_hand.take() {
+        let receipt = match due.cached.take() {
             Some(receipt) => receipt,
             None => {
                 let gone = || JournalError::Broken("a report is gone that was not delivered".into());
@@ -319,47 +327,47 @@ impl Journal {
     }
 
     /// Records that the governor has a report.
-    pub fn delivered(&self, due: &Due) {
-        self.say(Entry::Delivered(due.run, due.record));
-        self.outbox.delivered(due);
+    pub fn mark_delivered(&self, due: &DueReport) {
+        self.send(JournalEntry::Delivered(due.run, due.record));
+        self.outbox.mark_delivered(due);
     }
 
     /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes it to
-    /// [`Self::again`].
+    /// [`Self::requeue`].
     #[must_use]
-    pub fn failed(&self, due: Due, refused: bool) -> Due {
-        self.outbox.failed(due, refused)
+    pub fn mark_failed(&self, due: DueReport, refused: bool) -> DueReport {
+        self.outbox.mark_failed(due, refused)
     }
 
     /// Queues a report for another attempt.
-    pub fn again(&self, due: Due) {
-        self.outbox.again(due);
+    pub fn requeue(&self, due: DueReport) {
+        self.outbox.requeue(due);
     }
 
     /// The number of reports that the governor does not have yet.
     #[must_use]
-    pub fn undelivered(&self) -> usize {
-        self.outbox.undelivered()
+    pub fn undelivered_count(&self) -> usize {
+        self.outbox.undelivered_count()
     }
 
     /// The time at which the oldest run ended whose report the governor does not have yet.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn oldest_undelivered(&self) -> Result<Option<OffsetDateTime>, JournalError> {
+    pub async fn oldest_undelivered_at(&self) -> Result<Option<OffsetDateTime>, JournalError> {
         // A report that was delivered just now may still be undelivered on the disk.
-        if self.undelivered() == 0 {
+        if self.undelivered_count() == 0 {
             return Ok(None);
         }
-        let oldest = self.read_long(IfFull::Wait, Reader::oldest_undelivered).await?;
-        Ok(oldest.map(moment))
+        let oldest = self.read_long(IfFull::Wait, Reader::oldest_undelivered_at).await?;
+        Ok(oldest.map(from_micros))
     }
 
     /// The size of the journal's files, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let Place::Disk { path, .. } = &self.place else { return 0 };
-        files::growing(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
+        let JournalBackend::Disk { path, .. } = &self.backend else { return 0 };
+        files::data_files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
     /// The event that a commit waits for.
@@ -375,8 +383,8 @@ impl Journal {
     }
 
     /// Waits until the governor has every report.
-    pub async fn all_delivered(&self) {
-        self.outbox.all_delivered().await;
+    pub async fn wait_until_delivered(&self) {
+        self.outbox.wait_until_delivered().await;
     }
 
     /// The checkpoint of the latest receipt.
@@ -390,7 +398,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Broken`].
     pub async fn flush(&self) -> Result<(), JournalError> {
-        self.ask(Entry::Flush).await
+        self.request(JournalEntry::Flush).await
     }
 
     /// The current condition of the journal.
@@ -400,13 +408,13 @@ impl Journal {
     }
 
     /// Waits until the journal breaks, and returns the reason. The process has to end then.
-    pub async fn broken(&self) -> BrokenError {
-        broken(self.condition.clone()).await
+    pub async fn wait_until_broken(&self) -> BrokenError {
+        wait_until_broken(self.condition.clone()).await
     }
 }
 
 /// Waits until the journal breaks. The writer announces it shortly after it has dropped its entries.
-async fn broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
+async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {
         Ok(Condition::Broken(error)) => error.clone(),
@@ -421,36 +429,36 @@ impl Drop for Journal {
 }
 
 /// An entry that was sent to the writer.
-struct Told<T> {
+struct PendingReply<T> {
     answer: oneshot::Receiver<T>,
     condition: watch::Receiver<Condition>,
 }
 
-impl<T> Told<T> {
-    async fn answer(self) -> Result<T, JournalError> {
+impl<T> PendingReply<T> {
+    async fn wait(self) -> Result<T, JournalError> {
         match self.answer.await {
             Ok(answer) => Ok(answer),
-            Err(_gone) => Err(JournalError::Broken(broken(self.condition).await)),
+            Err(_gone) => Err(JournalError::Broken(wait_until_broken(self.condition).await)),
         }
     }
 }
 
 /// Receipts to be written for interrupted runs, with the content of their intents.
-type Left = Vec<(Finish, [u8; 32])>;
+type UnwrittenReceipts = Vec<(FinishRecord, [u8; 32])>;
 
 /// Writes a receipt and the task for each interrupted run. Returns the number of such runs, and the receipts for which
 /// there is no room.
-fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), BoxedError> {
-    let wills = store.wills()?;
-    if wills.is_empty() {
+fn recover(store: &mut Store, now: i64) -> Result<(usize, UnwrittenReceipts), BoxedError> {
+    let runs = store.interrupted_runs()?;
+    if runs.is_empty() {
         return Ok((0, Vec::new()));
     }
-    let finish = |Will { run, receipt: body, task, content }| {
+    let finish = |InterruptedRun { run, receipt: body, task, content }| {
         let receipt = Arc::new(stored::read_receipt(body.as_bytes())?);
-        let task = task.map(|task| KeptTask::read(&task)).transpose()?;
-        Ok((Finish { run, receipt, body: body.into(), task, ended: now }, content))
+        let task = task.map(|task| JournalTask::from_text(&task)).transpose()?;
+        Ok((FinishRecord { run, receipt, body: body.into(), task, ended: now }, content))
     };
-    let finishes = wills.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
+    let finishes = runs.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
     let aborted = finishes.len();
     let written =
         store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
@@ -461,16 +469,16 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, Left), BoxedError> {
     }
 }
 
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
 /// Runs a JSON conversion, on another thread if it is long.
-async fn aside<T: Send + 'static>(
+async fn spawn_blocking_if_large<T: Send + 'static>(
     long: bool,
     work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
 ) -> Result<T, JournalError> {
-    let broken = |error: BoxedError| JournalError::Broken(BrokenError::read(error));
+    let broken = |error: BoxedError| JournalError::Broken(BrokenError::from_read(error));
     let done = if long {
         tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.into()))?
     } else {
@@ -486,16 +494,16 @@ fn is_damage(error: &rusqlite::Error) -> bool {
 }
 
 /// The text for a row, or the error of a value without a JSON form.
-fn text(written: serde_json::Result<String>) -> Result<String, JournalError> {
+fn to_row_text(written: serde_json::Result<String>) -> Result<String, JournalError> {
     written.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
 }
 
 /// Microseconds since 1970.
-fn micros(at: OffsetDateTime) -> i64 {
+fn to_micros(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
 }
 
-fn moment(micros: i64) -> OffsetDateTime {
+fn from_micros(micros: i64) -> OffsetDateTime {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 

@@ -5,7 +5,7 @@
 
 use super::error::OpenError;
 use super::store::Reader;
-use super::{JournalError, spawn};
+use super::{JournalError, spawn_thread};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -26,25 +26,25 @@ pub enum IfFull {
     Wait,
 }
 
-type Question = Box<dyn FnOnce(&Reader) + Send>;
+type Query = Box<dyn FnOnce(&Reader) + Send>;
 
 /// The sending side of the queue, and the threads.
 pub(super) struct Readers {
     /// `None` during the drop.
-    questions: Option<mpsc::Sender<Question>>,
+    queries: Option<mpsc::Sender<Query>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
     /// Starts the threads for the journal at `path`.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
-        let (questions, waiting) = mpsc::channel(MAX_QUEUED);
-        let waiting = Arc::new(Mutex::new(waiting));
-        let mut readers = Self { questions: Some(questions), threads: Vec::new() };
+        let (queries, queue) = mpsc::channel(MAX_QUEUED);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut readers = Self { queries: Some(queries), threads: Vec::new() };
         for _ in 0..READERS {
-            let (reader, waiting) = (Reader::open(path)?, Arc::clone(&waiting));
-            let thread = spawn("journal reader", move || answer_all(&reader, &waiting));
-            readers.threads.push(thread.map_err(|error| OpenError::failed(path, error))?);
+            let (reader, queue) = (Reader::open(path)?, Arc::clone(&queue));
+            let thread = spawn_thread("journal reader", move || answer_all(&reader, &queue));
+            readers.threads.push(thread.map_err(|error| OpenError::other(path, error))?);
         }
         Ok(readers)
     }
@@ -53,26 +53,26 @@ impl Readers {
     ///
     /// # Errors
     /// [`JournalError::Busy`] if the queue is full, [`JournalError::Broken`] if the threads are gone.
-    pub(super) async fn ask<T: Send + 'static>(
+    pub(super) async fn query<T: Send + 'static>(
         &self,
         if_full: IfFull,
-        question: impl FnOnce(&Reader) -> T + Send + 'static,
+        query: impl FnOnce(&Reader) -> T + Send + 'static,
     ) -> Result<T, JournalError> {
         let gone = || JournalError::Broken("its readers are gone".into());
         let (reply, answer) = oneshot::channel();
-        let question: Question = Box::new(move |reader| {
+        let query: Query = Box::new(move |reader| {
             // A caller that left while its query was queued costs no read.
             if !reply.is_closed() {
-                let _nobody_waits = reply.send(question(reader));
+                let _no_waiter = reply.send(query(reader));
             }
         });
-        let questions = self.questions.as_ref().ok_or_else(gone)?;
+        let queries = self.queries.as_ref().ok_or_else(gone)?;
         match if_full {
-            IfFull::Refuse => questions.try_send(question).map_err(|refused| match refused {
+            IfFull::Refuse => queries.try_send(query).map_err(|refused| match refused {
                 TrySendError::Full(_) => JournalError::Busy,
                 TrySendError::Closed(_) => gone(),
             })?,
-            IfFull::Wait => questions.send(question).await.map_err(|_closed| gone())?,
+            IfFull::Wait => queries.send(query).await.map_err(|_closed| gone())?,
         }
         answer.await.map_err(|_dropped| gone())
     }
@@ -82,7 +82,7 @@ impl Drop for Readers {
     /// Waits until the connections are closed: SQLite moves its log into the file, and removes it, only when the last
     /// connection of a journal is closed, which is the writer's.
     fn drop(&mut self) {
-        self.questions = None;
+        self.queries = None;
         for thread in self.threads.drain(..) {
             let _panicked = thread.join();
         }
@@ -90,11 +90,11 @@ impl Drop for Readers {
 }
 
 /// Answers queries until the queue is closed.
-fn answer_all(reader: &Reader, waiting: &Mutex<mpsc::Receiver<Question>>) {
+fn answer_all(reader: &Reader, queue: &Mutex<mpsc::Receiver<Query>>) {
     loop {
         // One thread waits for the queue, and the other one for this lock.
-        let question = waiting.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(question) = question else { return };
-        question(reader);
+        let query = queue.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let Some(query) = query else { return };
+        query(reader);
     }
 }

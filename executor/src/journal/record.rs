@@ -2,7 +2,7 @@
 //!
 //! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
 
-use super::chain::{Hash, parse, shown};
+use super::chain::{Hash, from_hex, to_hex};
 use crate::stored::v1;
 use crate::verdict::Manifest;
 use rusqlite::Row;
@@ -16,7 +16,7 @@ const PREFIX: &[u8] = b"a2g-executor record 3\n";
 
 /// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// An intent starts, and must never start again.
     Claim,
     /// The run of a claim has finished.
@@ -57,7 +57,7 @@ pub(super) enum Kind {
     Migrated,
 }
 
-impl Kind {
+impl RecordKind {
     const ALL: [Self; 19] = [
         Self::Claim,
         Self::Receipt,
@@ -110,16 +110,16 @@ impl Kind {
     }
 }
 
-/// The columns of a record, in the order of [`Record::read`].
-pub(super) const COLUMNS: &str =
+/// The columns of a record, in the order of [`JournalRecord::read`].
+pub(super) const RECORD_COLUMNS: &str =
     "number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body, hash";
 
 /// A record without its hash.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Record<'a> {
+pub(super) struct JournalRecord<'a> {
     /// Records are numbered from 1, without gaps.
     pub(super) number: i64,
-    pub(super) kind: Kind,
+    pub(super) kind: RecordKind,
     /// Microseconds since 1970.
     pub(super) at: i64,
     pub(super) intent: Option<[u8; 16]>,
@@ -141,23 +141,23 @@ pub(super) struct Record<'a> {
     pub(super) body: &'a [u8],
 }
 
-impl<'a> Record<'a> {
-    /// Reads a record from a row with [`COLUMNS`], and its stored hash.
+impl<'a> JournalRecord<'a> {
+    /// Reads a record from a row with [`RECORD_COLUMNS`], and its stored hash.
     ///
     /// # Errors
     /// A column has another type than the one it was written with.
     pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
-        let kind = text(row, 1)?.and_then(Kind::parse).ok_or_else(|| wrong(1))?;
+        let kind = read_text(row, 1)?.and_then(RecordKind::parse).ok_or_else(|| column_error(1))?;
         let record = Self {
             number: row.get(0)?,
             kind,
             at: row.get(2)?,
             intent: row.get(3)?,
-            agent: text(row, 4)?,
-            tool: text(row, 5)?,
-            status: text(row, 6)?,
+            agent: read_text(row, 4)?,
+            tool: read_text(row, 5)?,
+            status: read_text(row, 6)?,
             about: row.get(7)?,
-            proof: text(row, 8)?,
+            proof: read_text(row, 8)?,
             receipt: row.get(9)?,
             latest: row.get(10)?,
             root: row.get(11)?,
@@ -175,32 +175,32 @@ impl<'a> Record<'a> {
         hasher.update(previous);
         [number, at, latest].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
         for number in [about, receipt] {
-            part(&mut hasher, number.map(i64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
+            hash_part(&mut hasher, number.map(i64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
         }
-        part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
-        part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
+        hash_part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
+        hash_part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
         for word in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
-            part(&mut hasher, word.map(str::as_bytes));
+            hash_part(&mut hasher, word.map(str::as_bytes));
         }
-        part(&mut hasher, Some(body));
+        hash_part(&mut hasher, Some(body));
         hasher.finalize().into()
     }
 }
 
 /// Hashes a part with its length, so that no two lists of parts have the same bytes; a missing part has a length of its
 /// own.
-fn part(hasher: &mut Sha256, part: Option<&[u8]>) {
+fn hash_part(hasher: &mut Sha256, part: Option<&[u8]>) {
     let length = part.map_or(u64::MAX, |part| u64::try_from(part.len()).unwrap_or(u64::MAX - 1));
     hasher.update(length.to_le_bytes());
     hasher.update(part.unwrap_or_default());
 }
 
-fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
+fn read_text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
     Ok(row.get_ref(column)?.as_str_or_null()?)
 }
 
 /// The error of a column with another type, or another word, than the one it was written with.
-pub(super) fn wrong(column: usize) -> rusqlite::Error {
+pub(super) fn column_error(column: usize) -> rusqlite::Error {
     let kind = ValueRef::Null.data_type();
     rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(FromSqlError::InvalidType))
 }
@@ -216,27 +216,28 @@ pub(super) struct Digest32(pub(super) Hash);
 
 impl Serialize for Digest32 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&shown(&self.0))
+        serializer.serialize_str(&to_hex(&self.0))
     }
 }
 
 impl<'de> Deserialize<'de> for Digest32 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let digits = String::deserialize(deserializer)?;
-        parse(&digits).map(Self).ok_or_else(|| serde::de::Error::custom("64 hexadecimal digits"))
+        from_hex(&digits).map(Self).ok_or_else(|| serde::de::Error::custom("64 hexadecimal digits"))
     }
 }
 
-/// The body of [`Kind::Claim`].
+/// The body of [`RecordKind::Claim`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Claim {
+pub(super) struct ClaimBody {
     /// The hash of agent, tool and arguments.
     pub(super) content: Digest32,
     /// The time at which its verdicts have expired, in microseconds since 1970.
     pub(super) keep_until: i64,
     /// The hash of the receipt that is written if the process ends during the run.
-    pub(super) will: Digest32,
+    #[serde(rename = "will")]
+    pub(super) fallback_receipt: Digest32,
     /// The hash of the task that is written then, if it is stored nowhere else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Digest32>,
@@ -245,45 +246,46 @@ pub(super) struct Claim {
     pub(super) verdict: Option<Box<RawValue>>,
 }
 
-/// The body of [`Kind::Used`]; `about` of its record is the record of the receipt.
+/// The body of [`RecordKind::Used`]; `about` of its record is the record of the receipt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Used {
+pub(super) struct UsedBody {
     pub(super) content: Digest32,
     pub(super) keep_until: i64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<Box<RawValue>>,
 }
 
-/// The body of [`Kind::Kept`].
+/// The body of [`RecordKind::Kept`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Kept {
+pub(super) struct KeptBody {
     pub(super) keep_until: i64,
 }
 
-/// The body of [`Kind::Delivered`]: the numbers of the records of receipts.
-pub(super) type Delivered = Vec<i64>;
+/// The body of [`RecordKind::Delivered`]: the numbers of the records of receipts.
+pub(super) type DeliveredBody = Vec<i64>;
 
-/// The body of [`Kind::Held`].
+/// The body of [`RecordKind::Held`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Held {
+pub(super) struct HeldBody {
     pub(super) content: Digest32,
     /// The hash of the text in `waiting`: the call and the verdict that a person is shown.
-    pub(super) shown: Digest32,
+    #[serde(rename = "shown")]
+    pub(super) text_hash: Digest32,
     /// The expiry of the verdict, in microseconds since 1970.
     pub(super) until: i64,
 }
 
-/// The body of [`Kind::Approved`] and its siblings; `about` of their records is that of [`Kind::Held`].
+/// The body of [`RecordKind::Approved`] and its siblings; `about` of their records is that of [`RecordKind::Held`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Decided {
+pub(super) struct DecisionBody {
     /// The caller that decided, or the reason for which a decision is no longer possible.
     pub(super) by: String,
     /// The content of the record that the decision is about.
-    pub(super) held: Held,
+    pub(super) held: HeldBody,
     /// The governor's risk estimate, for the answer to a repeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) risk_score: Option<f64>,
@@ -292,36 +294,36 @@ pub(super) struct Decided {
     pub(super) manifest: Option<Manifest>,
 }
 
-/// The body of [`Kind::Stopped`].
+/// The body of [`RecordKind::Stopped`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Stopped {
+pub(super) struct StopBody {
     pub(super) by: String,
     /// The method: `a2g/cancel` or `g2a/revoke`.
     pub(super) method: String,
 }
 
-/// The body of [`Kind::Revocation`].
+/// The body of [`RecordKind::Revocation`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Revocation {
+pub(super) struct RevocationBody {
     pub(super) by: String,
     /// The number of runs and waiting intents that it ended.
     pub(super) stopped: usize,
 }
 
-/// The body of [`Kind::Refusals`].
+/// The body of [`RecordKind::Refusals`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Refusals {
+pub(super) struct RefusalsBody {
     pub(super) number: i64,
     pub(super) hash: Digest32,
 }
 
-/// The body of [`Kind::Pruned`]: the end of the removed part of the chain.
+/// The body of [`RecordKind::Pruned`]: the end of the removed part of the chain.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Pruned {
+pub(super) struct PrunedBody {
     pub(super) number: i64,
     pub(super) hash: Digest32,
     /// The number of receipts up to there; `checkpoint` is that of the last one.
@@ -329,10 +331,10 @@ pub(super) struct Pruned {
     pub(super) checkpoint: Digest32,
 }
 
-/// The body of [`Kind::Migrated`].
+/// The body of [`RecordKind::Migrated`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Migrated {
+pub(super) struct MigratedBody {
     pub(super) format: i64,
     /// The last checkpoint of the old format.
     pub(super) receipts: i64,
@@ -344,10 +346,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_counts_and_so_does_its_place() {
-        let record = Record {
+    fn hash_covers_every_column() {
+        let record = JournalRecord {
             number: 1,
-            kind: Kind::Claim,
+            kind: RecordKind::Claim,
             at: 7,
             intent: Some([1; 16]),
             agent: Some("did:a:b"),
@@ -361,19 +363,19 @@ mod tests {
             body: b"{}",
         };
         let others = [
-            Record { number: 2, ..record },
-            Record { kind: Kind::Used, ..record },
-            Record { at: 8, ..record },
-            Record { intent: Some([2; 16]), ..record },
-            Record { intent: None, ..record },
-            Record { agent: Some("did:a:bt"), tool: Some(""), ..record },
-            Record { agent: Some("did:a:b"), tool: None, status: Some("t"), ..record },
-            Record { about: Some(0), ..record },
-            Record { receipt: Some(0), ..record },
-            Record { proof: Some(""), ..record },
-            Record { latest: 1, ..record },
-            Record { root: Some([0; 32]), ..record },
-            Record { body: b"{ }", ..record },
+            JournalRecord { number: 2, ..record },
+            JournalRecord { kind: RecordKind::Used, ..record },
+            JournalRecord { at: 8, ..record },
+            JournalRecord { intent: Some([2; 16]), ..record },
+            JournalRecord { intent: None, ..record },
+            JournalRecord { agent: Some("did:a:bt"), tool: Some(""), ..record },
+            JournalRecord { agent: Some("did:a:b"), tool: None, status: Some("t"), ..record },
+            JournalRecord { about: Some(0), ..record },
+            JournalRecord { receipt: Some(0), ..record },
+            JournalRecord { proof: Some(""), ..record },
+            JournalRecord { latest: 1, ..record },
+            JournalRecord { root: Some([0; 32]), ..record },
+            JournalRecord { body: b"{ }", ..record },
         ];
         let hash = record.hash(&[0; 32]);
         for other in others {
@@ -384,10 +386,10 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_a_word_of_its_own() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::parse(kind.as_str()), Some(kind));
+    fn kinds_have_distinct_words() {
+        for kind in RecordKind::ALL {
+            assert_eq!(RecordKind::parse(kind.as_str()), Some(kind));
         }
-        assert_eq!(Kind::parse(""), None);
+        assert_eq!(RecordKind::parse(""), None);
     }
 }

@@ -4,10 +4,10 @@ use super::batch::Batch;
 use super::chain::Head;
 use super::check;
 use super::error::{OpenError, WriteError};
-use super::files::{self, Files, IfMissing};
+use super::files::{self, IfMissing, JournalFiles};
 use super::format2;
 use super::log::{self, RefusalTip, Tip};
-use super::standing::{Standing, standing};
+use super::recorded_state::{RecordedState, recorded_state};
 use super::tasks;
 use crate::durability::Durability;
 use crate::ident::IntentId;
@@ -23,8 +23,8 @@ const CONVERTED_FORMAT: i64 = 2;
 /// The maximum wait for a transaction of another process, such as `journal prune`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each connection is used by one thread at a time, so SQLite needs no mutex.
-const WRITES: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
-const READS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const WRITE_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const READ_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 /// The page cache of each connection, in KiB; SQLite takes a negative number as KiB. The kernel caches the file as
 /// well, and the server is not to grow with the journal.
 const CACHE_KIB: i64 = -256;
@@ -50,12 +50,12 @@ pub(super) fn schema() -> String {
 
 /// A run, identified in the file by the record of its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Run(pub(super) i64);
+pub(super) struct RunId(pub(super) i64);
 
 /// The stored receipt of a run that an earlier process did not see end.
 #[derive(Debug)]
-pub(super) struct Will {
-    pub(super) run: Run,
+pub(super) struct InterruptedRun {
+    pub(super) run: RunId,
     pub(super) receipt: String,
     pub(super) task: Option<String>,
     pub(super) content: [u8; 32],
@@ -65,20 +65,20 @@ pub(super) struct Will {
 #[derive(Debug)]
 pub(super) struct Undelivered {
     pub(super) receipt: i64,
-    pub(super) run: Run,
+    pub(super) run: RunId,
     pub(super) agent: String,
 }
 
 /// The options for opening a journal.
 #[derive(Debug, Clone, Copy)]
-pub struct Opening {
+pub struct JournalOptions {
     /// The action if there is no journal.
     pub if_missing: IfMissing,
     /// The event that a commit waits for.
     pub durability: Durability,
 }
 
-impl Default for Opening {
+impl Default for JournalOptions {
     fn default() -> Self {
         Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss }
     }
@@ -86,11 +86,11 @@ impl Default for Opening {
 
 /// The writing side. There is one for each journal.
 pub(super) struct Store {
-    // Declared before the files, so that it is closed before them: see `Files`.
+    // Declared before the files, so that it is closed before them: see `JournalFiles`.
     connection: Connection,
     tip: Tip,
     refusals: RefusalTip,
-    files: Files,
+    files: JournalFiles,
 }
 
 impl Store {
@@ -98,24 +98,24 @@ impl Store {
     ///
     /// # Ambient Authority
     /// Makes the file, its folder and a marker beside it, for this user alone.
-    pub(super) fn open(path: &Path, opening: Opening) -> Result<Self, OpenError> {
-        let of_sqlite = OpenError::of_sqlite(path);
-        let mut files = Files::open(path, opening.if_missing, create)?;
-        let mut connection = Connection::open_with_flags(files.real(), WRITES).map_err(&of_sqlite)?;
-        if format2::is_due(&connection).map_err(&of_sqlite)? {
+    pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+        let from_sqlite = OpenError::from_sqlite(path);
+        let mut files = JournalFiles::open(path, options.if_missing, create)?;
+        let mut connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
+        if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
             drop(connection);
             format2::convert(&files, path)?;
             drop(files);
-            files = Files::open(path, IfMissing::Create, create)?;
-            connection = Connection::open_with_flags(files.real(), WRITES).map_err(&of_sqlite)?;
+            files = JournalFiles::open(path, IfMissing::Create, create)?;
+            connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         }
-        known_format(&connection, path)?;
-        prepare(&connection, opening.durability).map_err(&of_sqlite)?;
-        check::at_start(&mut connection, path, &files, opening.durability)?;
+        check_format(&connection, path)?;
+        configure(&connection, options.durability).map_err(&from_sqlite)?;
+        check::check_at_start(&mut connection, path, &files, options.durability)?;
         let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
-        let (tip, refusals) = (tip.map_err(&of_sqlite)?, refusals.map_err(&of_sqlite)?);
+        let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
         let store = Self { connection, tip, refusals, files };
-        store.files.mark(tip.number, &tip.hash);
+        store.files.update_marker(tip.number, &tip.hash);
         Ok(store)
     }
 
@@ -132,14 +132,14 @@ impl Store {
         entries: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut batch = Batch::after(&transaction, self.tip, self.refusals, now)?;
+        let mut batch = Batch::new(&transaction, self.tip, self.refusals, now)?;
         let written = entries(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;
         // A write to a file that was removed is on no disk.
         self.files.check()?;
         if tip != self.tip {
-            self.files.mark(tip.number, &tip.hash);
+            self.files.update_marker(tip.number, &tip.hash);
         }
         (self.tip, self.refusals) = (tip, refusals);
         Ok(written)
@@ -159,35 +159,39 @@ impl Store {
 
     /// The receipts of the intents that had started and not finished when the previous process ended, in the order of
     /// their starts, with their tasks.
-    pub(super) fn wills(&self) -> rusqlite::Result<Vec<Will>> {
+    pub(super) fn interrupted_runs(&self) -> rusqlite::Result<Vec<InterruptedRun>> {
         // A task that has a row is newer there.
-        let mut wills = self.connection.prepare(
+        let mut runs = self.connection.prepare(
             "SELECT run, will, iif(intent IN (SELECT task FROM tasks), NULL, open.task), intent
              FROM open JOIN records ON records.number = run WHERE open.receipt IS NULL ORDER BY run",
         )?;
-        let will = |row: &rusqlite::Row<'_>| {
-            let content = match standing(&self.connection, IntentId::from_bytes(row.get(3)?))? {
-                Standing::Claimed(claimed) => claimed.content,
-                Standing::Unknown | Standing::Waiting(_) | Standing::Approved(..) | Standing::Denied(_) => {
-                    [0; 32]
-                }
+        let read = |row: &rusqlite::Row<'_>| {
+            let content = match recorded_state(&self.connection, IntentId::from_bytes(row.get(3)?))? {
+                RecordedState::Claimed(claimed) => claimed.content,
+                RecordedState::Unknown
+                | RecordedState::Waiting(_)
+                | RecordedState::Approved(..)
+                | RecordedState::Denied(_) => [0; 32],
             };
-            Ok(Will { run: Run(row.get(0)?), receipt: row.get(1)?, task: row.get(2)?, content })
+            Ok(InterruptedRun { run: RunId(row.get(0)?), receipt: row.get(1)?, task: row.get(2)?, content })
         };
-        wills.query_map([], will)?.collect()
+        runs.query_map([], read)?.collect()
     }
 
     /// The texts of the intents that wait for a person, and of the approved intents that have not started, with the
     /// approval.
-    pub(super) fn waiting(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
+    pub(super) fn held_intents(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
         let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
         let mut waiting = self.connection.prepare(sql)?;
         let rows = waiting.query_map([], |row| {
-            let approval = match standing(&self.connection, IntentId::from_bytes(row.get(1)?))? {
-                Standing::Approved(_, decided) => {
+            let approval = match recorded_state(&self.connection, IntentId::from_bytes(row.get(1)?))? {
+                RecordedState::Approved(_, decided) => {
                     Some(super::Approval { by: decided.by, manifest: decided.manifest })
                 }
-                Standing::Unknown | Standing::Waiting(_) | Standing::Denied(_) | Standing::Claimed(_) => None,
+                RecordedState::Unknown
+                | RecordedState::Waiting(_)
+                | RecordedState::Denied(_)
+                | RecordedState::Claimed(_) => None,
             };
             Ok(super::HeldIntent { text: row.get(0)?, approval })
         })?;
@@ -195,13 +199,13 @@ impl Store {
     }
 
     /// The reports that the governor does not have, oldest first.
-    pub(super) fn undelivered(&self) -> rusqlite::Result<Vec<Undelivered>> {
+    pub(super) fn undelivered_reports(&self) -> rusqlite::Result<Vec<Undelivered>> {
         let mut open = self.connection.prepare(
             "SELECT open.receipt, run, agent FROM open JOIN records ON records.number = open.receipt
              WHERE open.receipt IS NOT NULL ORDER BY open.receipt",
         )?;
         let rows = open.query_map([], |row| {
-            Ok(Undelivered { receipt: row.get(0)?, run: Run(row.get(1)?), agent: row.get(2)? })
+            Ok(Undelivered { receipt: row.get(0)?, run: RunId(row.get(1)?), agent: row.get(2)? })
         })?;
         rows.collect()
     }
@@ -216,29 +220,29 @@ impl Reader {
         if !path.exists() {
             return Err(OpenError::Missing(path.to_owned()));
         }
-        let opened = Connection::open_with_flags(path, READS);
-        let connection = opened.map_err(OpenError::of_sqlite(path))?;
+        let opened = Connection::open_with_flags(path, READ_FLAGS);
+        let connection = opened.map_err(OpenError::from_sqlite(path))?;
         let prepared = || {
             connection.busy_timeout(BUSY_TIMEOUT)?;
             keep_plans(&connection)?;
             connection.pragma_update(None, "cache_size", CACHE_KIB)
         };
-        prepared().map_err(OpenError::of_sqlite(path))?;
-        known_format(&connection, path)?;
+        prepared().map_err(OpenError::from_sqlite(path))?;
+        check_format(&connection, path)?;
         Ok(Self(connection))
     }
 
-    pub(super) fn standing(&self, intent: IntentId) -> rusqlite::Result<Standing> {
+    pub(super) fn recorded_state(&self, intent: IntentId) -> rusqlite::Result<RecordedState> {
         // Several queries of one snapshot.
-        let _moment = self.0.unchecked_transaction()?;
-        standing(&self.0, intent)
+        let _snapshot = self.0.unchecked_transaction()?;
+        recorded_state(&self.0, intent)
     }
 
     /// The size of [`Self::body`] in bytes; `None` if the receipt was pruned.
     pub(super) fn body_length(&self, receipt: i64) -> rusqlite::Result<Option<u64>> {
         self.0
             .prepare_cached("SELECT length(body) FROM records WHERE number = ?1 AND kind = 'receipt'")?
-            .query_row([receipt], |row| row.get(0).map(number))
+            .query_row([receipt], |row| row.get(0).map(from_sqlite_int))
             .optional()
     }
 
@@ -250,7 +254,7 @@ impl Reader {
     }
 
     /// The time at which the oldest run ended whose report the governor does not have, in microseconds since 1970.
-    pub(super) fn oldest_undelivered(&self) -> rusqlite::Result<Option<i64>> {
+    pub(super) fn oldest_undelivered_at(&self) -> rusqlite::Result<Option<i64>> {
         self.0
             .prepare_cached("SELECT at FROM records WHERE number = (SELECT min(receipt) FROM open)")?
             .query_row([], |row| row.get(0))
@@ -269,15 +273,15 @@ impl Reader {
 }
 
 /// A second writer, for pruning and restoring.
-pub(super) fn writable(path: &Path) -> Result<Connection, OpenError> {
+pub(super) fn open_writable(path: &Path) -> Result<Connection, OpenError> {
     // Reports the damage of the file, if there is any.
     Reader::open(path)?;
-    let is = path.metadata().map_err(|error| OpenError::of_system(path, error))?;
+    let is = path.metadata().map_err(|error| OpenError::from_io(path, error))?;
     files::check_private(path, &is)?;
-    let opened = Connection::open_with_flags(path, WRITES);
-    let connection = opened.map_err(OpenError::of_sqlite(path))?;
+    let opened = Connection::open_with_flags(path, WRITE_FLAGS);
+    let connection = opened.map_err(OpenError::from_sqlite(path))?;
     let prepared = connection.busy_timeout(BUSY_TIMEOUT).and_then(|()| keep_plans(&connection));
-    prepared.map_err(OpenError::of_sqlite(path))?;
+    prepared.map_err(OpenError::from_sqlite(path))?;
     Ok(connection)
 }
 
@@ -290,15 +294,15 @@ pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
 /// Makes the tables of a journal in an empty file.
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     let create = || {
-        let connection = Connection::open_with_flags(path, WRITES)?;
+        let connection = Connection::open_with_flags(path, WRITE_FLAGS)?;
         connection.execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema()))?;
         connection.pragma_update(None, "journal_mode", "WAL")
     };
-    create().map_err(OpenError::of_sqlite(path))
+    create().map_err(OpenError::from_sqlite(path))
 }
 
 /// The settings of a connection that writes.
-fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     keep_plans(connection)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
@@ -313,16 +317,16 @@ fn prepare(connection: &Connection, durability: Durability) -> rusqlite::Result<
 }
 
 /// The format of the tables; 0 in a file that has none.
-pub(super) fn format_of(connection: &Connection) -> rusqlite::Result<i64> {
+pub(super) fn read_format(connection: &Connection) -> rusqlite::Result<i64> {
     connection.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
-pub(super) fn known_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let has_tables = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('records', 'receipts'))";
-    let of_sqlite = OpenError::of_sqlite(path);
-    let is_ours = connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&of_sqlite)?;
+    let from_sqlite = OpenError::from_sqlite(path);
+    let is_ours = connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
     let path = path.to_owned();
-    match format_of(connection).map_err(&of_sqlite)? {
+    match read_format(connection).map_err(&from_sqlite)? {
         _any if !is_ours => Err(OpenError::NotAJournal(path)),
         FORMAT => Ok(()),
         format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
@@ -332,11 +336,11 @@ pub(super) fn known_format(connection: &Connection, path: &Path) -> Result<(), O
 }
 
 /// A number in SQLite's integer type.
-pub(super) fn stored(number: u64) -> i64 {
+pub(super) fn to_sqlite_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(super) fn number(stored: i64) -> u64 {
+pub(super) fn from_sqlite_int(stored: i64) -> u64 {
     u64::try_from(stored).unwrap_or(0)
 }
 
@@ -345,12 +349,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_commit_waits_for_what_the_operator_chose() {
+    fn synchronous_level_follows_durability() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
         // SQLite's numbers of FULL and NORMAL.
         for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
-            let store = Store::open(&path, Opening { durability, ..Opening::default() }).unwrap();
+            let store =
+                Store::open(&path, JournalOptions { durability, ..JournalOptions::default() }).unwrap();
             let level = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
             assert_eq!(level.unwrap(), expected, "{durability:?}");
         }

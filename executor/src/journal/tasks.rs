@@ -6,10 +6,10 @@
 use super::batch::Batch;
 use super::chain::Hash;
 use super::error::WriteError;
-use super::record::Kind;
-use super::store::{Reader, number};
-use super::writer::Entry;
-use super::{AT_ONCE_BYTES, IfFull, Journal, JournalError, micros, moment};
+use super::record::RecordKind;
+use super::store::{Reader, from_sqlite_int};
+use super::writer::JournalEntry;
+use super::{IfFull, Journal, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
 use crate::ident::{AgentDid, IntentId};
 use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension as _, Row, ToSql, params};
@@ -38,9 +38,9 @@ CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
 ";
 
 /// Hashes a row of [`TABLES`], for its record.
-pub(super) fn row_digest(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
+pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
     let mut hasher = Sha256::new();
-    for column in first..first + ROW_COLUMNS {
+    for column in first..first + HASHED_COLUMN_COUNT {
         let (kind, bytes): (&[u8], Cow<'_, [u8]>) = match row.get_ref(column)? {
             ValueRef::Null => (b"null", Cow::default()),
             ValueRef::Integer(number) => (b"integer", number.to_le_bytes().to_vec().into()),
@@ -56,17 +56,17 @@ pub(super) fn row_digest(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> 
 }
 
 /// The columns of a row that are hashed, in this order.
-pub(super) const ROW: &str = "task, owner, context, created, over, status, bytes, document";
-const ROW_COLUMNS: usize = 8;
+pub(super) const HASHED_COLUMNS: &str = "task, owner, context, created, over, status, bytes, document";
+const HASHED_COLUMN_COUNT: usize = 8;
 
-/// The number of stored tasks of one owner, exceeded until the next cleanup: see [`looks`].
+/// The number of stored tasks of one owner, exceeded until the next cleanup: see [`should_prune`].
 pub const MAX_TASKS: i64 = 1_000;
 /// The maximum size of the stored documents of one owner, in bytes.
 pub const MAX_TASK_BYTES: i64 = 256 << 20;
 
 /// A stored task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptTask {
+pub struct JournalTask {
     /// Its id, which is that of its intent.
     pub task: IntentId,
     /// The agent on whose behalf it was made.
@@ -76,7 +76,7 @@ pub struct KeptTask {
     /// The time at which it was made.
     pub created: OffsetDateTime,
     /// The time at which it ended, if it has.
-    pub over: Option<OffsetDateTime>,
+    pub ended: Option<OffsetDateTime>,
     /// The state that a list shows, as the door wrote it.
     pub status: String,
     /// The whole task, as the door wrote it.
@@ -85,27 +85,27 @@ pub struct KeptTask {
 
 /// The action on a task for which there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum RetryPolicy {
     /// The write is retried.
-    AtOnce,
+    Retry,
     /// The write fails for good: the caller is told that there was no room.
-    NowOrNever,
+    FailFast,
 }
 
 /// A task in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ListedTask {
+pub struct TaskSummary {
     /// Its id.
     pub task: IntentId,
     /// Its conversation.
     pub context: String,
     /// The time at which it was made.
     pub created: OffsetDateTime,
-    /// [`KeptTask::status`].
+    /// [`JournalTask::status`].
     pub status: String,
 }
 
-impl ListedTask {
+impl TaskSummary {
     /// Its place in lists.
     #[must_use]
     pub fn key(&self) -> TaskKey {
@@ -135,12 +135,12 @@ pub struct TaskQuery {
     /// The maximum number of tasks on the page.
     pub limit: usize,
     /// The tasks of this owner and conversation that may not be in the journal yet. Those that are in it count once.
-    pub unkept: Vec<ListedTask>,
+    pub unsaved: Vec<TaskSummary>,
 }
 
-/// The text of a task in the row of its run, with every field of [`KeptTask`].
+/// The text of a task in the row of its run, with every field of [`JournalTask`].
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "KeptTask")]
+#[serde(remote = "JournalTask")]
 struct StoredTask {
     task: IntentId,
     owner: AgentDid,
@@ -148,38 +148,39 @@ struct StoredTask {
     #[serde(with = "time::serde::rfc3339")]
     created: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339::option")]
-    over: Option<OffsetDateTime>,
+    #[serde(rename = "over")]
+    ended: Option<OffsetDateTime>,
     status: String,
     document: String,
 }
 
-impl KeptTask {
-    pub(super) fn write(&self) -> serde_json::Result<String> {
+impl JournalTask {
+    pub(super) fn to_text(&self) -> serde_json::Result<String> {
         #[derive(Serialize)]
-        struct Text<'a>(#[serde(with = "StoredTask")] &'a KeptTask);
+        struct Text<'a>(#[serde(with = "StoredTask")] &'a JournalTask);
         serde_json::to_string(&Text(self))
     }
 
-    pub(super) fn read(text: &str) -> serde_json::Result<Self> {
+    pub(super) fn from_text(text: &str) -> serde_json::Result<Self> {
         #[derive(Deserialize)]
-        struct Text(#[serde(with = "StoredTask")] KeptTask);
+        struct Text(#[serde(with = "StoredTask")] JournalTask);
         serde_json::from_str(text).map(|Text(task)| task)
     }
 }
 
 impl Journal {
     /// Stores the current state of a task. Tasks are written in the order of these calls, however late their answers
-    /// are awaited. While there is no room, a task with [`Pace::AtOnce`] is retried.
+    /// are awaited. While there is no room, a task with [`RetryPolicy::Retry`] is retried.
     ///
     /// # Errors
     /// [`JournalError::NoRoom`]: the task is not on the disk yet, or never will be; [`JournalError::Broken`].
-    pub fn keep_task(
+    pub fn store_task(
         &self,
-        task: KeptTask,
-        pace: Pace,
+        task: JournalTask,
+        retry_policy: RetryPolicy,
     ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        let kept = self.tell(|reply| Entry::Task(Box::new(task), pace, Some(reply)));
-        async { kept.answer().await?.map_err(|_no_room| JournalError::NoRoom) }
+        let kept = self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)));
+        async { kept.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
 
     /// Reads a task and converts it with `read`. A long task is read and converted on a thread of its own.
@@ -189,11 +190,11 @@ impl Journal {
     pub async fn task<T: Send + 'static>(
         &self,
         task: IntentId,
-        read: impl FnOnce(&KeptTask) -> T + Send + 'static,
+        read: impl FnOnce(&JournalTask) -> T + Send + 'static,
     ) -> Result<Option<T>, JournalError> {
         let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
         let found = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(read));
-        let is_long = bytes > AT_ONCE_BYTES as u64;
+        let is_long = bytes > MAX_INLINE_BYTES as u64;
         if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
     }
 
@@ -201,7 +202,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
-    pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<ListedTask>, u64), JournalError> {
+    pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
         self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
@@ -216,41 +217,41 @@ impl Journal {
 
 impl Batch<'_> {
     /// Writes a task, and a record with the hash of its row.
-    pub(super) fn keep_task(&mut self, task: &KeptTask) -> Result<(), WriteError> {
-        let KeptTask { task, owner, context, created, over, status, document } = task;
+    pub(super) fn store_task(&mut self, task: &JournalTask) -> Result<(), WriteError> {
+        let JournalTask { task, owner, context, created, ended, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
         let hash = self
             .connection()
             .prepare_cached(&format!(
-                "INSERT INTO tasks({ROW}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
                  ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
                                            bytes = excluded.bytes, document = excluded.document
-                 RETURNING {ROW}"
+                 RETURNING {HASHED_COLUMNS}"
             ))?
             .query_row(
                 params![
                     task.as_bytes(),
                     owner.as_str(),
                     context,
-                    micros(*created),
-                    over.map(micros),
+                    to_micros(*created),
+                    ended.map(to_micros),
                     status,
                     bytes,
                     document
                 ],
-                |row| row_digest(row, 0),
+                |row| hash_row(row, 0),
             )?;
-        self.about_task(Kind::Task, *task, &hash)?;
+        self.append_task_record(RecordKind::Task, *task, &hash)?;
         // A task ends once, and only an end can make too many ended tasks.
-        if over.is_some() && looks(*task) {
-            self.keep_the_latest(owner.as_str())?;
+        if ended.is_some() && should_prune(*task) {
+            self.drop_excess_tasks(owner.as_str())?;
         }
         Ok(())
     }
 
     /// Drops the ended tasks of an owner that exceed a limit. The count reads an index; the sum of sizes sorts all
     /// tasks of an owner, which few ends require.
-    fn keep_the_latest(&mut self, owner: &str) -> Result<(), WriteError> {
+    fn drop_excess_tasks(&mut self, owner: &str) -> Result<(), WriteError> {
         let (kept, bytes) = self
             .connection()
             .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
@@ -275,7 +276,7 @@ impl Batch<'_> {
         } else {
             Vec::new()
         };
-        dropped.into_iter().try_for_each(|task| self.about_task(Kind::TaskDropped, task, b""))
+        dropped.into_iter().try_for_each(|task| self.append_task_record(RecordKind::TaskDropped, task, b""))
     }
 
     fn drop_tasks(&self, sql: &str, which: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {
@@ -286,17 +287,17 @@ impl Batch<'_> {
 
 /// `true` if the end of this task looks for tasks to drop: one in sixteen does, because it reads all tasks of its
 /// owner. Ids are random, so that no owner's tasks are passed over.
-fn looks(task: IntentId) -> bool {
+fn should_prune(task: IntentId) -> bool {
     task.as_bytes().last().is_some_and(|last| last % 16 == 0)
 }
 
-const COLUMNS: &str = "task, owner, context, created, over, status, document";
+const TASK_COLUMNS: &str = "task, owner, context, created, over, status, document";
 
 impl Reader {
-    fn task(&self, task: IntentId) -> rusqlite::Result<Option<KeptTask>> {
+    fn task(&self, task: IntentId) -> rusqlite::Result<Option<JournalTask>> {
         self.connection()
-            .prepare_cached(&format!("SELECT {COLUMNS} FROM tasks WHERE task = ?1"))?
-            .query_row([task.as_bytes()], kept)
+            .prepare_cached(&format!("SELECT {TASK_COLUMNS} FROM tasks WHERE task = ?1"))?
+            .query_row([task.as_bytes()], read_task)
             .optional()
     }
 
@@ -304,24 +305,24 @@ impl Reader {
     fn task_bytes(&self, task: IntentId) -> rusqlite::Result<Option<u64>> {
         self.connection()
             .prepare_cached("SELECT bytes FROM tasks WHERE task = ?1")?
-            .query_row([task.as_bytes()], |row| row.get(0).map(number))
+            .query_row([task.as_bytes()], |row| row.get(0).map(from_sqlite_int))
             .optional()
     }
 
     /// The cost depends on the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
-    fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<ListedTask>, u64)> {
-        let TaskQuery { owner, context, after, limit, mut unkept } = query;
+    fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<TaskSummary>, u64)> {
+        let TaskQuery { owner, context, after, limit, mut unsaved } = query;
         // All queries read the same snapshot.
-        let _moment = self.connection().unchecked_transaction()?;
-        for task in std::mem::take(&mut unkept) {
+        let _snapshot = self.connection().unchecked_transaction()?;
+        for task in std::mem::take(&mut unsaved) {
             if self.task_bytes(task.task)?.is_none() {
-                unkept.push(task);
+                unsaved.push(task);
             }
         }
-        let mut total = unkept.len() as u64;
-        let mut page = unkept;
+        let mut total = unsaved.len() as u64;
+        let mut page = unsaved;
         page.retain(|task| after.is_none_or(|after| task.key() < after));
-        keep_newest(&mut page, limit);
+        truncate_to_newest(&mut page, limit);
         let owners = match owner {
             Some(owner) => vec![owner.as_str().to_owned()],
             None => self.owners()?,
@@ -329,23 +330,23 @@ impl Reader {
         for owner in owners {
             total += self.count_tasks(&owner, context.as_deref())?;
             // A task that is older than the last one of a full page is not on it.
-            let oldest = page.get(limit.saturating_sub(1)).map_or(i64::MIN, |last| micros(last.created));
-            page.extend(self.tasks_of(&owner, context.as_deref(), after, oldest, limit)?);
-            keep_newest(&mut page, limit);
+            let oldest = page.get(limit.saturating_sub(1)).map_or(i64::MIN, |last| to_micros(last.created));
+            page.extend(self.owner_tasks(&owner, context.as_deref(), after, oldest, limit)?);
+            truncate_to_newest(&mut page, limit);
         }
         Ok((page, total))
     }
 
     /// The newest tasks of an owner after a key, down to those that were made at `oldest`.
-    fn tasks_of(
+    fn owner_tasks(
         &self,
         owner: &str,
         context: Option<&str>,
         after: Option<TaskKey>,
         oldest: i64,
         limit: usize,
-    ) -> rusqlite::Result<Vec<ListedTask>> {
-        let newest = after.map_or(i64::MAX, |after| micros(after.created));
+    ) -> rusqlite::Result<Vec<TaskSummary>> {
+        let newest = after.map_or(i64::MAX, |after| to_micros(after.created));
         let before = after.map_or([0; 16], |after| *after.task.as_bytes());
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut statement = self.connection().prepare_cached(
@@ -354,14 +355,15 @@ impl Reader {
                AND (?5 IS NULL OR context = ?5)
              ORDER BY created DESC, task DESC LIMIT ?6",
         )?;
-        let rows = statement.query_map(params![owner, oldest, newest, before, context, limit], listed)?;
+        let rows =
+            statement.query_map(params![owner, oldest, newest, before, context, limit], read_summary)?;
         rows.collect()
     }
 
     fn count_tasks(&self, owner: &str, context: Option<&str>) -> rusqlite::Result<u64> {
         self.connection()
             .prepare_cached("SELECT count(*) FROM tasks WHERE owner = ?1 AND (?2 IS NULL OR context = ?2)")?
-            .query_row(params![owner, context], |row| row.get(0).map(number))
+            .query_row(params![owner, context], |row| row.get(0).map(from_sqlite_int))
     }
 
     /// All owners of tasks: one index look-up for each owner instead of one for each task.
@@ -381,38 +383,40 @@ impl Reader {
         let mut statement = self
             .connection()
             .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
-        statement.query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), owner(row.get(1)?)?)))?.collect()
+        statement
+            .query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), parse_owner(row.get(1)?)?)))?
+            .collect()
     }
 }
 
-fn keep_newest(page: &mut Vec<ListedTask>, limit: usize) {
+fn truncate_to_newest(page: &mut Vec<TaskSummary>, limit: usize) {
     page.sort_unstable_by_key(|task| Reverse(task.key()));
     page.truncate(limit);
 }
 
 /// The owner of a task, which is the second column of each query.
-fn owner(text: String) -> rusqlite::Result<AgentDid> {
+fn parse_owner(text: String) -> rusqlite::Result<AgentDid> {
     AgentDid::parse(&text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
     })
 }
 
-fn listed(row: &Row<'_>) -> rusqlite::Result<ListedTask> {
-    Ok(ListedTask {
+fn read_summary(row: &Row<'_>) -> rusqlite::Result<TaskSummary> {
+    Ok(TaskSummary {
         task: IntentId::from_bytes(row.get(0)?),
         context: row.get(1)?,
-        created: moment(row.get(2)?),
+        created: from_micros(row.get(2)?),
         status: row.get(3)?,
     })
 }
 
-fn kept(row: &Row<'_>) -> rusqlite::Result<KeptTask> {
-    Ok(KeptTask {
+fn read_task(row: &Row<'_>) -> rusqlite::Result<JournalTask> {
+    Ok(JournalTask {
         task: IntentId::from_bytes(row.get(0)?),
-        owner: owner(row.get(1)?)?,
+        owner: parse_owner(row.get(1)?)?,
         context: row.get(2)?,
-        created: moment(row.get(3)?),
-        over: row.get::<_, Option<i64>>(4)?.map(moment),
+        created: from_micros(row.get(3)?),
+        ended: row.get::<_, Option<i64>>(4)?.map(from_micros),
         status: row.get(5)?,
         document: row.get(6)?,
     })

@@ -1,12 +1,14 @@
 //! The only writer: a thread that puts all queued entries into one transaction, so that many runs share one fsync.
 
-use super::batch::{Batch, Began, Finish, Hold, Revocation, Start, Stop, Waits};
+use super::batch::{
+    Batch, FinishRecord, HoldRecord, HoldResult, RevocationRecord, StartRecord, StartReply, StopRecord,
+};
 use super::chain::Head;
 use super::error::{NoRoomError, WriteError};
-use super::log::Refusal;
-use super::store::{Run, Store};
-use super::tasks::{KeptTask, Pace};
-use super::{Condition, Resolution, Resolved, micros};
+use super::log::RefusalRecord;
+use super::store::{RunId, Store};
+use super::tasks::{JournalTask, RetryPolicy};
+use super::{Condition, Resolution, ResolvedIntent, to_micros};
 use crate::clock::{Clock as _, SystemClock};
 use crate::error_chain::ErrorChain;
 use crate::ident::IntentId;
@@ -33,36 +35,36 @@ pub(super) type Reply<T> = oneshot::Sender<T>;
 pub(super) type RoomReply<T> = Reply<Result<T, NoRoomError>>;
 
 /// An entry to write. Its answer means that it is on the disk.
-pub(super) enum Entry {
+pub(super) enum JournalEntry {
     /// A run may begin; or the reason for which the start cannot be written.
-    Start(Box<Start>, RoomReply<Began>),
+    Start(Box<StartRecord>, RoomReply<StartReply>),
     /// A run has finished. Retried until there is room.
-    Finish(Box<Finish>, Reply<()>),
+    Finish(Box<FinishRecord>, Reply<()>),
     /// A claimed intent was refused before its guest began.
-    Release(Run, IntentId, Reply<()>),
+    Release(RunId, IntentId, Reply<()>),
     /// A verdict of this intent expires later than those before.
-    Keep(IntentId, i64),
+    Extend(IntentId, i64),
     /// The governor has the report of a run, with the record of its receipt.
-    Delivered(Run, i64),
+    Delivered(RunId, i64),
     /// An intent waits for a person.
-    Hold(Box<Hold>, RoomReply<Waits>),
+    Hold(Box<HoldRecord>, RoomReply<HoldResult>),
     /// Intents no longer wait. Retried while there is no room, although its caller has been answered; an approval is
     /// not.
-    Resolve(Vec<Resolved>, Option<RoomReply<usize>>),
+    Resolve(Vec<ResolvedIntent>, Option<RoomReply<usize>>),
     /// A caller stopped runs. Retried while there is no room.
-    Stop(Vec<Stop>, Option<RoomReply<()>>),
+    Stop(Vec<StopRecord>, Option<RoomReply<()>>),
     /// The governor revoked something. Retried while there is no room.
-    Revoke(Box<Revocation>, Option<RoomReply<()>>),
-    /// The current state of a task of the A2A door. The pace determines if it is retried while there is no room,
+    Revoke(Box<RevocationRecord>, Option<RoomReply<()>>),
+    /// The current state of a task of the A2A door. The policy determines if it is retried while there is no room,
     /// although no caller waits any more.
-    Task(Box<KeptTask>, Pace, Option<RoomReply<()>>),
+    Task(Box<JournalTask>, RetryPolicy, Option<RoomReply<()>>),
     /// A call was not run.
-    Refuse(Box<Refusal>),
+    Refuse(Box<RefusalRecord>),
     /// No content: every entry before it is on the disk.
     Flush(Reply<()>),
 }
 
-impl Entry {
+impl JournalEntry {
     /// `true` if the entry has to be on the disk as soon as possible.
     fn is_urgent(&self) -> bool {
         match self {
@@ -75,25 +77,25 @@ impl Entry {
             | Self::Revoke(..)
             | Self::Task(..)
             | Self::Flush(_) => true,
-            Self::Keep(..) | Self::Delivered(..) | Self::Refuse(_) => false,
+            Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
 }
 
 /// The result of an entry.
-enum Written {
-    Began(Began),
+enum EntryResult {
+    Started(StartReply),
     Numbered(i64),
-    Waits(Waits),
+    Held(HoldResult),
     Counted(usize),
     Done,
 }
 
 /// The next work of the writer.
-enum Next {
-    Write(Vec<Entry>),
+enum WriterAction {
+    Write(Vec<JournalEntry>),
     /// Checks the files, or the room on the disk.
-    Look,
+    Check,
     /// All senders are gone.
     End,
 }
@@ -108,42 +110,42 @@ pub(super) struct Writer {
 
 /// The room on the disk, and its state in the log.
 #[derive(Default)]
-struct Room {
+struct DiskRoom {
     is_full: bool,
     /// `true` if the log has reported the lack of room, and has yet to report its end.
-    is_told: bool,
-    told_at: Option<Instant>,
+    is_reported: bool,
+    reported_at: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes until all senders are gone, beginning with the entries in `left`, for which there was no room before.
-    /// `finished` receives every receipt that is on the disk, in order.
+    /// Writes until all senders are gone, beginning with the entries in `unwritten`, for which there was no room before.
+    /// `on_finished` receives every receipt that is on the disk, in order.
     pub(super) fn run(
         mut self,
-        entries: &Receiver<Entry>,
-        mut left: Vec<Entry>,
-        finished: impl Fn(i64, &Finish),
+        entries: &Receiver<JournalEntry>,
+        mut unwritten: Vec<JournalEntry>,
+        on_finished: impl Fn(i64, &FinishRecord),
     ) {
-        let _says_when_it_ends = Ends(Arc::clone(&self.condition));
-        let mut room = Room::default();
-        if !left.is_empty() {
-            self.full(&mut room, "no room for the receipts of the process before");
+        let _break_on_exit = BreakOnExit(Arc::clone(&self.condition));
+        let mut room = DiskRoom::default();
+        if !unwritten.is_empty() {
+            self.mark_full(&mut room, "no room for the receipts of the process before");
         }
         loop {
             let next = if room.is_full {
-                gather_while_full(entries, std::mem::take(&mut left))
+                gather_while_full(entries, std::mem::take(&mut unwritten))
             } else {
                 gather(entries)
             };
             let written = match next {
-                Next::End => return,
-                Next::Look if room.is_full => self.store.check_room(),
-                Next::Look => self.store.check_files(),
-                Next::Write(batch) => self.write(batch, &mut left, &finished),
+                WriterAction::End => return,
+                WriterAction::Check if room.is_full => self.store.check_room(),
+                WriterAction::Check => self.store.check_files(),
+                WriterAction::Write(batch) => self.write(batch, &mut unwritten, &on_finished),
             };
             match written {
-                Ok(()) => self.works(&mut room),
-                Err(WriteError::NoRoom(error)) => self.full(&mut room, &ErrorChain(&error).to_string()),
+                Ok(()) => self.mark_writable(&mut room),
+                Err(WriteError::NoRoom(error)) => self.mark_full(&mut room, &ErrorChain(&error).to_string()),
                 Err(WriteError::Broken(error)) => {
                     tracing::error!(reason = %ErrorChain(&error), "the journal is broken");
                     self.condition.send_replace(Condition::Broken(error));
@@ -154,33 +156,37 @@ impl Writer {
     }
 
     /// Writes all of a batch and answers it; or writes nothing, and leaves the entries that have to be retried in
-    /// `left`.
+    /// `unwritten`.
     fn write(
         &mut self,
-        batch: Vec<Entry>,
-        left: &mut Vec<Entry>,
-        finished: &impl Fn(i64, &Finish),
+        batch: Vec<JournalEntry>,
+        unwritten: &mut Vec<JournalEntry>,
+        on_finished: &impl Fn(i64, &FinishRecord),
     ) -> Result<(), WriteError> {
         let began = SystemClock.monotonic();
-        let now = micros(SystemClock.now());
-        let all = |transaction: &mut Batch<'_>| batch.iter().map(|entry| put(transaction, entry)).collect();
+        let now = to_micros(SystemClock.now());
+        let all =
+            |transaction: &mut Batch<'_>| batch.iter().map(|entry| write_entry(transaction, entry)).collect();
         match self.store.commit::<Vec<_>>(now, all) {
             Ok(written) => {
                 let took = SystemClock.monotonic().saturating_duration_since(began);
                 self.metrics.record_commit(batch.len(), took);
                 self.head.send_replace(self.store.head());
-                batch.into_iter().zip(written).for_each(|(entry, written)| answer(entry, written, finished));
+                batch
+                    .into_iter()
+                    .zip(written)
+                    .for_each(|(entry, written)| send_reply(entry, written, on_finished));
                 Ok(())
             }
             Err(WriteError::NoRoom(error)) => {
-                left.extend(batch.into_iter().filter_map(|entry| begun(entry, &error)));
+                unwritten.extend(batch.into_iter().filter_map(|entry| requeue_or_reject(entry, &error)));
                 Err(error.into())
             }
             Err(broken @ WriteError::Broken(_)) => Err(broken),
         }
     }
 
-    fn works(&self, room: &mut Room) {
+    fn mark_writable(&self, room: &mut DiskRoom) {
         if std::mem::take(&mut room.is_full) {
             self.condition.send_if_modified(|is| {
                 let was_full = matches!(*is, Condition::Full);
@@ -189,13 +195,13 @@ impl Writer {
                 }
                 was_full
             });
-            if std::mem::take(&mut room.is_told) {
+            if std::mem::take(&mut room.is_reported) {
                 tracing::info!("the journal can be written again");
             }
         }
     }
 
-    fn full(&self, room: &mut Room, reason: &str) {
+    fn mark_full(&self, room: &mut DiskRoom, reason: &str) {
         if !std::mem::replace(&mut room.is_full, true) {
             self.condition.send_if_modified(|is| {
                 let worked = matches!(*is, Condition::Works);
@@ -206,18 +212,18 @@ impl Writer {
             });
         }
         let now = SystemClock.monotonic();
-        let is_due = room.told_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
-        if !room.is_told && is_due {
-            (room.is_told, room.told_at) = (true, Some(now));
+        let is_due = room.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+        if !room.is_reported && is_due {
+            (room.is_reported, room.reported_at) = (true, Some(now));
             tracing::error!(reason, "the journal cannot be written, and nothing more is run until it can");
         }
     }
 }
 
 /// Marks the journal as broken if its writer ends without doing so, by a panic.
-struct Ends(Arc<watch::Sender<Condition>>);
+struct BreakOnExit(Arc<watch::Sender<Condition>>);
 
-impl Drop for Ends {
+impl Drop for BreakOnExit {
     fn drop(&mut self) {
         self.0.send_if_modified(|is| {
             let is_new = !matches!(is, Condition::Broken(_));
@@ -230,162 +236,168 @@ impl Drop for Ends {
 }
 
 /// Waits for entries to write.
-fn gather(entries: &Receiver<Entry>) -> Next {
+fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
     let mut batch = Vec::new();
-    let mut patience = WATCH_INTERVAL;
+    let mut timeout = WATCH_INTERVAL;
     loop {
-        match entries.recv_timeout(patience) {
+        match entries.recv_timeout(timeout) {
             Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MAX_BATCH)),
-            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
-            Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return Next::End,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Next::Write(batch),
+            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
+            Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return WriterAction::End,
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return WriterAction::Write(batch);
+            }
         }
-        if patience == BATCH_DELAY || batch.iter().any(Entry::is_urgent) {
-            return Next::Write(batch);
+        if timeout == BATCH_DELAY || batch.iter().any(JournalEntry::is_urgent) {
+            return WriterAction::Write(batch);
         }
         // An fsync for this entry alone would delay the next run, which brings one anyway.
-        patience = BATCH_DELAY;
+        timeout = BATCH_DELAY;
     }
 }
 
-/// Waits until the entries in `left` are retried, and refuses entries that would need more room at once.
-fn gather_while_full(entries: &Receiver<Entry>, left: Vec<Entry>) -> Next {
-    let mut batch = left;
+/// Waits until the entries in `unwritten` are retried, and refuses entries that would need more room at once.
+fn gather_while_full(entries: &Receiver<JournalEntry>, unwritten: Vec<JournalEntry>) -> WriterAction {
+    let mut batch = unwritten;
     let again_at = SystemClock.monotonic() + RETRY_DELAY;
     loop {
         match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
-            Ok(entry) => batch.extend(begun(entry, &NoRoomError::Earlier)),
-            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return Next::Look,
-            Err(RecvTimeoutError::Timeout) => return Next::Write(batch),
-            Err(RecvTimeoutError::Disconnected) => return Next::End,
+            Ok(entry) => batch.extend(requeue_or_reject(entry, &NoRoomError::Earlier)),
+            Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
+            Err(RecvTimeoutError::Timeout) => return WriterAction::Write(batch),
+            Err(RecvTimeoutError::Disconnected) => return WriterAction::End,
         }
     }
 }
 
 /// Answers as if an entry were written, and stores nothing. Each `number` is used once.
-pub(super) fn forget(entry: Entry, number: i64, finished: &impl Fn(i64, &Finish)) {
+pub(super) fn answer_in_memory(entry: JournalEntry, number: i64, on_finished: &impl Fn(i64, &FinishRecord)) {
     let written = match &entry {
-        Entry::Start(..) => Written::Began(Began::New(Run(number))),
-        Entry::Finish(..) => Written::Numbered(number),
-        Entry::Hold(..) => Written::Waits(Waits::Yes),
-        Entry::Resolve(resolved, _) => Written::Counted(resolved.len()),
-        Entry::Release(..)
-        | Entry::Keep(..)
-        | Entry::Delivered(..)
-        | Entry::Stop(..)
-        | Entry::Revoke(..)
-        | Entry::Task(..)
-        | Entry::Refuse(_)
-        | Entry::Flush(_) => Written::Done,
+        JournalEntry::Start(..) => EntryResult::Started(StartReply::New(RunId(number))),
+        JournalEntry::Finish(..) => EntryResult::Numbered(number),
+        JournalEntry::Hold(..) => EntryResult::Held(HoldResult::Waiting),
+        JournalEntry::Resolve(resolved, _) => EntryResult::Counted(resolved.len()),
+        JournalEntry::Release(..)
+        | JournalEntry::Extend(..)
+        | JournalEntry::Delivered(..)
+        | JournalEntry::Stop(..)
+        | JournalEntry::Revoke(..)
+        | JournalEntry::Task(..)
+        | JournalEntry::Refuse(_)
+        | JournalEntry::Flush(_) => EntryResult::Done,
     };
-    answer(entry, written, finished);
+    send_reply(entry, written, on_finished);
 }
 
-fn put(transaction: &mut Batch<'_>, entry: &Entry) -> Result<Written, WriteError> {
-    let done = |()| Written::Done;
+fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<EntryResult, WriteError> {
+    let done = |()| EntryResult::Done;
     match entry {
-        Entry::Start(start, _) => transaction.start(start).map(Written::Began),
-        Entry::Finish(finish, _) => transaction.finish(finish).map(Written::Numbered),
-        Entry::Release(run, intent, _) => transaction.release(*run, *intent).map(done),
-        Entry::Keep(intent, until) => transaction.keep(*intent, *until).map(done),
-        Entry::Delivered(run, receipt) => transaction.delivered(*run, *receipt).map(done),
-        Entry::Hold(hold, _) => transaction.hold(hold).map(Written::Waits),
-        Entry::Resolve(resolved, _) => {
+        JournalEntry::Start(start, _) => transaction.start(start).map(EntryResult::Started),
+        JournalEntry::Finish(finish, _) => transaction.finish(finish).map(EntryResult::Numbered),
+        JournalEntry::Release(run, intent, _) => transaction.release(*run, *intent).map(done),
+        JournalEntry::Extend(intent, until) => transaction.extend_claim(*intent, *until).map(done),
+        JournalEntry::Delivered(run, receipt) => transaction.mark_delivered(*run, *receipt).map(done),
+        JournalEntry::Hold(hold, _) => transaction.hold(hold).map(EntryResult::Held),
+        JournalEntry::Resolve(resolved, _) => {
             let each = resolved.iter().map(|resolved| transaction.resolve(resolved).map(usize::from));
-            each.sum::<Result<usize, _>>().map(Written::Counted)
+            each.sum::<Result<usize, _>>().map(EntryResult::Counted)
         }
-        Entry::Stop(stops, _) => stops.iter().try_for_each(|stop| transaction.stop(stop)).map(done),
-        Entry::Revoke(revocation, _) => transaction.revoke(revocation).map(done),
-        Entry::Task(task, ..) => transaction.keep_task(task).map(done),
-        Entry::Refuse(refusal) => transaction.refuse(refusal).map(done),
-        Entry::Flush(_) => Ok(Written::Done),
+        JournalEntry::Stop(stops, _) => {
+            stops.iter().try_for_each(|stop| transaction.record_stop(stop)).map(done)
+        }
+        JournalEntry::Revoke(revocation, _) => transaction.record_revocation(revocation).map(done),
+        JournalEntry::Task(task, ..) => transaction.store_task(task).map(done),
+        JournalEntry::Refuse(refusal) => transaction.record_refusal(refusal).map(done),
+        JournalEntry::Flush(_) => Ok(EntryResult::Done),
     }
 }
 
 /// Answers the caller that waits, if there is one.
-fn answer(entry: Entry, written: Written, finished: &impl Fn(i64, &Finish)) {
+fn send_reply(entry: JournalEntry, written: EntryResult, on_finished: &impl Fn(i64, &FinishRecord)) {
     match (entry, written) {
-        (Entry::Start(_, reply), Written::Began(began)) => {
-            let _nobody_waits = reply.send(Ok(began));
+        (JournalEntry::Start(_, reply), EntryResult::Started(start_reply)) => {
+            let _no_waiter = reply.send(Ok(start_reply));
         }
-        (Entry::Finish(finish, reply), Written::Numbered(number)) => {
-            finished(number, &finish);
-            let _nobody_waits = reply.send(());
+        (JournalEntry::Finish(finish, reply), EntryResult::Numbered(number)) => {
+            on_finished(number, &finish);
+            let _no_waiter = reply.send(());
         }
-        (Entry::Release(_, _, reply) | Entry::Flush(reply), Written::Done) => {
-            let _nobody_waits = reply.send(());
+        (JournalEntry::Release(_, _, reply) | JournalEntry::Flush(reply), EntryResult::Done) => {
+            let _no_waiter = reply.send(());
         }
-        (Entry::Hold(_, reply), Written::Waits(waits)) => {
-            let _nobody_waits = reply.send(Ok(waits));
+        (JournalEntry::Hold(_, reply), EntryResult::Held(waits)) => {
+            let _no_waiter = reply.send(Ok(waits));
         }
-        (Entry::Resolve(_, Some(reply)), Written::Counted(count)) => {
-            let _nobody_waits = reply.send(Ok(count));
+        (JournalEntry::Resolve(_, Some(reply)), EntryResult::Counted(count)) => {
+            let _no_waiter = reply.send(Ok(count));
         }
         (
-            Entry::Stop(_, Some(reply)) | Entry::Revoke(_, Some(reply)) | Entry::Task(_, _, Some(reply)),
-            Written::Done,
+            JournalEntry::Stop(_, Some(reply))
+            | JournalEntry::Revoke(_, Some(reply))
+            | JournalEntry::Task(_, _, Some(reply)),
+            EntryResult::Done,
         ) => {
-            let _nobody_waits = reply.send(Ok(()));
+            let _no_waiter = reply.send(Ok(()));
         }
         (
-            Entry::Start(..)
-            | Entry::Finish(..)
-            | Entry::Release(..)
-            | Entry::Keep(..)
-            | Entry::Delivered(..)
-            | Entry::Hold(..)
-            | Entry::Resolve(..)
-            | Entry::Stop(..)
-            | Entry::Revoke(..)
-            | Entry::Task(..)
-            | Entry::Refuse(_)
-            | Entry::Flush(_),
-            Written::Began(_)
-            | Written::Numbered(_)
-            | Written::Waits(_)
-            | Written::Counted(_)
-            | Written::Done,
+            JournalEntry::Start(..)
+            | JournalEntry::Finish(..)
+            | JournalEntry::Release(..)
+            | JournalEntry::Extend(..)
+            | JournalEntry::Delivered(..)
+            | JournalEntry::Hold(..)
+            | JournalEntry::Resolve(..)
+            | JournalEntry::Stop(..)
+            | JournalEntry::Revoke(..)
+            | JournalEntry::Task(..)
+            | JournalEntry::Refuse(_)
+            | JournalEntry::Flush(_),
+            EntryResult::Started(_)
+            | EntryResult::Numbered(_)
+            | EntryResult::Held(_)
+            | EntryResult::Counted(_)
+            | EntryResult::Done,
         ) => {}
     }
 }
 
 /// Answers a waiting caller that there is no room.
-fn refuse<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
-    let _nobody_waits = reply.map(|reply| reply.send(Err(reason.clone())));
+fn reply_no_room<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
+    let _no_waiter = reply.map(|reply| reply.send(Err(reason.clone())));
 }
 
 /// Refuses an entry that has not begun; returns one that has, to be written later.
-fn begun(entry: Entry, reason: &NoRoomError) -> Option<Entry> {
+fn requeue_or_reject(entry: JournalEntry, reason: &NoRoomError) -> Option<JournalEntry> {
     match entry {
-        Entry::Start(_, reply) => refuse(Some(reply), reason),
-        Entry::Hold(_, reply) => refuse(Some(reply), reason),
-        Entry::Resolve(resolved, reply) => {
-            refuse(reply, reason);
+        JournalEntry::Start(_, reply) => reply_no_room(Some(reply), reason),
+        JournalEntry::Hold(_, reply) => reply_no_room(Some(reply), reason),
+        JournalEntry::Resolve(resolved, reply) => {
+            reply_no_room(reply, reason);
             // A retried approval would run the intent after its approver was told that there was no room.
-            let is_approval = resolved.iter().any(|resolved| resolved.how == Resolution::Approved);
-            return (!is_approval).then_some(Entry::Resolve(resolved, None));
+            let is_approval = resolved.iter().any(|resolved| resolved.resolution == Resolution::Approved);
+            return (!is_approval).then_some(JournalEntry::Resolve(resolved, None));
         }
-        Entry::Stop(stops, reply) => {
-            refuse(reply, reason);
-            return Some(Entry::Stop(stops, None));
+        JournalEntry::Stop(stops, reply) => {
+            reply_no_room(reply, reason);
+            return Some(JournalEntry::Stop(stops, None));
         }
-        Entry::Revoke(revocation, reply) => {
-            refuse(reply, reason);
-            return Some(Entry::Revoke(revocation, None));
+        JournalEntry::Revoke(revocation, reply) => {
+            reply_no_room(reply, reason);
+            return Some(JournalEntry::Revoke(revocation, None));
         }
-        Entry::Task(task, pace, reply) => {
-            refuse(reply, reason);
-            match pace {
-                Pace::AtOnce => return Some(Entry::Task(task, pace, None)),
-                Pace::NowOrNever => {}
+        JournalEntry::Task(task, retry_policy, reply) => {
+            reply_no_room(reply, reason);
+            match retry_policy {
+                RetryPolicy::Retry => return Some(JournalEntry::Task(task, retry_policy, None)),
+                RetryPolicy::FailFast => {}
             }
         }
-        Entry::Refuse(_) => {}
-        begun @ (Entry::Finish(..)
-        | Entry::Release(..)
-        | Entry::Keep(..)
-        | Entry::Delivered(..)
-        | Entry::Flush(_)) => return Some(begun),
+        JournalEntry::Refuse(_) => {}
+        begun @ (JournalEntry::Finish(..)
+        | JournalEntry::Release(..)
+        | JournalEntry::Extend(..)
+        | JournalEntry::Delivered(..)
+        | JournalEntry::Flush(_)) => return Some(begun),
     }
     None
 }
@@ -394,10 +406,10 @@ fn begun(entry: Entry, reason: &NoRoomError) -> Option<Entry> {
 mod tests {
     use super::*;
 
-    fn resolved(how: Resolution) -> Vec<Resolved> {
-        vec![Resolved {
+    fn resolve_as(resolution: Resolution) -> Vec<ResolvedIntent> {
+        vec![ResolvedIntent {
             intent: IntentId::random(),
-            how,
+            resolution,
             by: "x".to_owned(),
             risk_score: None,
             manifest: None,
@@ -405,15 +417,18 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_disk_a_denial_is_told_and_tried_on_and_an_approval_never_was() {
-        for (how, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
+    fn full_disk_retries_denials_but_not_approvals() {
+        for (resolution, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
             let (reply, mut answer) = oneshot::channel();
-            let left = begun(Entry::Resolve(resolved(how), Some(reply)), &NoRoomError::Earlier);
+            let unwritten = requeue_or_reject(
+                JournalEntry::Resolve(resolve_as(resolution), Some(reply)),
+                &NoRoomError::Earlier,
+            );
             assert!(matches!(answer.try_recv().unwrap(), Err(NoRoomError::Earlier)));
             assert_eq!(
-                matches!(left, Some(Entry::Resolve(left, None)) if left.len() == 1),
+                matches!(unwritten, Some(JournalEntry::Resolve(unwritten, None)) if unwritten.len() == 1),
                 is_left,
-                "{how:?}"
+                "{resolution:?}"
             );
         }
     }

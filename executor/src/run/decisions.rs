@@ -11,7 +11,9 @@ use crate::error_chain::ErrorChain;
 use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Escalated, denial_by};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::{Approval, Asked, Denial, Journal, JournalError, Resolution, Resolved, Waits};
+use crate::journal::{
+    Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
+};
 use crate::outcome::AbortReason;
 use crate::spawn;
 use crate::verdict::Directive;
@@ -33,15 +35,15 @@ const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
 /// The intents that an earlier process held. Those that have expired since are recorded as expired.
 pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
-    let (escalations, expired) = Escalations::new(journal.held(), now);
+    let (escalations, expired) = Escalations::new(journal.take_held(), now);
     // The record can be late: an intent that has expired cannot be approved.
     drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     escalations
 }
 
-fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> Resolved {
+fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    Resolved { intent, how: resolution, by: by.to_owned(), risk_score, manifest: None }
+    ResolvedIntent { intent, resolution: how: resolution, by: by.to_owned(), risk_score, manifest: None }
 }
 
 /// Records that intents no longer wait: the decision, the decider, and the reason why they did not run.
@@ -54,10 +56,10 @@ fn record_end_of_wait(
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
     for escalated in &gone {
-        let asked = Asked::of(escalated.call());
-        let Asked { intent, agent, tool } = &asked;
+        let asked = IntentSummary::from_call(escalated.call());
+        let IntentSummary { intent, agent, tool } = &asked;
         tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
-        journal.refused(&asked, BlockedBy::EscalationPending, why, now);
+        journal.record_refusal(&asked, BlockedBy::EscalationPending, why, now);
     }
     journal.resolve(gone.iter().map(|escalated| new_resolution(escalated, resolution, by)).collect())
 }
@@ -67,7 +69,7 @@ fn not_waiting_fault() -> Fault {
 }
 
 /// The fault for a repeat of a denied intent.
-pub(super) fn denial_fault(intent: IntentId, Denial { by, risk_score }: &Denial) -> Fault {
+pub(super) fn denial_fault(intent: IntentId, IntentDenial { by, risk_score }: &IntentDenial) -> Fault {
     denial_by(by, intent, *risk_score)
 }
 
@@ -82,18 +84,18 @@ impl Executor {
             self.journal.hold(&call, text, until)
         })?;
         let waits = held.await;
-        if new && !matches!(waits, Ok(Waits::Yes)) {
+        if new && !matches!(waits, Ok(HoldResult::Waiting)) {
             self.escalations.remove_waiting(call.intent, &all_agents, drop);
         }
         match waits {
-            Ok(Waits::Yes) => {
+            Ok(HoldResult::Waiting) => {
                 if new {
                     tracing::info!("waits for a directive");
                 }
                 Ok(())
             }
-            Ok(Waits::Started) => Err(self.busy_fault("the intent has started meanwhile: send it again")),
-            Ok(Waits::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
+            Ok(HoldResult::Started) => Err(self.busy_fault("the intent has started meanwhile: send it again")),
+            Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(self.journal_fault(&error)),
         }
     }
@@ -150,7 +152,7 @@ impl Executor {
         });
         let recorded = match (waited, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
             (Some(gone), _) => gone.await.map(drop),
-            (None, Some(true)) => self.journal.stopped(&[intent], by, "a2g/cancel").await,
+            (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
             // The caller that stopped it first is on record.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
@@ -193,9 +195,9 @@ impl Executor {
                 gone.await?;
             }
             if !first.is_empty() {
-                self.journal.stopped(&first, by, "g2a/revoke").await?;
+                self.journal.record_stop(&first, by, "g2a/revoke").await?;
             }
-            self.journal.revoked(agent, intent, by, waited + ran).await
+            self.journal.record_revocation(agent, intent, by, waited + ran).await
         };
         recorded.await.map(|()| waited + ran).map_err(|error| self.unsaved_decision_fault(&error))
     }
@@ -212,7 +214,7 @@ impl Executor {
             return self.deny(directive, by).await;
         }
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
-        let span = trace::intent_span(&Asked::of(escalated.call()), escalated.call().door);
+        let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
         // A task of its own: the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
@@ -227,7 +229,7 @@ impl Executor {
     /// same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
         let escalated = self.escalations.find_undecided(directive.intent).ok_or_else(not_waiting_fault)?;
-        let asked = Asked::of(escalated.call());
+        let asked = IntentSummary::from_call(escalated.call());
         let span = trace::intent_span(&asked, escalated.call().door);
         let denial = async {
             let denial = new_resolution(&escalated, Resolution::Denied, by);
@@ -257,7 +259,7 @@ impl Executor {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(escalated.call().intent);
-                let fault = self.record_refusal(Some(&Asked::of(escalated.call())), fault);
+                let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
                 let _gone = answer_tx.send(Err(fault));
                 return;
             }
@@ -273,7 +275,7 @@ impl Executor {
     ) -> Result<Box<ClaimedRun>, Fault> {
         let claimed = self.claim_approved(escalated, approval).await?;
         let approved = new_resolution(escalated, Resolution::Approved, &approval.by);
-        let approved = Resolved { manifest: approval.manifest.clone(), ..approved };
+        let approved = ResolvedIntent { manifest: approval.manifest.clone(), ..approved };
         let fault = match self.journal.resolve(vec![approved]).await {
             Ok(0) => not_waiting_fault(),
             Ok(_one) => return Ok(claimed),
@@ -310,7 +312,7 @@ impl Executor {
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved_intents() {
             let Some((escalated, approval)) = self.escalations.take_approved(intent) else { continue };
-            let span = trace::intent_span(&Asked::of(escalated.call()), escalated.call().door);
+            let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
             spawn::of_run(run.instrument(span));
@@ -364,7 +366,7 @@ impl Executor {
     /// Ends the wait of an approved intent that can no longer run.
     async fn expire_approved(&self, escalated: &Escalated, fault: Fault) {
         self.escalations.remove(escalated.call().intent);
-        self.record_refusal(Some(&Asked::of(escalated.call())), fault);
+        self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
         let expired =
             new_resolution(escalated, Resolution::Expired, "its verdict expired before it could start");
         if let Err(error) = self.journal.resolve(vec![expired]).await {

@@ -1,6 +1,6 @@
 //! The events of a run, for a door that streams them, and the task that a door stores with a run.
 
-use crate::journal::KeptTask;
+use crate::journal::JournalTask;
 use crate::outcome::{Artifact, LogLine, Progress, Receipt};
 use crate::sandbox::{Event, EventSink};
 use crate::verdict::Verdict;
@@ -25,9 +25,9 @@ pub trait TaskPersistence: Send + Sync {
     /// The intent has to wait before it runs, for a governor, a person or other intents. May be called more than once.
     fn on_wait(&self);
     /// The task that is stored if the process ends during the run; `None` for a task that is stored already.
-    fn fallback_task(&self) -> Option<KeptTask>;
+    fn fallback_task(&self) -> Option<JournalTask>;
     /// The task that is stored with the receipt. `verdict` is the governor's, if the governor was asked.
-    fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask;
+    fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask;
 }
 
 /// The receiver of a run's events, and the storage of its task.

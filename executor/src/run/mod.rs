@@ -35,7 +35,8 @@ use crate::govern::{
 use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use crate::isolate::Isolate;
 use crate::journal::{
-    Asked, Beginning, Claim, Followed, IfFull, Intended, Journal, JournalError, Known, Stage,
+    ClaimResult, IfFull, IntentSummary, Journal, JournalError, KnownIntent, Stage, StageSource, StartRequest,
+    StartResult,
 };
 use crate::memory;
 use crate::metrics::{CallerMetrics, Gauges, Metrics};
@@ -260,12 +261,12 @@ impl Executor {
     /// The journal cannot be read.
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
-        let oldest = self.journal.oldest_undelivered().await;
+        let oldest = self.journal.oldest_undelivered_at().await;
         let oldest = oldest.map_err(|error| self.journal_fault(&error))?;
         let now = self.clock.now();
         let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
         // Counted last: the oldest report may have been delivered since it was read.
-        let undelivered = self.journal.undelivered();
+        let undelivered = self.journal.undelivered_count();
         let levels = Gauges {
             running,
             queued,
@@ -302,7 +303,7 @@ impl Executor {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
         let Some(call) = call else { return self.record_refusal(None, refusal) };
-        let asked = Asked::of(call);
+        let asked = IntentSummary::from_call(call);
         trace::intent_span(&asked, call.door).in_scope(|| self.record_refusal(Some(&asked), refusal))
     }
 
@@ -321,7 +322,7 @@ impl Executor {
 
     /// Counts and logs a refusal, and records it if it is about a call, in the span of that call. Every refusal passes
     /// here.
-    fn record_refusal(&self, asked: Option<&Asked>, fault: Fault) -> Fault {
+    fn record_refusal(&self, asked: Option<&IntentSummary>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();
         }
@@ -329,7 +330,7 @@ impl Executor {
         self.metrics.count_refusal(*blocked_by);
         // An intent that waits for a person may still run.
         if let Some(asked) = asked.filter(|_| *blocked_by != BlockedBy::EscalationPending) {
-            self.journal.refused(asked, *blocked_by, message, self.clock.now());
+            self.journal.record_refusal(asked, *blocked_by, message, self.clock.now());
         }
         self.refusal_log.record(asked, &fault, self.clock.monotonic());
         fault
@@ -352,7 +353,7 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent_span(&asked, call.door);
         let execution = async {
             self.execute_call(call, verdict, proof)
@@ -411,7 +412,7 @@ impl Executor {
         call: Call,
         limits: OperatorLimits,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent_span(&asked, call.door);
         let execution = async {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
@@ -434,7 +435,7 @@ impl Executor {
         call: Call,
         sink: RunEventSink,
     ) -> Result<GatewayAnswer, Fault> {
-        let asked = Asked::of(&call);
+        let asked = IntentSummary::from_call(&call);
         let span = trace::intent_span(&asked, call.door);
         let answer = async {
             self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&asked), fault))
@@ -511,7 +512,7 @@ impl Executor {
                 Stage::Queued => IntentState::Queued,
                 Stage::Running | Stage::Ended => IntentState::Running,
                 Stage::Finished(receipt) => IntentState::Finished(Some(receipt)),
-                Stage::Forgotten => IntentState::Finished(None),
+                Stage::Pruned => IntentState::Finished(None),
                 Stage::Released => return None,
             };
             Some((agent, whereabouts))
@@ -538,7 +539,7 @@ impl Executor {
         let mut changes = self.escalations.changes();
         loop {
             changes.mark_unchanged();
-            if let Some(mut stage) = self.journal.follow(intent) {
+            if let Some(mut stage) = self.journal.subscribe(intent) {
                 let finished =
                     |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) =
@@ -557,7 +558,7 @@ impl Executor {
             match stage.map_err(|error| self.journal_fault(&error))? {
                 Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
                 Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
-                Some((_, Stage::Forgotten | Stage::Released)) | None => return Ok(None),
+                Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
             }
         }
     }
@@ -661,16 +662,16 @@ impl Executor {
     async fn await_existing(
         &self,
         call: &Call,
-        known: Known,
+        known: KnownIntent,
     ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
         let (followed, verdict) = match known {
-            Known::Same(followed, verdict) => (followed, verdict),
-            Known::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
-            Known::Conflict => return Err(intent_conflict_fault(call.intent)),
+            KnownIntent::Same(followed, verdict) => (followed, verdict),
+            KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
+            KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
         };
         let ended = match followed {
-            Followed::Over(stage) => stage,
-            Followed::Open(stage) => {
+            StageSource::Final(stage) => stage,
+            StageSource::Live(stage) => {
                 // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
                 let _place = self.reserve_place(&call.agent)?;
                 wait_for_end(stage).await
@@ -678,7 +679,7 @@ impl Executor {
         };
         match ended {
             Stage::Finished(receipt) => Ok((receipt, verdict)),
-            Stage::Forgotten => Err(Fault::InvalidRequest(format!(
+            Stage::Pruned => Err(Fault::InvalidRequest(format!(
                 "the intent `{}` ran before, and its report is no longer kept here",
                 call.intent
             ))),
@@ -755,8 +756,8 @@ impl Executor {
         }
         let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
         match claimed.map_err(|error| self.journal_fault(&error))? {
-            Claim::New => {}
-            Claim::Known(known) => return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known)),
+            ClaimResult::New => {}
+            ClaimResult::Known(known) => return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known)),
         }
         let Call { intent, agent, .. } = admitted.call();
         let running = self.active_runs.register(*intent, agent.clone());
@@ -839,17 +840,17 @@ impl Executor {
         let persistence = sink.persistence();
         let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
-        let intended = Intended { call, keep_until, proof, will: &fallback, task: task.as_ref() };
-        let written = self.journal.started(intended, self.clock.now());
+        let intended = StartRequest { call, keep_until, proof, fallback_receipt: &fallback, task: task.as_ref() };
+        let written = self.journal.start(intended, self.clock.now());
         let (began, prepared) = join_until_first(written, loaded.isolate.prepare(&run_request)).await;
         let prepared = prepared.flatten();
         match began.map_err(|error| self.journal_fault(&error))? {
-            Beginning::New => {}
-            Beginning::Known(known) => {
+            StartResult::New => {}
+            StartResult::Known(known) => {
                 drop(prepared);
                 return Ok(self.await_existing(call, known).await?.0);
             }
-            Beginning::Replayed => {
+            StartResult::Replayed => {
                 let message = "the `proof` was used before, for another intent: ask the governor again";
                 return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
@@ -891,7 +892,7 @@ impl Executor {
         let finish = async move {
             // The intent counts as open until its receipt is on the disk.
             let _open = (place, running);
-            let finished = self.journal.finished(Arc::clone(&receipt), task, self.clock.now()).await;
+            let finished = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
             finished.map_err(|error| self.journal_fault(&error))?;
             let times = stopwatch.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
             self.metrics.record_execution(&receipt, &times);
@@ -910,7 +911,7 @@ impl Executor {
     }
 
     async fn release(&self, intent: IntentId) -> Result<(), Fault> {
-        self.journal.released(intent).await.map_err(|error| self.journal_fault(&error))
+        self.journal.release(intent).await.map_err(|error| self.journal_fault(&error))
     }
 }
 
@@ -952,7 +953,7 @@ enum ClaimOutcome {
     /// This call runs the intent.
     Claimed(Box<ClaimedRun>),
     /// The intent was claimed before.
-    Known(Box<Call>, Known),
+    Known(Box<Call>, KnownIntent),
 }
 
 /// An intent that this process has claimed, with everything that its run needs.

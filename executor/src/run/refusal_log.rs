@@ -2,7 +2,7 @@
 //! refusals do not flood the log.
 
 use crate::fault::Fault;
-use crate::journal::Asked;
+use crate::journal::IntentSummary;
 use crate::log_limiter::LogLimiter;
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ impl RefusalLog {
     /// Logs a refusal. If it is about a call, the span of its intent has the reason, and the message for the caller,
     /// which may quote arguments, is left to the journal. Faults other than refusals, such as a failed tool, are left
     /// to the code that answers.
-    pub(super) fn record(&self, call: Option<&Asked>, fault: &Fault, now: Instant) {
+    pub(super) fn record(&self, call: Option<&IntentSummary>, fault: &Fault, now: Instant) {
         let Fault::Refused { intent: _, risk_score, blocked_by, message } = fault else { return };
         tracing::Span::current().record("blocked_by", blocked_by.as_str());
         let Some(suppressed) = self.0.try_acquire(now) else { return };

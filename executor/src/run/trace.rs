@@ -5,7 +5,7 @@
 //! neither arguments nor results.
 
 use crate::call::Door;
-use crate::journal::Asked;
+use crate::journal::IntentSummary;
 use crate::metrics::ExecutionTimes;
 use crate::outcome::Status;
 use std::time::{Duration, Instant};
@@ -39,8 +39,8 @@ impl Stopwatch {
 }
 
 /// The span of an intent.
-pub(super) fn intent_span(asked: &Asked, door: Door) -> Span {
-    let Asked { intent, agent, tool } = asked;
+pub(super) fn intent_span(asked: &IntentSummary, door: Door) -> Span {
+    let IntentSummary { intent, agent, tool } = asked;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     tracing::error_span!("intent", %intent, agent, tool, %door, status = Empty, blocked_by = Empty)
 }

@@ -1,7 +1,7 @@
 //! `journal init|backup|restore`: creates a journal, copies it, and replaces it with a copy.
 
 use crate::cli::output::{note, one_line, print};
-use crate::journal::{Copied, Restored, back_up as copy, init as make, restore as put};
+use crate::journal::{JournalCopy, RestoredJournal, back_up as copy, init as make, restore as put};
 use std::path::Path;
 
 /// Creates an empty journal.
@@ -13,17 +13,17 @@ pub(super) fn init(journal: &Path) -> anyhow::Result<()> {
 
 /// Copies a journal, and prints the checkpoint of the copy.
 pub(super) fn back_up(journal: &Path, file: &Path) -> anyhow::Result<()> {
-    let Copied { path, finding, bytes } = copy(journal, file)?;
+    let JournalCopy { path, finding, bytes } = copy(journal, file)?;
     print(format_args!("{} has {bytes} bytes; {finding}", one_line(path.display())));
     Ok(())
 }
 
 /// Replaces a journal with a backup, and prints the new path of the old one.
 pub(super) fn restore(file: &Path, journal: &Path, replace: bool) -> anyhow::Result<()> {
-    let Restored { copy: Copied { path, finding, .. }, kept } = put(file, journal, replace)?;
+    let RestoredJournal { copy: JournalCopy { path, finding, .. }, previous } = put(file, journal, replace)?;
     print(format_args!("{} is restored; {finding}", one_line(path.display())));
-    if let Some(kept) = kept {
-        print(format_args!("the previous journal was renamed to {}", one_line(kept.display())));
+    if let Some(previous) = previous {
+        print(format_args!("the previous journal was renamed to {}", one_line(previous.display())));
     }
     note(
         "runs since the backup are not in it: their intents could run again until their verdicts have expired",

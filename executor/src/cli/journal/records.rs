@@ -4,8 +4,8 @@ use super::format_time;
 use crate::cli::UsageError;
 use crate::cli::output::print;
 use crate::ident::IntentId;
-use crate::journal::chain::shown;
-use crate::journal::history::{History, Recorded};
+use crate::journal::chain::to_hex;
+use crate::journal::history::{History, RecordEntry};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -18,17 +18,17 @@ pub(super) fn list(journal: &Path, intent: Option<&str>) -> anyhow::Result<()> {
     })
 }
 
-fn line(recorded: &Recorded) -> anyhow::Result<Value> {
-    let Recorded { number, kind, at, intent, agent, tool, status, about, says, hash } = recorded;
-    let mut line = json!({ "record": number, "kind": kind, "at": format_time(*at), "hash": shown(hash) });
-    let says = says.as_ref().map(|says| serde_json::from_str::<Value>(says.get())).transpose()?;
+fn line(recorded: &RecordEntry) -> anyhow::Result<Value> {
+    let RecordEntry { number, kind, at, intent, agent, tool, status, about, body, hash } = recorded;
+    let mut line = json!({ "record": number, "kind": kind, "at": format_time(*at), "hash": to_hex(hash) });
+    let body = body.as_ref().map(|body| serde_json::from_str::<Value>(body.get())).transpose()?;
     let more = [
         ("intent_id", intent.map(|intent| intent.to_string().into())),
         ("agent_did", agent.clone().map(Value::from)),
         ("tool", tool.clone().map(Value::from)),
         ("status", status.clone().map(Value::from)),
         ("about", about.map(Value::from)),
-        ("says", says),
+        ("says", body),
     ];
     let more = more.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     if let Some(line) = line.as_object_mut() {

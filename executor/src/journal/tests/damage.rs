@@ -6,13 +6,13 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
 
 /// A journal with a row in every table and a record of most kinds.
-async fn one_of_each(path: &Path) -> Head {
-    let journal = opened(path).0;
+async fn fill_journal(path: &Path) -> Head {
+    let journal = open_journal(path).0;
     for _ in 0..6 {
         run(&journal, &another()).await;
     }
     let (due, _) = journal.next_report().await.unwrap();
-    journal.delivered(&due);
+    journal.mark_delivered(&due);
     let [waits, approved, denied, runs, proven, cancelled] = [(); 6].map(|()| another());
     for call in [&waits, &approved, &denied, &cancelled] {
         hold(&journal, call).await;
@@ -21,13 +21,18 @@ async fn one_of_each(path: &Path) -> Head {
     resolve(&journal, &denied, Resolution::Denied).await;
     resolve(&journal, &cancelled, Resolution::Cancelled).await;
     let proof = ProofId::parse(Issuer::parse("a").unwrap(), "1").unwrap();
-    assert!(matches!(start(&journal, &proven, Some(&proof)).await, Beginning::New));
-    journal.released(proven.intent).await.unwrap();
-    assert!(matches!(start(&journal, &runs, None).await, Beginning::New));
-    journal.stopped(&[runs.intent], "otto", "a2g/cancel").await.unwrap();
-    journal.keep_task(tasks::task("did:a:b", NOW, false, "1"), Pace::AtOnce).await.unwrap();
+    assert!(matches!(start(&journal, &proven, Some(&proof)).await, StartResult::New));
+    journal.release(proven.intent).await.unwrap();
+    assert!(matches!(start(&journal, &runs, None).await, StartResult::New));
+    journal.record_stop(&[runs.intent], "otto", "a2g/cancel").await.unwrap();
+    journal.store_task(tasks::task("did:a:b", NOW, false, "1"), RetryPolicy::Retry).await.unwrap();
     for _ in 0..3 {
-        journal.refused(&Asked::of(&another()), crate::fault::BlockedBy::VerdictDenied, "no", NOW);
+        journal.record_refusal(
+            &IntentSummary::from_call(&another()),
+            crate::fault::BlockedBy::VerdictDenied,
+            "no",
+            NOW,
+        );
     }
     run(&journal, &another()).await;
     journal.flush().await.unwrap();
@@ -45,7 +50,7 @@ fn checkpoint(path: &Path) {
 }
 
 /// Copies a journal, with its marker, and runs `sql` on the copy.
-fn damaged(whole: &Path, sql: &str) -> tempfile::TempDir {
+fn damage_copy(whole: &Path, sql: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for file in ["journal.db", "journal.db.lock"] {
         std::fs::copy(whole.with_file_name(file), folder.path().join(file)).unwrap();
@@ -58,20 +63,20 @@ fn damaged(whole: &Path, sql: &str) -> tempfile::TempDir {
 
 /// Checks that both `journal verify` and a start find the damage.
 fn assert_found(whole: &Path, sql: &str, what: &str) {
-    let folder = damaged(whole, sql);
+    let folder = damage_copy(whole, sql);
     let path = folder.path().join("journal.db");
-    let found = verified(&path, None).to_string();
+    let found = verify_journal(&path, None).to_string();
     assert!(found.contains(what), "{sql}: {found}");
-    let opened = Journal::open(&path, 100, Opening::default(), NOW).map(|_| "opened");
+    let opened = Journal::open(&path, 100, JournalOptions::default(), NOW).map(|_| "opened");
     assert!(matches!(opened, Err(OpenError::Damaged { .. } | OpenError::Behind { .. })), "{sql}: {opened:?}");
 }
 
 #[tokio::test]
-async fn whatever_is_done_to_the_history_is_found_and_named() {
+async fn every_change_to_the_history_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
-    let head = one_of_each(&whole).await;
-    let holds = verified(&whole, Some(head));
+    let head = fill_journal(&whole).await;
+    let holds = verify_journal(&whole, Some(head));
     assert!(matches!(holds, Finding::Holds { receipts: 7, pruned: 0, .. }), "{holds}");
     let last = "(SELECT max(number) FROM records)";
     let cases = [
@@ -152,36 +157,37 @@ async fn whatever_is_done_to_the_history_is_found_and_named() {
          UPDATE chains SET last = {last}, last_hash = (SELECT hash FROM records WHERE number = {last}) WHERE name = 'records'"
     );
     assert_found(&whole, &forged, "the end is cut off");
-    let folder = damaged(&whole, &forged);
+    let folder = damage_copy(&whole, &forged);
     let path = folder.path().join("journal.db");
     std::fs::remove_file(folder.path().join("journal.db.lock")).unwrap();
-    assert!(super::holds(&path), "{}", verified(&path, None));
-    assert_eq!(verified(&path, Some(head)), Finding::Short { last: 3, number: 7 });
-    let journal = opened(&path).0;
+    assert!(super::holds(&path), "{}", verify_journal(&path, None));
+    assert_eq!(verify_journal(&path, Some(head)), Finding::Short { last: 3, number: 7 });
+    let journal = open_journal(&path).0;
     for _ in 0..4 {
         run(&journal, &another()).await;
     }
-    assert_eq!(verified(&path, Some(head)), Finding::Differs { number: 7 });
+    assert_eq!(verify_journal(&path, Some(head)), Finding::Differs { number: 7 });
 }
 
 /// A receipt, a claim or a decision of another intent, or a second one, appended with the right hash.
 #[tokio::test]
-async fn records_with_right_hashes_that_do_not_go_together_are_found() {
+async fn contradictory_records_with_valid_hashes_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
-    one_of_each(&whole).await;
-    let append = |kind: record::Kind, about: Option<i64>, intent: &[u8; 16]| {
-        let folder = damaged(&whole, "");
+    fill_journal(&whole).await;
+    let append = |kind: record::RecordKind, about: Option<i64>, intent: &[u8; 16]| {
+        let folder = damage_copy(&whole, "");
         let path = folder.path().join("journal.db");
         let mut connection = Connection::open(&path).unwrap();
         let transaction = connection.transaction().unwrap();
-        let mut log = log::Log::after(&transaction, log::Tip::read(&transaction).unwrap()).unwrap();
+        let mut log = log::RecordLog::resume(&transaction, log::Tip::read(&transaction).unwrap()).unwrap();
         let intent = Some(IntentId::from_bytes(*intent));
-        log.append(kind, &log::New { at: 1, intent, about, body: b"{}", ..log::New::default() }).unwrap();
+        log.append(kind, &log::NewRecord { at: 1, intent, about, body: b"{}", ..log::NewRecord::default() })
+            .unwrap();
         log.save().unwrap();
         transaction.commit().unwrap();
         drop(connection);
-        verified(&path, None)
+        verify_journal(&path, None)
     };
     let connection = Connection::open(&whole).unwrap();
     let of = |kind: &str| {
@@ -190,15 +196,15 @@ async fn records_with_right_hashes_that_do_not_go_together_are_found() {
     };
     let ((claim, ran), (held, waits), (denied, was_denied)) = (of("claim"), of("held"), of("denied"));
     let cases = [
-        (record::Kind::Claim, None, &ran, "a second claim"),
-        (record::Kind::Released, Some(claim), &ran, "released after its receipt"),
-        (record::Kind::Held, None, &ran, "waits after it ran"),
-        (record::Kind::Held, None, &waits, "waits twice"),
-        (record::Kind::Approved, Some(claim), &waits, "another is approved"),
-        (record::Kind::Claim, None, &was_denied, "runs though it was denied"),
-        (record::Kind::Approved, Some(denied), &was_denied, "approved though it was denied"),
-        (record::Kind::Denied, Some(held), &[7; 16], "another's"),
-        (record::Kind::Used, None, &ran, "used before it was pruned"),
+        (record::RecordKind::Claim, None, &ran, "a second claim"),
+        (record::RecordKind::Released, Some(claim), &ran, "released after its receipt"),
+        (record::RecordKind::Held, None, &ran, "waits after it ran"),
+        (record::RecordKind::Held, None, &waits, "waits twice"),
+        (record::RecordKind::Approved, Some(claim), &waits, "another is approved"),
+        (record::RecordKind::Claim, None, &was_denied, "runs though it was denied"),
+        (record::RecordKind::Approved, Some(denied), &was_denied, "approved though it was denied"),
+        (record::RecordKind::Denied, Some(held), &[7; 16], "another's"),
+        (record::RecordKind::Used, None, &ran, "used before it was pruned"),
     ];
     for (kind, about, intent, what) in cases {
         let found = append(kind, about, intent);
@@ -212,18 +218,18 @@ async fn records_with_right_hashes_that_do_not_go_together_are_found() {
 
 /// The start checks the end only, and a thread of its own checks the rest.
 #[tokio::test]
-async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
+async fn damage_in_older_records_breaks_the_journal() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
-    let quick = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
+    let quick = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
     let open = |path: &Path| Journal::open(path, usize::MAX, quick, NOW);
     let journal = open(&whole).unwrap().0;
     for _ in 0..27 {
         let calls = (0..200).map(|_| another()).collect::<Vec<_>>();
         futures_util::future::join_all(calls.iter().map(|call| run(&journal, call))).await;
-        while journal.undelivered() > 0 {
+        while journal.undelivered_count() > 0 {
             let (due, _) = journal.next_report().await.unwrap();
-            journal.delivered(&due);
+            journal.mark_delivered(&due);
         }
     }
     journal.flush().await.unwrap();
@@ -239,12 +245,12 @@ async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
         ("UPDATE records SET intent = zeroblob(16) WHERE number = 102", Some("record 102")),
         ("", None),
     ] {
-        let copy = damaged(&whole, sql);
+        let copy = damage_copy(&whole, sql);
         let path = copy.path().join("journal.db");
         let journal = open(&path).unwrap().0;
         let broken = tokio::time::timeout(
             std::time::Duration::from_secs(if found.is_some() { 60 } else { 3 }),
-            journal.broken(),
+            journal.wait_until_broken(),
         );
         let broken = broken.await.ok();
         match found {
@@ -257,7 +263,8 @@ async fn damage_in_the_older_part_stops_the_server_when_it_is_found() {
             None => assert!(broken.is_none(), "{broken:?}"),
         }
     }
-    let copy = damaged(&whole, &format!("UPDATE records SET at = at + 1 WHERE number = {}", last - 9_000));
+    let copy =
+        damage_copy(&whole, &format!("UPDATE records SET at = at + 1 WHERE number = {}", last - 9_000));
     let refused = open(&copy.path().join("journal.db")).map(drop).unwrap_err();
     assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
 }
@@ -279,17 +286,17 @@ fn content(path: &Path) -> Option<Vec<String>> {
 }
 
 #[tokio::test]
-async fn every_flipped_bit_that_changes_what_is_read_is_found() {
+async fn every_flipped_bit_in_the_content_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let whole = folder.path().join("journal.db");
-    one_of_each(&whole).await;
+    fill_journal(&whole).await;
     let bytes = std::fs::read(&whole).unwrap();
     let before = content(&whole);
     let (mut changed, mut missed, mut served) = (0, Vec::new(), Vec::new());
     // Spread over the file, and the same in each run of the test.
     let places = (0..1_000_u64).map(|nth| (nth * 2_654_435_761) % (bytes.len() as u64 * 8));
     for bit in places {
-        let copy = damaged(&whole, "");
+        let copy = damage_copy(&whole, "");
         let path = copy.path().join("journal.db");
         let (at, mask) = (bit / 8, 1_u8 << (bit % 8));
         let file = OpenOptions::new().write(true).open(&path).unwrap();
@@ -303,7 +310,7 @@ async fn every_flipped_bit_that_changes_what_is_read_is_found() {
         if matches!(found, Ok(Ok(Finding::Holds { .. }))) {
             missed.push(bit);
         }
-        if Journal::open(&path, 100, Opening::default(), NOW).is_ok() {
+        if Journal::open(&path, 100, JournalOptions::default(), NOW).is_ok() {
             served.push(bit);
         }
     }

@@ -3,38 +3,44 @@
 use super::*;
 
 /// The text of a call that a person is shown.
-pub(super) fn shown(call: &Call) -> String {
+pub(super) fn shown_text(call: &Call) -> String {
     format!("shown: {}", call.intent)
 }
 
 pub(super) async fn hold(journal: &Journal, call: &Call) {
-    assert_eq!(journal.hold(call, shown(call), LATER).await.unwrap(), Waits::Yes);
+    assert_eq!(journal.hold(call, shown_text(call), LATER).await.unwrap(), HoldResult::Waiting);
 }
 
-fn resolved(call: &Call, how: Resolution) -> Resolved {
-    Resolved { intent: call.intent, how, by: "anna".to_owned(), risk_score: Some(0.5), manifest: None }
+fn resolve_by_anna(call: &Call, resolution: Resolution) -> ResolvedIntent {
+    ResolvedIntent {
+        intent: call.intent,
+        resolution,
+        by: "anna".to_owned(),
+        risk_score: Some(0.5),
+        manifest: None,
+    }
 }
 
-pub(super) async fn resolve(journal: &Journal, call: &Call, how: Resolution) {
-    assert_eq!(journal.resolve(vec![resolved(call, how)]).await.unwrap(), 1, "{how:?}");
+pub(super) async fn resolve(journal: &Journal, call: &Call, resolution: Resolution) {
+    assert_eq!(journal.resolve(vec![resolve_by_anna(call, resolution)]).await.unwrap(), 1, "{resolution:?}");
 }
 
-pub(super) async fn denied_by_anna(journal: &Journal, call: &Call) -> Option<Denial> {
+pub(super) async fn find_denial(journal: &Journal, call: &Call) -> Option<IntentDenial> {
     match journal.find(call, None).await.unwrap() {
-        Some(Known::Denied(denial)) => Some(denial),
-        Some(Known::Same(..) | Known::Conflict) | None => None,
+        Some(KnownIntent::Denied(denial)) => Some(denial),
+        Some(KnownIntent::Same(..) | KnownIntent::Conflict) | None => None,
     }
 }
 
 fn texts(journal: &Journal) -> Vec<String> {
-    journal.held().into_iter().map(|held| held.text).collect()
+    journal.take_held().into_iter().map(|held| held.text).collect()
 }
 
 #[tokio::test]
-async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
+async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let journal = opened(&path).0;
+    let journal = open_journal(&path).0;
     let [stays, starts, cancelled, revoked, expired] = [(); 5].map(|()| another());
     for call in [&stays, &starts, &cancelled, &revoked, &expired, &stays] {
         hold(&journal, call).await;
@@ -45,74 +51,85 @@ async fn what_waits_for_a_person_is_kept_until_it_starts_or_is_let_go() {
         (&expired, Resolution::Expired),
     ] {
         resolve(&journal, call, how).await;
-        assert_eq!(journal.resolve(vec![resolved(call, how)]).await.unwrap(), 0, "it waits no longer");
+        assert_eq!(journal.resolve(vec![resolve_by_anna(call, how)]).await.unwrap(), 0, "it waits no longer");
         // It may wait again.
         hold(&journal, call).await;
         resolve(&journal, call, how).await;
     }
-    assert!(matches!(start(&journal, &starts, None).await, Beginning::New));
+    assert!(matches!(start(&journal, &starts, None).await, StartResult::New));
     // An intent that has started meanwhile does not wait.
-    assert_eq!(journal.hold(&starts, shown(&starts), LATER).await.unwrap(), Waits::Started);
+    assert_eq!(journal.hold(&starts, shown_text(&starts), LATER).await.unwrap(), HoldResult::Started);
     drop(journal);
-    let journal = opened(&path).0;
-    assert_eq!(texts(&journal), [shown(&stays)]);
+    let journal = open_journal(&path).0;
+    assert_eq!(texts(&journal), [shown_text(&stays)]);
     assert!(texts(&journal).is_empty(), "they are given once");
     assert!(holds(&path));
 }
 
 #[tokio::test]
-async fn a_denied_intent_stays_denied_and_an_approved_one_is_not_denied_any_more() {
+async fn decisions_are_final() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let mut journal = opened(&path).0;
+    let mut journal = open_journal(&path).0;
     let (denied, approved) = (another(), another());
     for call in [&denied, &approved] {
         hold(&journal, call).await;
     }
     resolve(&journal, &denied, Resolution::Denied).await;
     resolve(&journal, &approved, Resolution::Approved).await;
-    let denial = Denial { by: "anna".to_owned(), risk_score: Some(0.5) };
+    let denial = IntentDenial { by: "anna".to_owned(), risk_score: Some(0.5) };
     for round in 0..2 {
-        assert_eq!(denied_by_anna(&journal, &denied).await, Some(denial.clone()), "{round}");
-        let waits = journal.hold(&denied, shown(&denied), LATER).await.unwrap();
-        assert_eq!(waits, Waits::Denied(denial.clone()), "{round}");
+        assert_eq!(find_denial(&journal, &denied).await, Some(denial.clone()), "{round}");
+        let waits = journal.hold(&denied, shown_text(&denied), LATER).await.unwrap();
+        assert_eq!(waits, HoldResult::Denied(denial.clone()), "{round}");
         for how in [Resolution::Approved, Resolution::Denied] {
-            assert_eq!(journal.resolve(vec![resolved(&denied, how)]).await.unwrap(), 0, "{round} {how:?}");
-            assert_eq!(journal.resolve(vec![resolved(&approved, how)]).await.unwrap(), 0, "{round} {how:?}");
+            assert_eq!(
+                journal.resolve(vec![resolve_by_anna(&denied, how)]).await.unwrap(),
+                0,
+                "{round} {how:?}"
+            );
+            assert_eq!(
+                journal.resolve(vec![resolve_by_anna(&approved, how)]).await.unwrap(),
+                0,
+                "{round} {how:?}"
+            );
         }
         // A proof that arrives for it changes nothing.
         let began = start(&journal, &denied, None).await;
-        assert!(matches!(began, Beginning::Known(Known::Denied(_))), "{round}: {began:?}");
+        assert!(matches!(began, StartResult::Known(KnownIntent::Denied(_))), "{round}: {began:?}");
         let other = Call { tool: ToolName::parse("other").unwrap(), ..denied.clone() };
         let found = journal.find(&other, None).await.unwrap();
-        assert!(matches!(found, Some(Known::Conflict)), "{round}: {found:?}");
+        assert!(matches!(found, Some(KnownIntent::Conflict)), "{round}: {found:?}");
         drop(journal);
-        journal = opened(&path).0;
-        let held = journal.held();
+        journal = open_journal(&path).0;
+        let held = journal.take_held();
         assert_eq!(held.len(), 1, "{round}: {held:?}");
-        assert_eq!((&*held[0].text, &*held[0].approval.as_ref().unwrap().by), (&*shown(&approved), "anna"));
+        assert_eq!(
+            (&*held[0].text, &*held[0].approval.as_ref().unwrap().by),
+            (&*shown_text(&approved), "anna")
+        );
     }
-    assert!(matches!(start(&journal, &approved, None).await, Beginning::New));
+    assert!(matches!(start(&journal, &approved, None).await, StartResult::New));
     drop(journal);
-    assert!(opened(&path).0.held().is_empty());
+    assert!(open_journal(&path).0.take_held().is_empty());
     assert!(holds(&path));
 }
 
 #[tokio::test]
-async fn who_decided_stopped_or_revoked_is_in_the_records() {
+async fn records_name_the_caller_of_each_decision() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
-    let journal = opened(&path).0;
+    let journal = open_journal(&path).0;
     let (waited, ran) = (another(), another());
     hold(&journal, &waited).await;
     resolve(&journal, &waited, Resolution::Denied).await;
-    assert!(matches!(start(&journal, &ran, None).await, Beginning::New));
-    journal.stopped(&[ran.intent], "otto", "a2g/cancel").await.unwrap();
-    journal.revoked(Some(&ran.agent), None, "gov", 1).await.unwrap();
+    assert!(matches!(start(&journal, &ran, None).await, StartResult::New));
+    journal.record_stop(&[ran.intent], "otto", "a2g/cancel").await.unwrap();
+    journal.record_revocation(Some(&ran.agent), None, "gov", 1).await.unwrap();
     let mut records = Vec::new();
     let history = History::open(&path).unwrap();
-    let keep = |record: history::Recorded| -> Result<(), history::HistoryError> {
-        let says = record.says.map_or(String::new(), |says| says.get().to_owned());
+    let keep = |record: history::RecordEntry| -> Result<(), history::HistoryError> {
+        let says = record.body.map_or(String::new(), |says| says.get().to_owned());
         records.push((record.kind, record.intent, says));
         Ok(())
     };
@@ -124,8 +141,8 @@ async fn who_decided_stopped_or_revoked_is_in_the_records() {
     assert!(said("denied", Some(waited.intent), "anna"), "{records:?}");
     assert!(said("stopped", Some(ran.intent), "otto"), "{records:?}");
     assert!(said("revocation", None, "gov"), "{records:?}");
-    let text = record::digest(shown(&waited).as_bytes());
-    let text = chain::shown(&text.0);
+    let text = record::digest(shown_text(&waited).as_bytes());
+    let text = chain::to_hex(&text.0);
     assert!(records.iter().any(|(kind, _, says)| *kind == "denied" && says.contains(&text)), "{records:?}");
     assert!(holds(&path));
 }

@@ -3,9 +3,9 @@
 mod damage;
 mod decisions;
 mod formats;
-mod place;
 mod pruning;
 mod rows;
+mod storage;
 mod tasks;
 
 use super::history::{Filter, History};
@@ -83,10 +83,10 @@ fn receipt(call: &Call, end: End) -> Receipt {
     }
 }
 
-fn opened(path: &Path) -> (Journal, Recovered) {
+fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
     // The writer of the previous journal ends shortly after the drop.
     for _ in 0..500 {
-        match Journal::open(path, 100, Opening::default(), NOW) {
+        match Journal::open(path, 100, JournalOptions::default(), NOW) {
             Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
             opened => return opened.unwrap(),
         }
@@ -106,68 +106,79 @@ fn wait_for_the_writer(path: &Path) {
     }
 }
 
-async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> Beginning {
-    assert!(matches!(journal.claim(call, LATER, None), Ok(Claim::New)));
-    let will = receipt(call, End::Aborted(AbortReason::Lost));
-    journal.started(Intended { call, keep_until: LATER, proof, will: &will, task: None }, NOW).await.unwrap()
+async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> StartResult {
+    assert!(matches!(journal.claim(call, LATER, None), Ok(ClaimResult::New)));
+    let fallback_receipt = receipt(call, End::Aborted(AbortReason::Lost));
+    journal
+        .start(
+            StartRequest { call, keep_until: LATER, proof, fallback_receipt: &fallback_receipt, task: None },
+            NOW,
+        )
+        .await
+        .unwrap()
 }
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
-    assert!(matches!(start(journal, call, None).await, Beginning::New));
+    assert!(matches!(start(journal, call, None).await, StartResult::New));
     let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
-    journal.finished(Arc::clone(&receipt), None, NOW).await.unwrap();
+    journal.finish(Arc::clone(&receipt), None, NOW).await.unwrap();
     receipt
 }
 
 #[test]
-fn the_order_of_keys_does_not_count_and_their_values_do() {
-    assert_eq!(claims::content(&call(r#"{"a":1,"b":[2]}"#)), claims::content(&call(r#"{"b":[2],"a":1}"#)));
-    assert_ne!(claims::content(&call(r#"{"a":1}"#)), claims::content(&call(r#"{"a":"1"}"#)));
-    assert_ne!(claims::content(&call(r#"{"a":["b"]}"#)), claims::content(&call(r#"{"a":"b"}"#)));
+fn content_hash_ignores_key_order_but_not_values() {
+    assert_eq!(
+        claims::content_hash(&call(r#"{"a":1,"b":[2]}"#)),
+        claims::content_hash(&call(r#"{"b":[2],"a":1}"#))
+    );
+    assert_ne!(claims::content_hash(&call(r#"{"a":1}"#)), claims::content_hash(&call(r#"{"a":"1"}"#)));
+    assert_ne!(claims::content_hash(&call(r#"{"a":["b"]}"#)), claims::content_hash(&call(r#"{"a":"b"}"#)));
 }
 
 #[tokio::test]
-async fn an_intent_is_claimed_once_and_started_once() {
+async fn intents_are_claimed_and_started_once() {
     let folder = tempfile::tempdir().unwrap();
-    let journal = opened(&folder.path().join("journal.db")).0;
+    let journal = open_journal(&folder.path().join("journal.db")).0;
     let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
     assert!(journal.find(&this, None).await.unwrap().is_none());
-    assert!(matches!(journal.claim(&this, LATER, None), Ok(Claim::New)));
-    assert!(matches!(journal.claim(&this, LATER, None), Ok(Claim::Known(Known::Same(..)))));
-    assert!(matches!(journal.claim(&other, LATER, None), Ok(Claim::Known(Known::Conflict))));
-    journal.released(this.intent).await.unwrap();
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::Known(KnownIntent::Same(..)))));
+    assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::Known(KnownIntent::Conflict))));
+    journal.release(this.intent).await.unwrap();
     let receipt = run(&journal, &this).await;
-    assert!(matches!(journal.find(&other, None).await, Ok(Some(Known::Conflict))));
+    assert!(matches!(journal.find(&other, None).await, Ok(Some(KnownIntent::Conflict))));
     let found = journal.find(&this, None).await.unwrap();
-    let Some(Known::Same(Followed::Over(Stage::Finished(found)), None)) = found else { panic!("{found:?}") };
+    let Some(KnownIntent::Same(StageSource::Final(Stage::Finished(found)), None)) = found else {
+        panic!("{found:?}")
+    };
     assert_eq!(found, receipt);
     // A start after a look-up that preceded the other run's end is stopped by the records on the disk.
     let began = start(&journal, &this, None).await;
     assert!(
-        matches!(began, Beginning::Known(Known::Same(Followed::Over(Stage::Finished(_)), _))),
+        matches!(began, StartResult::Known(KnownIntent::Same(StageSource::Final(Stage::Finished(_)), _))),
         "{began:?}"
     );
     assert_eq!(journal.head().number, 1);
 }
 
 #[tokio::test]
-async fn a_proof_is_good_for_one_intent_also_after_a_restart() {
+async fn proofs_are_single_use_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let (first, second) = (another(), another());
     let id = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
     let (proof, other) = (id("a"), id("b"));
-    let journal = opened(&path).0;
-    assert!(matches!(start(&journal, &first, Some(&proof)).await, Beginning::New));
-    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
+    let journal = open_journal(&path).0;
+    assert!(matches!(start(&journal, &first, Some(&proof)).await, StartResult::New));
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, StartResult::Replayed));
     drop(journal);
-    let journal = opened(&path).0;
-    assert!(matches!(start(&journal, &second, Some(&proof)).await, Beginning::Replayed));
-    assert!(matches!(start(&journal, &second, Some(&other)).await, Beginning::New));
+    let journal = open_journal(&path).0;
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, StartResult::Replayed));
+    assert!(matches!(start(&journal, &second, Some(&other)).await, StartResult::New));
 }
 
 #[tokio::test]
-async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
+async fn interrupted_runs_are_aborted_on_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state/journal.db");
     let (done, lost, released) = (another(), another(), another());
@@ -181,53 +192,60 @@ async fn what_was_cut_off_is_aborted_and_what_was_written_is_there() {
         reason: Some("because".to_owned()),
     });
     {
-        let (journal, recovered) = opened(&path);
-        assert_eq!(recovered, Recovered { aborted: 0, undelivered: 0 });
-        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(Claim::New)));
-        journal.released(done.intent).await.unwrap();
-        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(Claim::New)));
-        let will = receipt(&done, End::Aborted(AbortReason::Lost));
-        let intended = Intended { call: &done, keep_until: LATER, proof: None, will: &will, task: None };
-        assert!(matches!(journal.started(intended, NOW).await, Ok(Beginning::New)));
-        journal.finished(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
-        assert!(matches!(start(&journal, &lost, None).await, Beginning::New));
-        assert!(matches!(start(&journal, &released, None).await, Beginning::New));
-        journal.released(released.intent).await.unwrap();
-        assert!(matches!(Journal::open(&path, 1, Opening::default(), NOW), Err(OpenError::InUse(_))));
+        let (journal, recovered) = open_journal(&path);
+        assert_eq!(recovered, RecoverySummary { aborted: 0, undelivered: 0 });
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+        journal.release(done.intent).await.unwrap();
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+        let fallback_receipt = receipt(&done, End::Aborted(AbortReason::Lost));
+        let request = StartRequest {
+            call: &done,
+            keep_until: LATER,
+            proof: None,
+            fallback_receipt: &fallback_receipt,
+            task: None,
+        };
+        assert!(matches!(journal.start(request, NOW).await, Ok(StartResult::New)));
+        journal.finish(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
+        assert!(matches!(start(&journal, &lost, None).await, StartResult::New));
+        assert!(matches!(start(&journal, &released, None).await, StartResult::New));
+        journal.release(released.intent).await.unwrap();
+        assert!(matches!(Journal::open(&path, 1, JournalOptions::default(), NOW), Err(OpenError::InUse(_))));
     }
-    let (journal, recovered) = opened(&path);
-    assert_eq!(recovered, Recovered { aborted: 1, undelivered: 2 });
+    let (journal, recovered) = open_journal(&path);
+    assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 2 });
     assert!(journal.find(&released, None).await.unwrap().is_none());
-    let Some(Known::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
+    let Some(KnownIntent::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
     assert_eq!(found, verdict);
     let stage = journal.stage(lost.intent, IfFull::Wait).await.unwrap();
     let Some((_, Stage::Finished(aborted))) = stage else { panic!() };
     assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
     let (first, receipt) = journal.next_report().await.unwrap();
     assert_eq!(receipt.intent, done.intent);
-    journal.delivered(&first);
+    journal.mark_delivered(&first);
     assert_eq!(journal.next_report().await.unwrap().1.intent, lost.intent);
     journal.flush().await.unwrap();
     drop(journal);
-    assert_eq!(opened(&path).1, Recovered { aborted: 0, undelivered: 1 });
+    assert_eq!(open_journal(&path).1, RecoverySummary { aborted: 0, undelivered: 1 });
 }
 
 #[tokio::test]
-async fn nothing_is_claimed_while_too_many_reports_wait() {
+async fn claims_are_refused_at_the_report_limit() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, _) = Journal::open(&folder.path().join("journal.db"), 2, Opening::default(), NOW).unwrap();
+    let (journal, _) =
+        Journal::open(&folder.path().join("journal.db"), 2, JournalOptions::default(), NOW).unwrap();
     run(&journal, &another()).await;
     let open = another();
-    assert!(matches!(journal.claim(&open, LATER, None), Ok(Claim::New)));
+    assert!(matches!(journal.claim(&open, LATER, None), Ok(ClaimResult::New)));
     assert!(matches!(journal.claim(&another(), LATER, None), Err(JournalError::Backlog)));
     let (due, _) = journal.next_report().await.unwrap();
-    journal.delivered(&due);
-    assert!(matches!(journal.claim(&another(), LATER, None), Ok(Claim::New)));
+    journal.mark_delivered(&due);
+    assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
 }
 
 /// A journal of ten receipts, none of which the governor has.
 async fn ten(path: &Path) -> (Vec<Call>, Head) {
-    let journal = opened(path).0;
+    let journal = open_journal(path).0;
     let calls = (0..10).map(|_| another()).collect::<Vec<_>>();
     for call in &calls {
         run(&journal, call).await;
@@ -236,10 +254,10 @@ async fn ten(path: &Path) -> (Vec<Call>, Head) {
 }
 
 /// The finding of `journal verify`.
-fn verified(path: &Path, point: Option<Head>) -> Finding {
+fn verify_journal(path: &Path, point: Option<Head>) -> Finding {
     History::open(path).unwrap().verify(point, |_| ()).unwrap()
 }
 
 fn holds(path: &Path) -> bool {
-    matches!(verified(path, None), Finding::Holds { .. })
+    matches!(verify_journal(path, None), Finding::Holds { .. })
 }

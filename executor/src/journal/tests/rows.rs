@@ -4,7 +4,7 @@
 //! text, byte for byte: journals of other versions open, and the hashes of their records hold.
 
 use super::*;
-use crate::journal::record::{Decided, Held, digest};
+use crate::journal::record::{DecisionBody, HeldBody, digest};
 use crate::limit::{Access, Limit, NetworkBudgets, Spent};
 use crate::outcome::{
     Artifact, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NetworkUsage, Progress,
@@ -56,12 +56,12 @@ impl Golden {
     }
 }
 
-fn ended(end: End) -> Receipt {
+fn receipt_with_end(end: End) -> Receipt {
     receipt(&call("{}"), end)
 }
 
-fn done() -> Receipt {
-    ended(End::Returned(json!({ "a": [1, 2.5, null, "\u{fc}\n"] }).into()))
+fn returned_receipt() -> Receipt {
+    receipt_with_end(End::Returned(json!({ "a": [1, 2.5, null, "\u{fc}\n"] }).into()))
 }
 
 fn ends() -> Vec<(String, End)> {
@@ -82,8 +82,8 @@ fn ends() -> Vec<(String, End)> {
     ends
 }
 
-fn with(change: impl FnOnce(&mut Receipt)) -> Receipt {
-    let mut receipt = done();
+fn receipt_with(change: impl FnOnce(&mut Receipt)) -> Receipt {
+    let mut receipt = returned_receipt();
     change(&mut receipt);
     receipt
 }
@@ -150,7 +150,7 @@ fn full_usage(usage: &mut Usage) {
 }
 
 fn full() -> Receipt {
-    with(|receipt| {
+    receipt_with(|receipt| {
         receipt.approved_by = Some("alice".into());
         receipt.durability = Durability::ProcessCrash;
         receipt.outcome.output = full_output();
@@ -206,13 +206,13 @@ fn full_verdict(level: RiskLevel) -> Verdict {
 }
 
 #[test]
-fn rows_are_written_and_read_as_they_always_were() {
+fn stored_texts_are_stable() {
     let mut golden = Golden::read();
     for (name, end) in ends() {
-        golden.check_receipt(&name, &ended(end));
+        golden.check_receipt(&name, &receipt_with_end(end));
     }
     for layer in Layer::VARIANTS {
-        let by_layer = with(|receipt| {
+        let by_layer = receipt_with(|receipt| {
             receipt.outcome.usage.memory.layer = *layer;
             receipt.outcome.usage.filesystem_emptied_by = Some(*layer);
         });
@@ -220,7 +220,7 @@ fn rows_are_written_and_read_as_they_always_were() {
     }
     golden.check_receipt("full", &full());
     let progress = Some(Progress { percent: None, message: String::new() });
-    golden.check_receipt("progress", &with(|receipt| receipt.outcome.output.progress = progress));
+    golden.check_receipt("progress", &receipt_with(|receipt| receipt.outcome.output.progress = progress));
     for decision in Decision::VARIANTS {
         golden.check_verdict(&format!("{decision:?}"), &verdict(*decision));
     }
@@ -233,27 +233,32 @@ fn rows_are_written_and_read_as_they_always_were() {
 }
 
 fn check_decided(golden: &mut Golden) {
-    let held = Held { content: digest(b"a"), shown: digest(b"b"), until: 7 };
-    let plain = Decided { by: "alice".into(), held, risk_score: None, manifest: None };
-    let full = Decided { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
+    let held = HeldBody { content: digest(b"a"), text_hash: digest(b"b"), until: 7 };
+    let plain = DecisionBody { by: "alice".into(), held, risk_score: None, manifest: None };
+    let full = DecisionBody { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
     for (name, decided) in [("decided/plain", plain), ("decided/full", full)] {
-        let write = |decided: &Decided| serde_json::to_string(decided).unwrap();
+        let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
         golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());
     }
 }
 
 fn check_tasks(golden: &mut Golden) {
-    let open = KeptTask {
+    let open = JournalTask {
         task: call("{}").intent,
         owner: call("{}").agent,
         context: "c".into(),
         created: NOW,
-        over: None,
+        ended: None,
         status: "{}".into(),
         document: "{\"a\":1}".into(),
     };
-    let over = KeptTask { over: Some(LATER), ..open.clone() };
-    for (name, task) in [("task/open", open), ("task/over", over)] {
-        golden.check(name, &task, |task| task.write().unwrap(), |text| KeptTask::read(text).unwrap());
+    let ended = JournalTask { ended: Some(LATER), ..open.clone() };
+    for (name, task) in [("task/open", open), ("task/over", ended)] {
+        golden.check(
+            name,
+            &task,
+            |task| task.to_text().unwrap(),
+            |text| JournalTask::from_text(text).unwrap(),
+        );
     }
 }

@@ -5,7 +5,7 @@ use super::tasks::{TaskHandle, TaskRecord};
 use crate::call::Call;
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::IntentId;
-use crate::journal::KeptTask;
+use crate::journal::JournalTask;
 use crate::outcome::Receipt;
 use crate::run::{Executor, GatewayAnswer, IntentState, RunEventSink, TaskPersistence, all_agents};
 use crate::verdict::Verdict;
@@ -33,11 +33,11 @@ impl TaskPersistence for A2aTaskPersistence {
         self.handle.persist_in_background(&self.executor);
     }
 
-    fn fallback_task(&self) -> Option<KeptTask> {
+    fn fallback_task(&self) -> Option<JournalTask> {
         self.handle.unsaved_row()
     }
 
-    fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> KeptTask {
+    fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask {
         self.handle.prepare(|record| {
             end_record(record, self.handle.id, receipt, verdict, self.executor.clock().now())
         })

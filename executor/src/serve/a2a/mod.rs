@@ -19,7 +19,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::Caller;
 use crate::govern::Role::{self, Approver, Governor, Operator};
 use crate::ident::{AgentDid, IntentId};
-use crate::journal::{ListedTask, TaskKey, TaskQuery};
+use crate::journal::{TaskKey, TaskQuery, TaskSummary};
 use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
@@ -299,9 +299,9 @@ impl A2a {
             Request::List { context, limit, offset, after } => {
                 let owner =
                     if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
-                let unkept = self.unsaved_tasks(owner.as_ref(), context.as_deref());
+                let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
                 let after = after.map(|PageToken { created, task }| TaskKey { created, task });
-                let query = TaskQuery { owner, context, after, limit: 0, unkept };
+                let query = TaskQuery { owner, context, after, limit: 0, unsaved };
                 self.list_tasks(id, query, limit, offset).await?
             }
             Request::Cancel { task } => {
@@ -573,13 +573,13 @@ impl A2a {
     }
 
     /// The tasks of an owner and a context that are not in the journal yet.
-    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<ListedTask> {
-        let unkept = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
-        let meant = unkept.filter(|(_, record)| {
+    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
+        let unsaved = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
+        let meant = unsaved.filter(|(_, record)| {
             owner.is_none_or(|owner| *owner == record.owner)
                 && context.is_none_or(|context| context == record.task.context_id)
         });
-        let listed = |(task, record): (IntentId, Arc<TaskRecord>)| ListedTask {
+        let listed = |(task, record): (IntentId, Arc<TaskRecord>)| TaskSummary {
             task,
             context: record.task.context_id.clone(),
             created: record.created,
@@ -589,8 +589,8 @@ impl A2a {
     }
 
     /// A list item with the current status of its task.
-    fn list_item(&self, kept: &ListedTask) -> serde_json::Value {
-        let ListedTask { task, context, created, status } = kept;
+    fn list_item(&self, kept: &TaskSummary) -> serde_json::Value {
+        let TaskSummary { task, context, created, status } = kept;
         let status = match self.store.get_cached(*task) {
             Some(handle) => handle.record().status(),
             None => status.clone(),

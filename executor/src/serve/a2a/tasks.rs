@@ -16,7 +16,7 @@
 use crate::error_chain::ErrorChain;
 use crate::fault::{Fault, RECEIPT_PENDING};
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::journal::{Journal, JournalError, KeptTask, Pace};
+use crate::journal::{Journal, JournalError, JournalTask, RetryPolicy};
 use crate::outcome::Receipt;
 use crate::run::{Executor, RunEvent};
 use crate::wire::a2a::governance::Governance;
@@ -157,14 +157,14 @@ impl TaskRecord {
         serde_json::to_string(&self.task.status).unwrap_or_default()
     }
 
-    fn to_row(&self, task: IntentId) -> KeptTask {
-        let over = self.state().is_terminal().then_some(self.task.status.timestamp);
-        KeptTask {
+    fn to_row(&self, task: IntentId) -> JournalTask {
+        let ended = self.state().is_terminal().then_some(self.task.status.timestamp);
+        JournalTask {
             task,
             owner: self.owner.clone(),
             context: self.task.context_id.clone(),
             created: self.created,
-            over,
+            ended,
             status: self.status(),
             // Serialization cannot fail: all map keys are strings.
             document: serde_json::to_string(self).unwrap_or_default(),
@@ -311,7 +311,7 @@ impl TaskHandle {
         // Set before the write: no other caller has the id of a new task yet.
         self.is_persisted.store(true, Ordering::Release);
         let record = self.record();
-        let kept = journal.keep_task(record.to_row(self.id), Pace::NowOrNever).await;
+        let kept = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
         if kept.is_err() {
             self.open.remove(&record.owner, self.id);
         }
@@ -330,8 +330,10 @@ impl TaskHandle {
             let mut record = TaskRecord::clone(now);
             let outcome = change(&mut record).map(|updates| {
                 self.send_updates(&record, now.state(), record.task.status.timestamp, updates);
-                let (pending_write, is_persisted) =
-                    (journal.keep_task(record.to_row(self.id), Pace::AtOnce), Arc::clone(&self.is_persisted));
+                let (pending_write, is_persisted) = (
+                    journal.store_task(record.to_row(self.id), RetryPolicy::Retry),
+                    Arc::clone(&self.is_persisted),
+                );
                 self.set_record(now, record);
                 let pending_write: PendingWrite = Box::pin(async move {
                     pending_write.await?;
@@ -383,12 +385,12 @@ impl TaskHandle {
     }
 
     /// The row to write with the start of its run; `None` if the journal has the task already.
-    pub(super) fn unsaved_row(&self) -> Option<KeptTask> {
+    pub(super) fn unsaved_row(&self) -> Option<JournalTask> {
         (!self.is_persisted()).then(|| self.record().to_row(self.id))
     }
 
     /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
-    pub(super) fn prepare(&self, change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>) -> KeptTask {
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>) -> JournalTask {
         let before = self.record();
         let mut after = TaskRecord::clone(&before);
         let updates = change(&mut after);
@@ -425,7 +427,7 @@ impl TaskHandle {
         journal: &Journal,
         change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
     ) {
-        let kept = journal.keep_task(self.prepare(&change), Pace::AtOnce).await;
+        let kept = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
         if let Err(error) = &kept {
             tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
         }
@@ -621,7 +623,7 @@ impl TaskStore {
 }
 
 /// Decodes the stored document of a task.
-pub(super) fn decode_record(kept: &KeptTask) -> Result<TaskRecord, Fault> {
+pub(super) fn decode_record(kept: &JournalTask) -> Result<TaskRecord, Fault> {
     serde_json::from_str(&kept.document).map_err(|error| {
         Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
     })

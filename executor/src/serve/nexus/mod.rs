@@ -567,7 +567,7 @@ impl Nexus {
                 "running": running,
                 "queued": queued,
                 "receipts": journal.head().number,
-                "undeliveredReports": journal.undelivered(),
+                "undeliveredReports": journal.undelivered_count(),
                 "journalBytes": journal.bytes(),
             })
         };

@@ -4,13 +4,13 @@ use super::*;
 use crate::journal::{CopyError, back_up, init, restore};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-fn open(path: &Path) -> Result<(Journal, Recovered), OpenError> {
-    Journal::open(path, 100, Opening::default(), NOW)
+fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
+    Journal::open(path, 100, JournalOptions::default(), NOW)
 }
 
-fn new(path: &Path) -> Result<(Journal, Recovered), OpenError> {
-    let opening = Opening { if_missing: IfMissing::CreateAnyway, ..Opening::default() };
-    Journal::open(path, 100, opening, NOW)
+fn new(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
+    let options = JournalOptions { if_missing: IfMissing::CreateAnyway, ..JournalOptions::default() };
+    Journal::open(path, 100, options, NOW)
 }
 
 /// Closes a journal, and waits until its writer has released the file.
@@ -28,7 +28,7 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn what_is_no_journal_is_left_alone() {
+fn other_files_are_left_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     assert!(matches!(History::open(&path), Err(OpenError::Missing(_))));
@@ -41,7 +41,7 @@ fn what_is_no_journal_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_private() {
+async fn readable_journals_are_refused_and_sidecars_made_private() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
@@ -64,7 +64,7 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
         std::fs::write(&file, "").unwrap();
         set_mode(&file, 0o644);
     }
-    let journal = opened(&path).0;
+    let journal = open_journal(&path).0;
     run(&journal, &another()).await;
     for file in ["journal.db-wal", "journal.db-shm", "journal.db.lock"] {
         assert_eq!(mode(&path.with_file_name(file)), 0o600, "{file}");
@@ -75,7 +75,7 @@ async fn a_journal_that_others_may_read_is_refused_and_its_other_files_are_made_
 type Vanish = fn(&Path);
 
 #[tokio::test]
-async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
+async fn vanished_journals_are_not_recreated() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = new(&path).unwrap().0;
@@ -104,12 +104,12 @@ async fn a_journal_that_was_there_is_not_begun_anew_by_itself() {
     init(&path).unwrap();
     assert!(!log.exists(), "it would be put into the new one");
     assert!(matches!(init(&path), Err(OpenError::Exists(_))));
-    assert_eq!(opened(&path).0.head(), Head::START);
+    assert_eq!(open_journal(&path).0.head(), Head::START);
     assert!(folder.path().join("journal.db-wal.lost-1").exists());
 }
 
 #[tokio::test]
-async fn one_file_is_not_served_twice_under_any_name() {
+async fn one_file_is_opened_once_under_any_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
@@ -120,7 +120,7 @@ async fn one_file_is_not_served_twice_under_any_name() {
     std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
     assert!(matches!(open(&path), Err(OpenError::InUse(_))), "its lock file was deleted");
     drop(journal);
-    let journal = opened(&link).0;
+    let journal = open_journal(&link).0;
     assert!(!folder.path().join("linked.db-wal").exists(), "there is one log, whatever the name");
     run(&journal, &another()).await;
     close(journal, &path);
@@ -132,7 +132,7 @@ async fn one_file_is_not_served_twice_under_any_name() {
 }
 
 #[tokio::test]
-async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once() {
+async fn replaced_files_break_the_journal() {
     let vanishes: [(&str, Vanish, &str); 8] = [
         ("removed", |path| std::fs::remove_file(path).unwrap(), "removed"),
         ("moved away", |path| std::fs::rename(path, path.with_file_name("other")).unwrap(), "removed"),
@@ -187,14 +187,20 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
             if writes {
                 let call = another();
                 let _may_be_broken_already = journal.claim(&call, LATER, None);
-                let will = receipt(&call, End::Aborted(AbortReason::Lost));
-                let intended =
-                    Intended { call: &call, keep_until: LATER, proof: None, will: &will, task: None };
-                let began = journal.started(intended, NOW).await;
+                let fallback_receipt = receipt(&call, End::Aborted(AbortReason::Lost));
+                let request = StartRequest {
+                    call: &call,
+                    keep_until: LATER,
+                    proof: None,
+                    fallback_receipt: &fallback_receipt,
+                    task: None,
+                };
+                let began = journal.start(request, NOW).await;
                 assert!(matches!(began, Err(JournalError::Broken(_))), "{how}: {began:?}");
             }
             // The files are checked once a second, without any call.
-            let broken = tokio::time::timeout(std::time::Duration::from_secs(20), journal.broken()).await;
+            let broken =
+                tokio::time::timeout(std::time::Duration::from_secs(20), journal.wait_until_broken()).await;
             let broken = broken.unwrap_or_else(|_| panic!("{how}, {writes}: nothing was noticed"));
             assert!(broken.to_string().contains(says), "{how}, {writes}: {broken}");
             assert!(matches!(journal.condition(), Condition::Broken(_)));
@@ -204,35 +210,35 @@ async fn a_journal_that_is_not_the_one_that_was_opened_any_more_breaks_at_once()
 
 /// An older copy, or one without its log, in the place of a journal that has more records.
 #[tokio::test]
-async fn a_journal_that_ends_before_its_marker_is_refused() {
+async fn journals_behind_their_marker_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");
     let journal = open(&path).unwrap().0;
     run(&journal, &another()).await;
     close(journal, &path);
     let older = std::fs::read(&path).unwrap();
-    let journal = opened(&path).0;
+    let journal = open_journal(&path).0;
     run(&journal, &another()).await;
     close(journal, &path);
     std::fs::write(&path, &older).unwrap();
     let refused = open(&path).map(drop).unwrap_err();
     assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");
-    assert!(matches!(verified(&path, None), Finding::Cut { .. }));
+    assert!(matches!(verify_journal(&path, None), Finding::Cut { .. }));
     // With the operator's permission, a power cut may cause this; there was none here.
-    let opening = Opening { durability: Durability::ProcessCrash, ..Opening::default() };
-    assert!(matches!(Journal::open(&path, 100, opening, NOW), Err(OpenError::Behind { .. })));
+    let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
+    assert!(matches!(Journal::open(&path, 100, options, NOW), Err(OpenError::Behind { .. })));
     let marker = path.with_file_name("journal.db.lock");
-    let marked = files::marked(&path).unwrap();
+    let marked = files::read_marker(&path).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
     file.set_len(0).unwrap();
-    files::write_mark(&file, marked.number, &marked.hash, "another start of the kernel").unwrap();
+    files::write_marker(&file, marked.number, &marked.hash, "another start of the kernel").unwrap();
     assert!(matches!(open(&path), Err(OpenError::Behind { .. })));
-    drop(Journal::open(&path, 100, opening, NOW).unwrap());
-    assert_eq!(opened(&path).0.head().number, 1);
+    drop(Journal::open(&path, 100, options, NOW).unwrap());
+    assert_eq!(open_journal(&path).0.head().number, 1);
 }
 
 #[tokio::test]
-async fn a_backup_is_checked_private_and_can_be_put_back() {
+async fn backups_are_checked_private_and_restorable() {
     let folder = tempfile::tempdir().unwrap();
     let (path, backup) = (folder.path().join("journal.db"), folder.path().join("backup.db"));
     let journal = open(&path).unwrap().0;
@@ -248,10 +254,10 @@ async fn a_backup_is_checked_private_and_can_be_put_back() {
     close(journal, &path);
     assert!(matches!(restore(&backup, &path, false), Err(CopyError::Journal(_))));
     let restored = restore(&backup, &path, true).unwrap();
-    let kept = restored.kept.unwrap();
-    let found = verified(&kept, None);
+    let kept = restored.previous.unwrap();
+    let found = verify_journal(&kept, None);
     assert!(matches!(found, Finding::Holds { receipts: 2, .. }), "{found}");
-    let journal = opened(&path).0;
+    let journal = open_journal(&path).0;
     assert_eq!((journal.head().number, mode(&path)), (1, 0o600));
     assert!(
         journal.find(&first, None).await.unwrap().is_some()
