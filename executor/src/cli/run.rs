@@ -288,7 +288,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
-    let permit = Permit::of_operator(claims, &config.ceilings, &folders)?;
+    let permit = Permit::for_operator(claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),

@@ -347,7 +347,7 @@ fn admit_manifest(
     few.map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     for condition in &verdict.conditions {
-        let claim = capability::claims_of(condition).map_err(|error| match error {
+        let claim = capability::parse_condition(condition).map_err(|error| match error {
             capability::ConditionError::Scope(error) => scope(error),
             other @ (capability::ConditionError::Unknown(_) | capability::ConditionError::Number { .. }) => {
                 refuse(BlockedBy::ConditionUnknown, other.to_string())

@@ -70,7 +70,7 @@ impl Ring {
     pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
-        let (permit, folders) = Handover::of(permit);
+        let (permit, folders) = Handover::from_permit(permit);
         JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 

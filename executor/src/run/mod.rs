@@ -720,7 +720,7 @@ impl Executor {
         let Settings { granter, ceilings, .. } = &self.settings;
         let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
-            && !grant.whole_trees()
+            && !grant.has_only_whole_trees()
         {
             let message = format!(
                 "the tool `{}` can run under whole trees such as `/workspace/**` only, because it is a core module, and \

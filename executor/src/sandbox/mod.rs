@@ -541,10 +541,10 @@ impl Sandbox {
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
             preopens: Vec::new(),
-            walks: !grant.whole_trees(),
+            walks: !grant.has_only_whole_trees(),
             walked_paths: HashMap::new(),
-            links: !permit.roots().watch_outside(),
-            hard_links: grant.budgets().hard_links || !permit.roots().watch_outside(),
+            links: !permit.roots().should_watch_outside(),
+            hard_links: grant.budgets().hard_links || !permit.roots().should_watch_outside(),
             renumbered: false,
             stats: Arc::clone(stats),
         };
@@ -625,7 +625,7 @@ fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Resul
                         access,
                         set_by: area.layer,
                     }));
-                    blocked.extend(root.blocked().iter().map(|Bound { value, layer }| {
+                    blocked.extend(root.blocked_globs().iter().map(|Bound { value, layer }| {
                         let value = value.text().to_owned();
                         Bound { value, layer: *layer }
                     }));

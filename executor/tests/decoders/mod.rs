@@ -274,15 +274,15 @@ pub(crate) fn scope(body: &[u8]) {
     let Ok(other) = Area::parse(other) else { return };
     for wide in &one {
         for area in other.iter().filter(|area| wide.covers(area)) {
-            assert!(!area.holds(&path) || wide.holds(&path), "{wide} covers {area}, and not {path}");
+            assert!(!area.contains(&path) || wide.contains(&path), "{wide} covers {area}, and not {path}");
         }
     }
-    let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.holds(&path)));
+    let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.contains(&path)));
     let claims = Claims { areas: Some(one), ..Claims::default() };
-    let Ok(grant) = Grant::of_operator(claims, &ceilings(other)) else { return };
+    let Ok(grant) = Grant::for_operator(claims, &ceilings(other)) else { return };
     let granted = grant.roots().iter().any(|root| root.grants(&path));
     assert_eq!(granted, both, "{path} under {grant:?}");
-    let led = grant.roots().iter().any(|root| root.leads(above(&path)));
+    let led = grant.roots().iter().any(|root| root.can_grant_below(above(&path)));
     assert!(!granted || led || grant.roots().iter().any(|root| root.tree().path() == path));
 }
 
@@ -291,8 +291,8 @@ fn stays_below_its_root(area: &Area, path: &str) {
     let names: Vec<&str> = root.split('/').skip(1).collect();
     assert!(root.starts_with('/') && !names.is_empty(), "{root}");
     assert!(names.iter().all(|name| !["", ".", ".."].contains(name) && !name.contains('\0')), "{root}");
-    if area.holds(path) {
-        assert!(area.root().holds(path));
+    if area.contains(path) {
+        assert!(area.root().contains(path));
         let below = path.strip_prefix(root).unwrap_or_else(|| panic!("{path} is not in {root}"));
         assert!(below.is_empty() || below.starts_with('/'), "{path} is beside {root}");
     }
