@@ -18,7 +18,7 @@ pub mod fault;
 pub mod ident;
 pub mod json;
 pub mod limit;
-pub mod lines;
+pub mod log_limiter;
 pub mod memory;
 pub mod outcome;
 pub mod quantity;

@@ -20,7 +20,7 @@ const VOCABULARY: [&str; 17] = [
     "memory",
     "spawn",
     "limit",
-    "lines",
+    "log_limiter",
     "error_chain",
     "rate_limit",
     "json",
@@ -222,10 +222,25 @@ const MAKERS: [(&str, &[&str]); 11] = [
     ),
     ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "CallerDirectory::identify"]),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
-    ("Grant", &["Admitted::grant", "Grant::for_operator", "Grant::from_transfer", "Grant::meet", "Grant::without_access"]),
+    (
+        "Grant",
+        &[
+            "Admitted::grant",
+            "Grant::for_operator",
+            "Grant::from_transfer",
+            "Grant::meet",
+            "Grant::without_access",
+        ],
+    ),
     (
         "Permit",
-        &["Handover::receive", "Permit::new", "Permit::for_operator", "Permit::without_access", "Permit::open"],
+        &[
+            "Handover::receive",
+            "Permit::new",
+            "Permit::for_operator",
+            "Permit::without_access",
+            "Permit::open",
+        ],
     ),
     ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
 ];
@@ -274,7 +289,8 @@ fn the_authority_of_the_process_is_taken_by_the_command_line_alone() {
 fn limits_of_the_operator_are_named_on_the_command_line_alone() {
     let is_for_operator = |name: &Name| name.segments().ends_with(&["for_operator".to_owned()]);
     let files = files();
-    let naming = files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_for_operator));
+    let naming =
+        files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_for_operator));
     assert_eq!(naming.map(|file| file.path.as_str()).collect::<Vec<_>>(), ["cli/run.rs"]);
 }
 

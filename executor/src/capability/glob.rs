@@ -75,7 +75,8 @@ impl Glob {
     pub fn parse_alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
         check_root(pattern).map_err(malformed)?;
-        let texts = mark_double_stars(pattern).and_then(|marked| expand_braces(&marked)).map_err(malformed)?;
+        let texts =
+            mark_double_stars(pattern).and_then(|marked| expand_braces(&marked)).map_err(malformed)?;
         texts.iter().map(|text| Self::parse(text).map_err(malformed)).collect()
     }
 
@@ -150,7 +151,8 @@ impl Glob {
     /// `true` if it matches everything below `path`.
     #[must_use]
     pub fn matches_all_below(&self, path: &str) -> bool {
-        matches!(self.parts.last(), Some(PatternComponent::Any)) && self.match_path(path) & (self.accepting_state() >> 1) != 0
+        matches!(self.parts.last(), Some(PatternComponent::Any))
+            && self.match_path(path) & (self.accepting_state() >> 1) != 0
     }
 
     /// `true` if it matches `path` or a folder above it.
@@ -167,7 +169,8 @@ impl Glob {
 
     fn match_path(&self, path: &str) -> StateSet {
         let names = path.split('/').filter(|name| !name.is_empty());
-        names.fold(self.empty_closure(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
+        names
+            .fold(self.empty_closure(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
     }
 
     /// Adds the states that are reached without a component: a `**` in the middle may match none.
@@ -427,9 +430,7 @@ fn find_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'\\' => at += 1,
-            b'[' => {
-                at += class_len(bytes.get(at..).unwrap_or_default()).ok_or("a class is not closed")? - 1
-            }
+            b'[' => at += class_len(bytes.get(at..).unwrap_or_default()).ok_or("a class is not closed")? - 1,
             b'{' => {
                 depth += 1;
                 if depth > MAX_DEPTH {

@@ -137,7 +137,8 @@ impl Grant {
             access,
             budgets,
         } = transfer;
-        let roots = roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
+        let roots =
+            roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
         Some(Self {
             memory,
             cpu,

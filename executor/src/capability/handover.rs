@@ -5,7 +5,7 @@
 //! beside it as descriptors. Only `isolate` may name it, and a process that makes its own grants receives none.
 
 use super::authority::Authority;
-use super::grant::{GrantTransfer, Grant};
+use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
 use cap_std::fs::Dir;

@@ -100,7 +100,7 @@ impl Limits {
         fn narrower<T: Ord>(a: Option<Bound<T>>, b: Option<Bound<T>>) -> Option<Bound<T>> {
             match (a, b) {
                 (Some(a), Some(b)) => Some(a.narrower(b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             }
         }
         let mut blocked = self.blocked;
@@ -116,7 +116,7 @@ impl Limits {
             reach: self.reach.meet(other.reach),
             areas: match (self.areas, other.areas) {
                 (Some(a), Some(b)) => Some(intersect(&a, &b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             },
             named,
             access: narrower(self.access, other.access),

@@ -222,12 +222,12 @@ impl Reach {
         Self {
             allowed: match (self.allowed, other.allowed) {
                 (Some(a), Some(b)) => Some(intersect(&a, &b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             },
             blocked,
             requests_per_minute: match (self.requests_per_minute, other.requests_per_minute) {
                 (Some(a), Some(b)) => Some(a.narrower(b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             },
         }
     }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn blocked_wins_and_nobody_is_nobody() {
-        let said = |allowed: &[&str], blocked: &[&str]| {
+        let reach_of = |allowed: &[&str], blocked: &[&str]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
             let claims = HostClaims {
                 allowed: Some(patterns(allowed)),
@@ -406,15 +406,15 @@ mod tests {
             };
             Reach::from_claims(Layer::Executor, claims)
         };
-        let reach = said(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
+        let reach = reach_of(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
         assert_eq!(reach.check(&host("a.example.com")), Ok(()));
         assert_eq!(reach.check(&host("10.0.0.1")), Ok(()));
         assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked));
         assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed));
         assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::Literal));
         assert_eq!(Reach::default().check(&host("a.example.com")), Err(ReachError::NotAllowed));
-        assert!(said(&[], &[]).reaches_no_host() && said(&["a.com"], &["*"]).reaches_no_host());
-        assert!(!said(&["a.com", "b.com"], &["a.com"]).reaches_no_host());
+        assert!(reach_of(&[], &[]).reaches_no_host() && reach_of(&["a.com"], &["*"]).reaches_no_host());
+        assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).reaches_no_host());
     }
 
     const NAMES: [&str; 6] = ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1"];

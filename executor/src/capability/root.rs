@@ -36,7 +36,8 @@ impl Root {
         let mut blocked_by = None;
         let mut roots = Vec::new();
         for tree in trees {
-            let here = |glob: &Glob| glob.matches_at_or_above(tree.path()) || glob.can_match_below(tree.path());
+            let here =
+                |glob: &Glob| glob.matches_at_or_above(tree.path()) || glob.can_match_below(tree.path());
             let blocked = met.blocked.iter().filter(|(glob, _)| here(glob));
             let blocked = blocked.map(|(glob, layer)| Bound { value: glob.clone(), layer: *layer });
             let inside = areas().filter(|area| tree.covers(area.root()));
@@ -118,7 +119,8 @@ impl Root {
     /// name, and no more.
     #[must_use]
     pub fn can_grant_below(&self, path: &str) -> bool {
-        self.areas.iter().any(|area| area.value.can_contain_below(path)) && self.blocking_layer(path).is_none()
+        self.areas.iter().any(|area| area.value.can_contain_below(path))
+            && self.blocking_layer(path).is_none()
     }
 
     /// `true` if `path` is granted with everything below it, now or later.

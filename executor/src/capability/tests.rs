@@ -87,7 +87,8 @@ fn claims() -> impl Strategy<Value = Claims> {
 
 fn limits() -> impl Strategy<Value = Limits> {
     let layers = [Layer::Verdict, Layer::Operator, Layer::Condition, Layer::StandingPolicy, Layer::Tool];
-    (prop::sample::select(layers.to_vec()), claims()).prop_map(|(layer, claims)| Limits::from_claims(layer, claims))
+    (prop::sample::select(layers.to_vec()), claims())
+        .prop_map(|(layer, claims)| Limits::from_claims(layer, claims))
 }
 
 fn no_wider<T: Ord>(met: Option<&Bound<T>>, side: Option<&Bound<T>>) -> bool {
@@ -498,7 +499,9 @@ fn what_is_blocked_is_taken_out() {
         let grant = grant(blocked);
         let [a, _b] = grant.roots() else { panic!("{grant:?}") };
         assert!(!grant.has_only_whole_trees() && !a.is_whole());
-        assert!(!a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.can_grant_below("/tmp/a/secret"));
+        assert!(
+            !a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.can_grant_below("/tmp/a/secret")
+        );
         assert!(a.grants("/tmp/a/secrets") && a.grants_all_below("/tmp/a/secrets") == (blocked != "secret"));
         assert!(!a.grants_all_below("/tmp/a"));
     }
@@ -511,7 +514,9 @@ fn a_folder_on_the_way_is_no_more_than_that() {
     let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings()).unwrap();
     let [root] = grant.roots() else { panic!("{grant:?}") };
     assert_eq!(root.tree().path(), "/tmp/w");
-    assert!(root.can_grant_below("/tmp/w") && root.can_grant_below("/tmp/w/any") && !root.grants("/tmp/w/any"));
+    assert!(
+        root.can_grant_below("/tmp/w") && root.can_grant_below("/tmp/w/any") && !root.grants("/tmp/w/any")
+    );
     assert!(!root.can_grant_below("/tmp/w/any/x.md") && root.grants("/tmp/w/any/x.md"));
     assert!(root.grants("/tmp/w/deep") && root.grants_all_below("/tmp/w/deep/er"));
     assert!(!root.grants_all_below("/tmp/w") && !root.can_grant_below("/tmp/w/any/other"));

@@ -366,7 +366,7 @@ impl NetworkSession {
         let resolver = Arc::clone(&self.egress.resolver);
         // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
         // wait is.
-        let found = spawn::of_run(async move {
+        let found = spawn::spawn_run_task(async move {
             let _turn = turn;
             resolver.addresses(&name).await
         });

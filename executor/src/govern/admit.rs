@@ -14,7 +14,7 @@ use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
 use crate::quantity::Timeout;
 use crate::stored::v1;
-use crate::tool::{Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::tool::{DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -492,8 +492,8 @@ fn caller_claims(at_most: Timeout) -> Claims {
 }
 
 /// The claims of a tool, which never gets more than it declares.
-fn tool_claims(declared: &Declared) -> Claims {
-    let Declared { filesystem, network, memory, cpu, timeout } = declared;
+fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),

@@ -213,7 +213,9 @@ impl Executor {
         // A task of its own: the approver may disconnect.
         let (told, answer) = oneshot::channel();
         let executor = Arc::clone(self);
-        spawn::of_run(async move { executor.approve(escalated, approval, told).await }.instrument(span));
+        spawn::spawn_run_task(
+            async move { executor.approve(escalated, approval, told).await }.instrument(span),
+        );
         answer
             .await
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
@@ -304,7 +306,7 @@ impl Executor {
             let span = trace::intent(&Asked::of(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
-            spawn::of_run(run.instrument(span));
+            spawn::spawn_run_task(run.instrument(span));
         }
     }
 

@@ -274,7 +274,7 @@ impl Executor {
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
-            heap_bytes: memory::in_use(),
+            heap_bytes: memory::used_bytes(),
             oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { waited },
         };
         self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
@@ -700,7 +700,7 @@ impl Executor {
         };
         let executor = Arc::clone(self);
         let task = async move { executor.claimed(*claimed, clocked, watcher).await };
-        let task = spawn::of_run(task.in_current_span());
+        let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
             Ok(result) => result,
             Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
@@ -884,7 +884,7 @@ impl Executor {
         match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
             Ok(finished) => finished,
             Err(_no_room) => {
-                spawn::of_run(finish.in_current_span());
+                spawn::spawn_run_task(finish.in_current_span());
                 Err(receipt_pending(intent))
             }
         }
@@ -967,7 +967,7 @@ fn success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }

@@ -17,8 +17,8 @@ use super::tls::Tls;
 use crate::clock::{Clock, timer_now};
 use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
-use crate::lines::Lines;
-use crate::memory::{self, Charge, Held};
+use crate::log_limiter::LogLimiter;
+use crate::memory::{self, Charge, HeldBytes};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::rate_limit::{RateLimit, RateState};
 use crate::run::Executor;
@@ -73,7 +73,7 @@ pub struct CallerDirectory {
     callers: Arc<RwLock<Arc<Callers>>>,
     metrics: CallerMetrics,
     /// Limits the log: an unauthenticated client could otherwise fill it.
-    lines: Arc<Lines>,
+    lines: Arc<LogLimiter>,
 }
 
 impl CallerDirectory {
@@ -112,7 +112,7 @@ impl CallerDirectory {
         if let AuthError::Token(refusal) = reason {
             self.metrics.count_rejected_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.one_more(timer_now().into_std()) else { return };
+        let Some(left_out) = self.lines.try_acquire(timer_now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(
                 left_out,
@@ -412,7 +412,7 @@ async fn read_messages(
 }
 
 /// An answer with its memory charge.
-type OutgoingMessage = (Arc<str>, Vec<Held>);
+type OutgoingMessage = (Arc<str>, Vec<HeldBytes>);
 
 /// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
 async fn write_messages(

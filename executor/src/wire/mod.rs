@@ -27,7 +27,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 /// Serializes a message of the executor.
-fn raw(message: &impl Serialize) -> Box<RawValue> {
+fn to_raw(message: &impl Serialize) -> Box<RawValue> {
     // Serialization fails only for maps with keys other than strings, and no message has one.
     serde_json::value::to_raw_value(message).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }

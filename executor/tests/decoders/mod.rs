@@ -170,9 +170,9 @@ pub(crate) fn intent(body: &[u8]) {
     if let Ok(call) = decode::intent(text) {
         let written = encode::intent(&call);
         assert_eq!(decode::intent(written.get()).unwrap(), call, "{written}");
-        let _named = decode::executor_of(&call);
+        let _named = decode::requested_executor(&call);
     }
-    if let Ok(decode::Execute { call, verdict, proof }) = decode::execute(text) {
+    if let Ok(decode::ExecuteParams { call, verdict, proof }) = decode::execute_params(text) {
         let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
         assert_eq!(decode::intent(members["intent"].get()).unwrap(), call);
         assert_eq!(decode::verdict(members["verdict"].get()).unwrap(), verdict);
@@ -182,8 +182,8 @@ pub(crate) fn intent(body: &[u8]) {
     for escape in [false, true] {
         let _signed = decode::context_signature(text, escape);
     }
-    let _ids = (decode::intent_id(text), decode::revoke(text), decode::no_params(Some(text)));
-    let _news = (decode::register(text), decode::heartbeat(text), decode::report(text));
+    let _ids = (decode::intent_id(text), decode::revoke_params(text), decode::no_params(Some(text)));
+    let _news = (decode::registration(text), decode::heartbeat(text), decode::report(text));
 }
 
 // --- Genesis Nexus ---
@@ -239,7 +239,7 @@ pub(crate) fn verdict(body: &[u8]) {
         let written = encode::policy(&policy);
         assert_eq!(decode::policy(written.get()).unwrap(), policy, "{written}");
     }
-    let _others = (decode::directive(text), decode::policy_file(text), decode::registered(text));
+    let _others = (decode::directive(text), decode::policy_file(text), decode::registration_result(text));
 }
 
 fn admits_what_it_says(verdict: Verdict) {

@@ -7,7 +7,7 @@
 use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
 use crate::clock::timer_now;
 use crate::ident::excerpt;
-use crate::lines::Lines;
+use crate::log_limiter::LogLimiter;
 use crate::wire::jsonrpc::incoming::{self, Incoming, PeerMessageError};
 use crate::wire::jsonrpc::{self, Id};
 use crate::wire::strict_json::JsonBounds;
@@ -76,8 +76,12 @@ impl GovernorConnection {
             transport.build(url).await.map_err(|error| ClientError::Transport(error.into()))?;
         let open = Arc::new(OpenCalls::default());
         let sender = TrackingSender { inner: sender, open: Arc::clone(&open) };
-        let receiver =
-            NormalizedReceiver { inner: receiver, open: Arc::clone(&open), pushes, log: Lines::default() };
+        let receiver = NormalizedReceiver {
+            inner: receiver,
+            open: Arc::clone(&open),
+            pushes,
+            log: LogLimiter::default(),
+        };
         let client = WsClientBuilder::default()
             .request_timeout(CALL_TIMEOUT)
             .id_format(IdKind::String)
@@ -151,7 +155,7 @@ struct NormalizedReceiver<R> {
     inner: R,
     open: Arc<OpenCalls>,
     pushes: mpsc::Sender<Push>,
-    log: Lines,
+    log: LogLimiter,
 }
 
 impl<R: TransportReceiverT + Send> TransportReceiverT for NormalizedReceiver<R> {
@@ -198,7 +202,7 @@ impl<R> NormalizedReceiver<R> {
     }
 
     fn log_dropped(&self, message: &[u8], reason: &str) {
-        let Some(left_out) = self.log.one_more(timer_now().into_std()) else { return };
+        let Some(left_out) = self.log.try_acquire(timer_now().into_std()) else { return };
         let excerpt = excerpt(&String::from_utf8_lossy(message));
         tracing::warn!(reason, excerpt, left_out, "dropped a message of the governor");
     }

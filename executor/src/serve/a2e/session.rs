@@ -178,7 +178,8 @@ impl Session {
     /// values.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
         let bounds = &self.shared.bounds;
-        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
+        let text =
+            line.ok_or_else(|| bounds.too_long_fault()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
         state.active = timer_now();
         if state.phase == Phase::Gone {
@@ -377,7 +378,7 @@ impl Session {
     /// Derives the intent id from a message id that is not a UUID. The same message of this session gives the same id,
     /// so that a repeat does not run twice; the session's id keeps other sessions apart.
     fn intent_of(&self, req_id: &str) -> IntentId {
-        let Digest(digest) = Digest::of(format!("a2e/{}/{req_id}", self.id).as_bytes());
+        let Digest(digest) = Digest::compute(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
         IntentId::from_bytes(bytes)

@@ -21,7 +21,7 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
-use crate::rate_limit::whole_units;
+use crate::rate_limit::to_whole_units;
 use crate::run::{Answer, Executor, Watcher, Whereabouts};
 use crate::wire::nexus::decode::{
     self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
@@ -393,7 +393,7 @@ impl Nexus {
             let message = format!(
                 "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
             );
-            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
+            let retry_after_ms = to_whole_units(wait, Duration::from_millis(1));
             return Err(closed(
                 NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
             ));

@@ -277,7 +277,7 @@ pub(super) const METHODS: [&str; 12] = [
 ];
 
 fn decode_method(name: &str, params: &str) -> Result<Request, Fault> {
-    let params = || Object::root(params);
+    let params = || Object::parse(params);
     match name {
         "message/send" => Ok(Request::Send(Box::new(decode_send_params(params()?)?))),
         "message/stream" => Ok(Request::Stream(Box::new(decode_send_params(params()?)?))),

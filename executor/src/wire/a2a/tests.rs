@@ -7,7 +7,7 @@ use super::{Dialect, card, encode};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
 use crate::quantity::Timeout;
-use crate::tool::{Contract, Declared, Descriptor, Digest};
+use crate::tool::{Contract, DeclaredCapabilities, Descriptor, Digest};
 use crate::wire::jsonrpc::Id;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -389,9 +389,9 @@ fn the_card_claims_what_there_is() {
         version: "1.2.3".into(),
         description: "Reads.".into(),
         contract: Contract::Command,
-        digest: Digest::of(b""),
+        digest: Digest::compute(b""),
         arguments_schema: json!({ "type": "object" }),
-        capabilities: Declared { network: true, ..Declared::default() },
+        capabilities: DeclaredCapabilities { network: true, ..DeclaredCapabilities::default() },
     };
     let place = |asks| card::CardSettings {
         url: "http://localhost:1/a2a/rpc".into(),

@@ -145,7 +145,7 @@ pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
         failure: Box::new(failure),
     };
     let frame = |text| {
-        let line = Field::root(text)?;
+        let line = Field::parse(text)?;
         if !line.is_object() {
             return Err(Fault::InvalidRequest("a message must be one object on one line".to_owned()));
         }
@@ -207,7 +207,7 @@ fn check_version(members: &mut Object<'_>) -> Result<(), A2eError> {
     }
     for (name, field) in said {
         if !field.string().is_ok_and(|said| said == VERSION) {
-            let shown = excerpt(field.raw().get());
+            let shown = excerpt(field.as_raw().get());
             let message = format!("`{name}` is `{shown}`, but this executor speaks A2E {VERSION}");
             return Err(A2eError::new(Code::VersionMismatch, message));
         }
@@ -288,7 +288,7 @@ fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
 fn optional_timeout(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRangeError { least: 1, most });
+            return Err(OutOfRangeError { min: 1, max: most });
         }
         Timeout::from_seconds(seconds)
     };

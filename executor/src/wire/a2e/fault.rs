@@ -208,7 +208,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(Code, String)> {
     let message = || failure_message::describe_failure(outcome);
     Some(match &outcome.end {
         End::Returned(_) => return None,
-        End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::Unlinkable(_) => {
+        End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::NotStarted(_) => {
             (Code::ToolError, message())
         }
         End::Trapped(_) | End::Crashed(_) => (Code::SandboxCrash, message()),

@@ -7,10 +7,10 @@ use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{Bound, Budgets, Layer, Limit};
 use crate::outcome::{
-    AbortReason, Artifact, End, LogLevel, LogLine, Metrics, Outcome, Output, Progress, Receipt, Usage,
+    AbortReason, Artifact, End, LogLevel, LogLine, Outcome, Progress, Receipt, RunMetrics, RunOutput, Usage,
 };
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::tool::{Contract, Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use crate::wire::strict_json::JsonBounds;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -415,8 +415,8 @@ fn receipt(end: End) -> Receipt {
         durability: crate::durability::Durability::PowerLoss,
         outcome: Outcome {
             end,
-            output: Output::default(),
-            metrics: Metrics { wall: Duration::from_millis(45), ..Metrics::default() },
+            output: RunOutput::default(),
+            metrics: RunMetrics { wall: Duration::from_millis(45), ..RunMetrics::default() },
             usage: Usage {
                 memory,
                 cpu: Bound { value: CpuPercent::new(10).unwrap(), layer },
@@ -465,7 +465,7 @@ fn a_result_says_what_became_of_the_run() {
         (&json!(INTENT), &json!("SUCCESS"))
     );
     let mut talkative = receipt(End::Returned(json!(1).into()));
-    talkative.outcome.output = Output {
+    talkative.outcome.output = RunOutput {
         logs: vec![LogLine { level: LogLevel::Info, message: "one".into() }],
         progress: Some(Progress { percent: Some(100.0), message: "done".into() }),
         artifacts: vec![Artifact {
@@ -491,7 +491,7 @@ fn every_end_has_its_code() {
         (tool_error, "tool_error"),
         (End::Exited { code: 3, stderr_tail: "oh".into() }, "tool_error"),
         (End::ResultNotJson, "tool_error"),
-        (End::Unlinkable("x".into()), "tool_error"),
+        (End::NotStarted("x".into()), "tool_error"),
         (End::Trapped("unreachable".into()), "sandbox_crash"),
         (End::Crashed("signal 9".into()), "sandbox_crash"),
         (End::LimitReached(Limit::Time), "timeout"),
@@ -581,9 +581,13 @@ fn tool(name: &str, contract: Contract, filesystem: DeclaredFilesystem, schema: 
         version: "1.2.3".into(),
         description: format!("Does {name}."),
         contract,
-        digest: Digest::of(b""),
+        digest: Digest::compute(b""),
         arguments_schema: schema,
-        capabilities: Declared { filesystem, network: name.contains("http"), ..Declared::default() },
+        capabilities: DeclaredCapabilities {
+            filesystem,
+            network: name.contains("http"),
+            ..DeclaredCapabilities::default()
+        },
     }
 }
 

@@ -241,7 +241,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
         End::Exited { code, stderr_tail: _ } => {
             NexusError::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
         }
-        End::Unlinkable(_) => NexusError::new(Code::Unavailable, message),
+        End::NotStarted(_) => NexusError::new(Code::Unavailable, message),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
             NexusError::new(code, message).with_detail("limit", limit.as_str())

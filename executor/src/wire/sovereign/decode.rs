@@ -89,7 +89,7 @@ struct PartialRequest {
 type RequestBody = (Map<String, Value>, bool, ContextHints);
 
 fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
-    let body = Field::root(text)?;
+    let body = Field::parse(text)?;
     if !body.is_object() {
         return Err(Fault::InvalidRequest(
             "a request must be one object: this door does not accept batches".to_owned(),

@@ -11,23 +11,23 @@ const LINE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The rate limiter of one kind of line.
 #[derive(Debug, Default)]
-pub struct Lines(Mutex<Counts>);
+pub struct LogLimiter(Mutex<LimiterState>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct LimiterState {
     rate: RateState,
-    left_out: u64,
+    suppressed: u64,
 }
 
-impl Lines {
+impl LogLimiter {
     /// `Some` if one more line may be logged, with the number of lines dropped since the last one; `None` otherwise.
-    pub fn one_more(&self, now: Instant) -> Option<u64> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if counts.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {
-            counts.left_out += 1;
+    pub fn try_acquire(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {
+            state.suppressed += 1;
             return None;
         }
-        Some(std::mem::take(&mut counts.left_out))
+        Some(std::mem::take(&mut state.suppressed))
     }
 }
 
@@ -38,24 +38,25 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted_instead_of_written() {
-        let lines = Lines::default();
+        let limiter = LogLimiter::default();
         let now = SystemClock.monotonic();
         for _ in 0..LINE_BURST.get() {
-            assert_eq!(lines.one_more(now), Some(0));
+            assert_eq!(limiter.try_acquire(now), Some(0));
         }
         for _ in 0..5 {
-            assert_eq!(lines.one_more(now), None);
+            assert_eq!(limiter.try_acquire(now), None);
         }
         let later = now + LINE_INTERVAL;
-        assert_eq!(lines.one_more(later), Some(5));
-        assert_eq!(lines.one_more(later), None);
-        assert_eq!(lines.one_more(now + Duration::from_secs(9)), Some(1));
+        assert_eq!(limiter.try_acquire(later), Some(5));
+        assert_eq!(limiter.try_acquire(later), None);
+        assert_eq!(limiter.try_acquire(now + Duration::from_secs(9)), Some(1));
     }
 
     #[test]
     fn no_second_has_more_than_a_hundred_lines() {
-        let (lines, start) = (Lines::default(), SystemClock.monotonic());
-        let written = (0..1000).filter(|&ms| lines.one_more(start + Duration::from_millis(ms)).is_some());
+        let (limiter, start) = (LogLimiter::default(), SystemClock.monotonic());
+        let written =
+            (0..1000).filter(|&ms| limiter.try_acquire(start + Duration::from_millis(ms)).is_some());
         assert_eq!(written.count(), 99);
     }
 }
