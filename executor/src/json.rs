@@ -141,12 +141,12 @@ mod tests {
     fn it_stands_inside_other_messages_as_it_is() {
         let text = JsonText::parse("{\"n\": 1.50}").unwrap();
         #[derive(Serialize, Deserialize)]
-        struct Message {
+        struct Wrapper {
             result: JsonText,
         }
-        let written = serde_json::to_string(&Message { result: text.clone() }).unwrap();
+        let written = serde_json::to_string(&Wrapper { result: text.clone() }).unwrap();
         assert_eq!(written, r#"{"result":{"n":1.50}}"#);
-        assert_eq!(serde_json::from_str::<Message>(&written).unwrap().result, text);
+        assert_eq!(serde_json::from_str::<Wrapper>(&written).unwrap().result, text);
         assert_eq!((text.is_object(), text.parse_string()), (true, None));
         assert_eq!(JsonText::from(json!("a\"b")).parse_string().as_deref(), Some("a\"b"));
     }

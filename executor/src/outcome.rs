@@ -92,7 +92,8 @@ pub enum End {
     ResultNotJson,
     /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
     Trapped(String),
-    /// The guest was not started: it imports something that is not linked, or no process, thread or store was available.
+    /// The guest was not started: it imports something that is not linked, or no process, thread or store was
+    /// available.
     #[serde(rename = "Unlinkable")]
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.

@@ -23,9 +23,9 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of alternatives that a pattern may expand to.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Marks for `**` while alternatives are expanded: `INNER_MARK` for one with a slash after it, `LAST_MARK` for one at the end. No
-/// pattern contains a NUL, so two `*` of different alternatives that become neighbours are not read as `**`, and
-/// expansion does not change the meaning of a `**`.
+/// Marks for `**` while alternatives are expanded: `INNER_MARK` for one with a slash after it, `LAST_MARK` for one at
+/// the end. No pattern contains a NUL, so two `*` of different alternatives that become neighbours are not read as
+/// `**`, and expansion does not change the meaning of a `**`.
 const INNER_MARK: &str = "\0";
 const LAST_MARK: &str = "\0\0";
 const MISPLACED_DOUBLE_STAR: &str = "`**` has to stand alone between slashes";

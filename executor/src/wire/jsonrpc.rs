@@ -242,8 +242,8 @@ impl<'a> RequestMembers<'a> {
 /// The decoded string, borrowed if it has no escapes.
 fn parse_string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
+    struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<JsonString<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
 /// A response with a result, as JSON text.

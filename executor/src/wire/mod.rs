@@ -1,7 +1,7 @@
 //! The wire formats: pure conversions between bytes and values, one folder for each protocol.
 //!
 //! ```text
-//! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ Request ─ a2g::decode ─▶ Call, Verdict, …
+//! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ RpcRequest ─ a2g::decode ─▶ Call, Verdict, …
 //! Receipt, Verdict, Fault ─ a2g::encode, a2g::fault ─▶ params or result ─ jsonrpc::success, error ─▶ bytes
 //! ```
 //! Only the vocabulary is used here: no socket, no clock, no task. A decoded value is a claim and carries no

@@ -59,15 +59,15 @@ pub(crate) fn a2a(body: &[u8]) {
             return;
         }
         Ok(
-            a2a::decode::Request::Send(sent)
-            | a2a::decode::Request::Stream(sent)
-            | a2a::decode::Request::Provide { sent },
+            a2a::decode::A2aRequest::Send(sent)
+            | a2a::decode::A2aRequest::Stream(sent)
+            | a2a::decode::A2aRequest::Provide { sent },
         ) => sent,
         Ok(_without_a_message) => return,
     };
     assert!(!sent.message.parts.is_empty() && !sent.message.message_id.is_empty());
     let again = json!({ "jsonrpc": "2.0", "method": "message/send", "params": { "message": sent.message } });
-    let Ok((_, a2a::decode::Request::Send(again))) = a2a::decode::request(&again.to_string()) else {
+    let Ok((_, a2a::decode::A2aRequest::Send(again))) = a2a::decode::request(&again.to_string()) else {
         panic!("what was read is not read again: {sent:?}");
     };
     assert_eq!(again.message, sent.message);

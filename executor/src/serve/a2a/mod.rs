@@ -24,7 +24,7 @@ use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, CardSettings};
-use crate::wire::a2a::decode::{self, A2aDecodeError, Request, SendParams, StreamingMethod};
+use crate::wire::a2a::decode::{self, A2aDecodeError, A2aRequest, SendParams, StreamingMethod};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, TaskState};
@@ -256,12 +256,12 @@ impl A2a {
         self: Arc<Self>,
         request_context: RequestContext,
         id: &Id,
-        request: Request,
+        request: A2aRequest,
     ) -> Result<Response, Problem> {
         let dialect = self.settings.dialect;
         let caller = &*request_context.caller;
         Ok(match request {
-            Request::Send(sent) | Request::Provide { sent } => {
+            A2aRequest::Send(sent) | A2aRequest::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
                 let AcceptedMessage { live, call } =
                     self.accept_message(&request_context, *sent, !blocking).await?;
@@ -275,7 +275,7 @@ impl A2a {
                 };
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
-            Request::Stream(sent) => {
+            A2aRequest::Stream(sent) => {
                 let AcceptedMessage { live, call } =
                     self.accept_message(&request_context, *sent, true).await?;
                 let (record, updates) = live.subscribe();
@@ -292,42 +292,42 @@ impl A2a {
                     Dialect::Acp => ok(encode::stream_response(id, &record.task.id)),
                 }
             }
-            Request::Get { task, history } => {
+            A2aRequest::Get { task, history } => {
                 let record = self.readable_task(caller, &task).await?.record();
                 ok(encode::task_response(id, &record.task, history, dialect))
             }
-            Request::List { context, limit, offset, after } => {
+            A2aRequest::List { context, limit, offset, after } => {
                 let owner = if caller.is_any_of(&SEES_ALL) { None } else { Some(self.agent_of(caller)?) };
                 let unkept = self.unsaved_tasks(owner.as_ref(), context.as_deref());
                 let after = after.map(|PageToken { created, task }| TaskKey { created, task });
                 let query = TaskQuery { owner, context, after, limit: 0, unkept };
                 self.list_tasks(id, query, limit, offset).await?
             }
-            Request::Cancel { task } => {
+            A2aRequest::Cancel { task } => {
                 let live = self.find_task(caller, &task, &[Governor, Operator]).await?;
                 let record = self.cancel(caller, &live).await?;
                 ok(encode::cancel_response(id, &record.task, dialect))
             }
-            Request::Resubscribe { task } => {
+            A2aRequest::Resubscribe { task } => {
                 let live = self.readable_task(caller, &task).await?;
                 self.stream_task(&live, id.clone(), request_context.pass, &request_context.connection)
             }
-            Request::Permit { task, approved } => {
+            A2aRequest::Permit { task, approved } => {
                 let record = self.permit(caller, &task, approved).await?;
                 ok(encode::task_response(id, &record.task, None, dialect))
             }
-            Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
-            Request::GetPush { task, config } => {
+            A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
+            A2aRequest::GetPush { task, config } => {
                 let record = self.webhook_task(caller, &task).await?.record();
                 let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
                 let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
                 ok(push::get_response(id, &task, found))
             }
-            Request::ListPush { task } => {
+            A2aRequest::ListPush { task } => {
                 let record = self.webhook_task(caller, &task).await?.record();
                 ok(push::list_response(id, &task, &record.pushes))
             }
-            Request::DeletePush { task, config } => {
+            A2aRequest::DeletePush { task, config } => {
                 let live = self.webhook_task(caller, &task).await?;
                 let keeping = live.try_change(self.executor.journal(), |record| {
                     let before = record.pushes.len();
@@ -338,10 +338,10 @@ impl A2a {
                 ok(push::delete_response(id))
             }
             // In the ACP dialect every client gets the extended card.
-            Request::ExtendedCard if dialect == Dialect::A2a && !request_context.place.requires_auth => {
+            A2aRequest::ExtendedCard if dialect == Dialect::A2a && !request_context.place.requires_auth => {
                 return Err(Problem::NoExtendedCard);
             }
-            Request::ExtendedCard => {
+            A2aRequest::ExtendedCard => {
                 let card = card::extended_card(&request_context.place, &self.executor.tools(), dialect);
                 ok(encode::response(id, &card))
             }

@@ -1,6 +1,6 @@
 //! Decoding, encoding, and the table of error codes.
 
-use super::decode::{self, A2aDecodeError, Request};
+use super::decode::{self, A2aDecodeError, A2aRequest};
 use super::fault::{self, Problem};
 use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
 use super::{Dialect, card, encode};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-fn asked(method: &str, params: &Value) -> Result<Request, Fault> {
+fn asked(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
     let text = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     decode::request(&text).map(|(_, request)| request).map_err(|malformed| malformed.fault)
 }
@@ -27,11 +27,11 @@ fn send(parts: &Value) -> Value {
 }
 
 fn sent(params: &Value) -> decode::SendParams {
-    let Request::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
+    let A2aRequest::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
     *sent
 }
 
-fn pointer(answer: Result<Request, Fault>) -> String {
+fn pointer(answer: Result<A2aRequest, Fault>) -> String {
     let Err(Fault::InvalidParams { pointer, .. }) = answer else { panic!("{answer:?}") };
     pointer
 }

@@ -165,13 +165,13 @@ pub struct JournalState<'a> {
 #[must_use]
 pub fn checkpoint_claims(executor: &AgentDid, count: u64, root: &str, issued_at: i64) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Claims<'a> {
+    struct CheckpointClaims<'a> {
         iss: &'a str,
         iat: i64,
         count: u64,
         root: &'a str,
     }
-    to_raw(&Claims { iss: executor.as_str(), iat: issued_at, count, root })
+    to_raw(&CheckpointClaims { iss: executor.as_str(), iat: issued_at, count, root })
 }
 
 /// The params of `a2g/heartbeat`.
@@ -184,14 +184,14 @@ pub fn heartbeat(
     journal: JournalState<'_>,
 ) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Heartbeat<'a> {
+    struct HeartbeatParams<'a> {
         agent_did: &'a str,
         uptime_seconds: u64,
         running: usize,
         queued: usize,
         journal: JournalState<'a>,
     }
-    to_raw(&Heartbeat { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
+    to_raw(&HeartbeatParams { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
 }
 
 /// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only

@@ -214,12 +214,12 @@ pub(super) struct LimitsMessage<'a> {
     pub(super) timeout_seconds: Amount<Timeout, f64>,
     pub(super) max_output_bytes: Amount<OutputLimit, u64>,
     pub(super) max_written_mb: Amount<MemoryLimit, Option<u64>>,
-    pub(super) max_created: Budget<{ Budgets::MAX }>,
-    pub(super) max_random_bytes: Budget<{ Budgets::MAX }>,
-    pub(super) max_directory_entries: Budget<{ Budgets::MAX }>,
+    pub(super) max_created: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_random_bytes: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_directory_entries: BudgetAmount<{ Budgets::MAX }>,
     /// Absent when no fuel is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_fuel: Option<Budget<{ Budgets::MAX_FUEL }>>,
+    pub(super) max_fuel: Option<BudgetAmount<{ Budgets::MAX_FUEL }>>,
     pub(super) max_handles: ConcurrencyLimit,
     pub(super) max_subscriptions: ConcurrencyLimit,
     pub(super) network_allowed: NetworkGrant,
@@ -243,7 +243,7 @@ pub(super) struct Amount<G, U> {
 }
 
 /// A count of which nothing is known when the run's process ended before it could say what it used.
-pub(super) type Budget<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
+pub(super) type BudgetAmount<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
 
 /// A limit on how much there may be at one moment, of which nothing is used up.
 #[derive(Serialize, JsonSchema)]

@@ -67,7 +67,7 @@ fn network_amount<const MAX: u64>(granted: u64, used: u64) -> message::Amount<Up
     message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
 }
 
-fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::Budget<MAX> {
+fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::BudgetAmount<MAX> {
     let slack = used.map(|used| granted.saturating_sub(used));
     message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
 }

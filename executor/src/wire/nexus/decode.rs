@@ -1,6 +1,6 @@
 //! Decoder for incoming messages, which have passed the strict reader.
 
-use super::fault::{self, Code, NexusError};
+use super::fault::{self, NexusCode, NexusError};
 use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
@@ -327,7 +327,7 @@ impl<'a> Envelope<'a> {
             return Ok(Verified { envelope: self, scope });
         }
         Err(NexusError::new(
-            Code::SignatureInvalid,
+            NexusCode::SignatureInvalid,
             "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
     }
@@ -371,7 +371,7 @@ impl<'a> Verified<'a> {
     pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
         let late = |message: &str| {
-            Err(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"))
+            Err(NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"))
         };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
             return late("`timestamp` is ahead of the executor's clock: compare the clocks");
@@ -402,7 +402,7 @@ impl<'a> Verified<'a> {
         // sealed under that header or covered by the full signature.
         if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
             return Err(NexusError::new(
-                Code::SignatureInvalid,
+                NexusCode::SignatureInvalid,
                 "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
                  `signature_scope = \"full\"`",
             ));
@@ -412,7 +412,7 @@ impl<'a> Verified<'a> {
 }
 
 fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
-    let refuse = |message| NexusError::new(Code::SignatureInvalid, message);
+    let refuse = |message| NexusError::new(NexusCode::SignatureInvalid, message);
     if !keys.can_seal() {
         return Err(refuse("this executor has no encryption key for this agent"));
     }

@@ -3,7 +3,8 @@
 use super::decode::RequestForm;
 use super::fault::{self, SovereignError};
 use super::message::{
-    AgentCard, LegacyResponse, Response, ResponseError, ResponseMetadata, ResponseResult, SuccessResult,
+    AgentCard, LegacyResponse, ResponseError, ResponseMetadata, ResponseResult, SovereignResponse,
+    SuccessResult,
 };
 use super::skills;
 use crate::json::JsonText;
@@ -17,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 /// The parts of a request that its responses repeat.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ReplyEncoder {
     /// The form of the request.
     pub form: RequestForm,
     /// The request's id, or a random one if it had none.
@@ -39,7 +40,7 @@ pub enum PartialResult<'a> {
     Artifact(&'a Artifact),
 }
 
-impl Reply {
+impl ReplyEncoder {
     /// The response to a finished run, successful or not.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
@@ -132,7 +133,7 @@ impl Reply {
             RequestForm::Sovereign | RequestForm::Legacy => ("3.0", Some(metadata)),
             RequestForm::JsonRpc2 => ("2.0", None),
         };
-        to_raw(&Response { jsonrpc, id: self.id.as_raw(), result, error, metadata }).get().to_owned()
+        to_raw(&SovereignResponse { jsonrpc, id: self.id.as_raw(), result, error, metadata }).get().to_owned()
     }
 
     fn flat(&self, answer: LegacyResponse<'_>) -> String {

@@ -76,8 +76,8 @@ type SortedMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 /// The members of an object, sorted by the code points of their names.
 fn parse_members(text: &str) -> Option<SortedMembers<'_>> {
     #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-    struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
-    let members = serde_json::from_str::<BTreeMap<MemberName<'_>, &RawValue>>(text).ok()?;
+    struct SortedName<'a>(#[serde(borrow)] Cow<'a, str>);
+    let members = serde_json::from_str::<BTreeMap<SortedName<'_>, &RawValue>>(text).ok()?;
     Some(members.into_iter().map(|(key, value)| (key.0, value)).collect())
 }
 
