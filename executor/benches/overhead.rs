@@ -226,7 +226,7 @@ fn permit(folder: Option<&Path>) -> Permit {
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
             .unwrap();
-    let grant = Grant::of_operator(Claims::default(), &ceilings).unwrap();
+    let grant = Grant::for_operator(Claims::default(), &ceilings).unwrap();
     Permit::open(grant, &mounts, &ceilings.areas).unwrap()
 }
 

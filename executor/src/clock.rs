@@ -44,7 +44,7 @@ pub struct ManualClock(std::sync::Mutex<OffsetDateTime>);
 impl ManualClock {
     /// Makes a clock that shows `now`.
     #[must_use]
-    pub fn at(now: OffsetDateTime) -> Self {
+    pub fn new(now: OffsetDateTime) -> Self {
         Self(std::sync::Mutex::new(now))
     }
 

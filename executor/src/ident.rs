@@ -43,7 +43,7 @@ pub fn excerpt(text: &str) -> String {
 /// `true` for a character that controls a terminal or changes how its neighbours are displayed: those of the categories
 /// Cc and Cf that can hide a text, bidirectional ones among them.
 #[must_use]
-pub fn steers(c: char) -> bool {
+pub fn is_display_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
@@ -53,7 +53,7 @@ pub fn steers(c: char) -> bool {
 const MAX_COMPARED_BYTES: usize = 128;
 /// Number of characters of a name for each typing error that it may have: a wrong, missing or surplus character, or two
 /// exchanged ones.
-const CHARACTERS_FOR_A_SLIP: usize = 3;
+const CHARACTERS_PER_TYPO: usize = 3;
 
 /// The text ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or is a prefix of; an empty text
 /// if there is none.
@@ -63,11 +63,11 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
         return String::new();
     }
     let (name, known) = (name.to_lowercase(), known.into_iter().collect::<Vec<_>>());
-    let slips = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
-    let most = (name.chars().count() / CHARACTERS_FOR_A_SLIP).max(1);
-    let nearest = slips.filter(|(slips, _)| *slips <= most).min_by_key(|(slips, _)| *slips);
+    let typos = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
+    let most = (name.chars().count() / CHARACTERS_PER_TYPO).max(1);
+    let nearest = typos.filter(|(typos, _)| *typos <= most).min_by_key(|(typos, _)| *typos);
     let mut longer =
-        known.iter().filter(|known| name.len() >= CHARACTERS_FOR_A_SLIP && known.starts_with(&name));
+        known.iter().filter(|known| name.len() >= CHARACTERS_PER_TYPO && known.starts_with(&name));
     let meant = match (nearest, longer.next(), longer.next()) {
         (Some((_, nearest)), _, _) => Some(nearest),
         (None, Some(only), None) => Some(only),
@@ -201,7 +201,11 @@ impl Issuer {
     /// [`IdentError::Issuer`] for white space, control characters, anything beyond ASCII, and lengths
     /// other than 1 to 256.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
-        if visible(text, 256) { Ok(Self(text.into())) } else { Err(IdentError::Issuer(excerpt(text))) }
+        if is_visible_ascii(text, 256) {
+            Ok(Self(text.into()))
+        } else {
+            Err(IdentError::Issuer(excerpt(text)))
+        }
     }
 
     /// The name as text.
@@ -231,7 +235,7 @@ impl ProofId {
     /// # Errors
     /// [`IdentError::ProofId`] as for an issuer, but for 1 to 128 characters.
     pub fn parse(issuer: Issuer, identifier: &str) -> Result<Self, IdentError> {
-        if visible(identifier, 128) {
+        if is_visible_ascii(identifier, 128) {
             Ok(Self { issuer, identifier: identifier.into() })
         } else {
             Err(IdentError::ProofId(excerpt(identifier)))
@@ -240,7 +244,7 @@ impl ProofId {
 
     /// Makes a new random identifier (UUID version 4).
     #[must_use]
-    pub fn fresh(issuer: Issuer) -> Self {
+    pub fn random(issuer: Issuer) -> Self {
         Self { issuer, identifier: uuid::Uuid::new_v4().to_string().into() }
     }
 
@@ -257,9 +261,9 @@ impl ProofId {
     }
 }
 
-/// `true` for a text of 1 to `longest` visible ASCII characters.
-fn visible(text: &str, longest: usize) -> bool {
-    (1..=longest).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+/// `true` for a text of 1 to `max_len` visible ASCII characters.
+fn is_visible_ascii(text: &str, max_len: usize) -> bool {
+    (1..=max_len).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// Serialises an identifier as text, and parses it when it is deserialised.

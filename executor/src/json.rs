@@ -57,14 +57,14 @@ impl JsonText {
 
     /// An object with the value as its only member. `name` needs no escapes.
     #[must_use]
-    pub fn as_member(&self, name: &str) -> Self {
+    pub fn wrap_as_member(&self, name: &str) -> Self {
         let object = RawValue::from_string(format!("{{\"{name}\":{}}}", self.as_str()));
         object.map_or_else(|_never_fails| Self::null(), |raw| Self(raw.into()))
     }
 
     /// The text of a string value; `None` for any other value.
     #[must_use]
-    pub fn as_string(&self) -> Option<String> {
+    pub fn parse_string(&self) -> Option<String> {
         let text = self.as_str();
         text.starts_with('"').then(|| serde_json::from_str(text).ok())?
     }
@@ -141,13 +141,13 @@ mod tests {
     fn it_stands_inside_other_messages_as_it_is() {
         let text = JsonText::parse("{\"n\": 1.50}").unwrap();
         #[derive(Serialize, Deserialize)]
-        struct Message {
+        struct Wrapper {
             result: JsonText,
         }
-        let written = serde_json::to_string(&Message { result: text.clone() }).unwrap();
+        let written = serde_json::to_string(&Wrapper { result: text.clone() }).unwrap();
         assert_eq!(written, r#"{"result":{"n":1.50}}"#);
-        assert_eq!(serde_json::from_str::<Message>(&written).unwrap().result, text);
-        assert_eq!((text.is_object(), text.as_string()), (true, None));
-        assert_eq!(JsonText::from(json!("a\"b")).as_string().as_deref(), Some("a\"b"));
+        assert_eq!(serde_json::from_str::<Wrapper>(&written).unwrap().result, text);
+        assert_eq!((text.is_object(), text.parse_string()), (true, None));
+        assert_eq!(JsonText::from(json!("a\"b")).parse_string().as_deref(), Some("a\"b"));
     }
 }

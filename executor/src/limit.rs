@@ -131,7 +131,7 @@ pub struct Budgets {
 
 /// The part of its [`Budgets`] that a run has consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Spent {
+pub struct BudgetUsage {
     /// Bytes written to files.
     pub written_bytes: u64,
     /// Files, folders and links created.
@@ -156,9 +156,9 @@ impl Budgets {
 
     /// Caps the consumption that another process reports at these budgets.
     #[must_use]
-    pub fn believed(&self, said: Spent) -> Spent {
-        let Spent { written_bytes, created, random_bytes, directory_entries, fuel } = said;
-        Spent {
+    pub fn cap(&self, reported: BudgetUsage) -> BudgetUsage {
+        let BudgetUsage { written_bytes, created, random_bytes, directory_entries, fuel } = reported;
+        BudgetUsage {
             written_bytes: written_bytes.min(self.written.bytes()),
             created: created.min(self.created),
             random_bytes: random_bytes.min(self.random_bytes),
@@ -240,7 +240,7 @@ mod tests {
             fuel: Some(6),
             hard_links: false,
         };
-        let most = Spent {
+        let most = BudgetUsage {
             written_bytes: 1 << 20,
             created: 2,
             random_bytes: 4,
@@ -248,16 +248,16 @@ mod tests {
             fuel: Some(6),
         };
         let all = u64::MAX;
-        let said = Spent {
+        let reported = BudgetUsage {
             written_bytes: all,
             created: all,
             random_bytes: all,
             directory_entries: all,
             fuel: Some(all),
         };
-        assert_eq!((budgets.believed(said), budgets.believed(most)), (most, most));
+        assert_eq!((budgets.cap(reported), budgets.cap(most)), (most, most));
         let unmetered = Budgets { fuel: None, ..budgets };
-        assert_eq!(unmetered.believed(said).fuel, None);
-        assert_eq!(budgets.believed(Spent::default()), Spent::default());
+        assert_eq!(unmetered.cap(reported).fuel, None);
+        assert_eq!(budgets.cap(BudgetUsage::default()), BudgetUsage::default());
     }
 }

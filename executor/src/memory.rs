@@ -16,14 +16,14 @@ const SHARDS: usize = 16;
 #[repr(align(128))]
 struct Shard(AtomicI64);
 
-static IN_USE: [Shard; SHARDS] = [const { Shard(AtomicI64::new(0)) }; SHARDS];
+static USED_BYTES: [Shard; SHARDS] = [const { Shard(AtomicI64::new(0)) }; SHARDS];
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 /// Total size in bytes of the large blocks that were ever allocated.
-static LARGE_ALLOCATED: AtomicU64 = AtomicU64::new(0);
+static LARGE_BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Minimum size of a large block. Smaller ones are reused soon after they were freed.
-const LARGE_BYTES: usize = 32 << 10;
+const MIN_LARGE_BLOCK_BYTES: usize = 32 << 10;
 /// The largest block that the allocator retains for the next one of its size.
-const MAX_KEPT_BLOCK_BYTES: libc::c_int = 128 << 10;
+const MAX_RETAINED_BLOCK_BYTES: libc::c_int = 128 << 10;
 /// Bytes in use above which no more input is accepted.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The memory that each caller causes this process to hold: messages in progress, and answers that are not read.
@@ -39,8 +39,8 @@ thread_local! {
 pub struct CountingAllocator;
 
 fn count(bytes: usize, sign: i64) {
-    if bytes >= LARGE_BYTES && sign > 0 {
-        LARGE_ALLOCATED.fetch_add(bytes as u64, Relaxed);
+    if bytes >= MIN_LARGE_BLOCK_BYTES && sign > 0 {
+        LARGE_BLOCK_BYTES.fetch_add(bytes as u64, Relaxed);
     }
     let shard = SHARD.try_with(|shard| {
         if shard.get() == 0 {
@@ -49,7 +49,7 @@ fn count(bytes: usize, sign: i64) {
         shard.get() - 1
     });
     // A thread that is ending has no thread-local variables any more.
-    if let Some(Shard(counter)) = IN_USE.get(shard.unwrap_or(0)) {
+    if let Some(Shard(counter)) = USED_BYTES.get(shard.unwrap_or(0)) {
         counter.fetch_add(i64::try_from(bytes).unwrap_or(i64::MAX).saturating_mul(sign), Relaxed);
     }
 }
@@ -84,16 +84,16 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
 /// Bytes of the heap that are in use. 0 in a program that does not allocate through [`CountingAllocator`].
 #[must_use]
-pub fn in_use() -> u64 {
-    let sum = IN_USE.iter().map(|Shard(counter)| counter.load(Relaxed)).sum::<i64>();
+pub fn used_bytes() -> u64 {
+    let sum = USED_BYTES.iter().map(|Shard(counter)| counter.load(Relaxed)).sum::<i64>();
     u64::try_from(sum).unwrap_or(0)
 }
 
 /// Total size in bytes of the large blocks that this process has ever allocated. As much memory as it grows by may
 /// remain free inside the process.
 #[must_use]
-pub fn large_allocated() -> u64 {
-    LARGE_ALLOCATED.load(Relaxed)
+pub fn large_block_bytes() -> u64 {
+    LARGE_BLOCK_BYTES.load(Relaxed)
 }
 
 /// Sets the heap size above which no more input is accepted, and the share of it that one caller may hold, both in
@@ -106,20 +106,20 @@ pub fn set_budget(bytes: u64, caller_share: u64) {
 /// `true` if `more` bytes would stay within the budget.
 #[must_use]
 pub fn has_room(more: u64) -> bool {
-    in_use().saturating_add(more) <= BUDGET.load(Relaxed)
+    used_bytes().saturating_add(more) <= BUDGET.load(Relaxed)
 }
 
 /// Counts bytes against a caller's share until the returned value is dropped; `None` if the share has no room for them.
 /// A caller that holds nothing may exceed its share once.
 #[must_use]
-pub fn hold(caller: &str, bytes: u64) -> Option<Held> {
+pub fn hold(caller: &str, bytes: u64) -> Option<HeldBytes> {
     BY_CALLER.hold(caller, bytes)
 }
 
 /// As [`hold`], for bytes that are held already; they may exceed the share. The caller then gets no more until they are
 /// dropped.
 #[must_use]
-pub fn hold_always(caller: &str, bytes: u64) -> Held {
+pub fn hold_always(caller: &str, bytes: u64) -> HeldBytes {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
@@ -132,7 +132,7 @@ pub struct Shares {
 
 /// Bytes that count against the share of their owner until this value is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldBytes {
     shares: Arc<Shares>,
     owner: Arc<str>,
     bytes: u64,
@@ -152,23 +152,23 @@ impl Shares {
     /// Counts bytes against an owner's share; `None` if the share has no room for them. An owner that holds nothing may
     /// exceed its share once.
     #[must_use]
-    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<Held> {
+    pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<HeldBytes> {
         let mut by_owner = self.lock();
         let before = by_owner.get(owner).copied().unwrap_or(0);
         let is_over = before > 0 && before.saturating_add(bytes) > self.share.load(Relaxed);
         (!is_over).then(|| self.add(&mut by_owner, owner, bytes))
     }
 
-    fn add(self: &Arc<Self>, by_owner: &mut HashMap<Arc<str>, u64>, owner: &str, bytes: u64) -> Held {
+    fn add(self: &Arc<Self>, by_owner: &mut HashMap<Arc<str>, u64>, owner: &str, bytes: u64) -> HeldBytes {
         let owner =
             by_owner.get_key_value(owner).map_or_else(|| Arc::from(owner), |(owner, _)| Arc::clone(owner));
         let held = by_owner.entry(Arc::clone(&owner)).or_default();
         *held = held.saturating_add(bytes);
-        Held { shares: Arc::clone(self), owner, bytes }
+        HeldBytes { shares: Arc::clone(self), owner, bytes }
     }
 }
 
-impl Held {
+impl HeldBytes {
     /// Replaces the number of bytes that are counted.
     pub fn set(&mut self, bytes: u64) {
         let mut by_owner = self.shares.lock();
@@ -190,11 +190,11 @@ impl Held {
 /// charges are equal.
 #[derive(Debug, Clone, Default)]
 pub struct Charge {
-    _held: Option<Arc<Held>>,
+    _held: Option<Arc<HeldBytes>>,
 }
 
-impl From<Held> for Charge {
-    fn from(held: Held) -> Self {
+impl From<HeldBytes> for Charge {
+    fn from(held: HeldBytes) -> Self {
         Self { _held: Some(Arc::new(held)) }
     }
 }
@@ -205,12 +205,12 @@ impl PartialEq for Charge {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldBytes {
     fn drop(&mut self) {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
             *held = held.saturating_sub(self.bytes);
-            // An entry of zero bytes stays while another `Held` of its owner exists, which may be set to a larger
+            // An entry of zero bytes stays while another `HeldBytes` of its owner exists, which may be set to a larger
             // number again.
             if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
                 by_owner.remove(&self.owner);
@@ -222,10 +222,10 @@ impl Drop for Held {
 /// Makes the allocator request large blocks from the system one by one, so that each is returned when it is freed. By
 /// default it retains such blocks, up to 64 MB in each of its arenas, after the first large one was freed.
 #[allow(unsafe_code, reason = "two calls that take two numbers and touch nothing that is in use")]
-pub fn give_large_blocks_back() {
+pub fn return_large_blocks_on_free() {
     #[cfg(target_env = "gnu")]
     for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
-        let _refused = unsafe { libc::mallopt(parameter, MAX_KEPT_BLOCK_BYTES) };
+        let _refused = unsafe { libc::mallopt(parameter, MAX_RETAINED_BLOCK_BYTES) };
     }
 }
 

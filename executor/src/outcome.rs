@@ -8,7 +8,7 @@
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
-use crate::limit::{Access, Bound, Budgets, Limit, NetworkBudgets, Spent};
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -92,8 +92,10 @@ pub enum End {
     ResultNotJson,
     /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
     Trapped(String),
-    /// The guest requires something that does not exist, such as an import that is not linked.
-    Unlinkable(String),
+    /// The guest was not started: it imports something that is not linked, or no process, thread or store was
+    /// available.
+    #[serde(rename = "Unlinkable")]
+    NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
     /// A limit ended it.
@@ -112,7 +114,7 @@ impl End {
             | Self::Exited { .. }
             | Self::ResultNotJson
             | Self::Trapped(_)
-            | Self::Unlinkable(_)
+            | Self::NotStarted(_)
             | Self::Crashed(_)
             | Self::LimitReached(
                 Limit::Memory
@@ -215,7 +217,7 @@ pub struct Progress {
 
 /// The output of a guest other than its result, subject to the output limit.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Output {
+pub struct RunOutput {
     /// Log lines in order.
     pub logs: Vec<LogLine>,
     /// The latest progress.
@@ -228,7 +230,7 @@ pub struct Output {
 
 /// The measurements of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Metrics {
+pub struct RunMetrics {
     /// Wall time from before the store was made to after the guest's last instruction, on the monotonic clock.
     pub wall: Duration,
     /// CPU time of the thread that ran the guest, host calls included, from the kernel.
@@ -242,7 +244,7 @@ pub struct Metrics {
     pub peak_resident_bytes: Option<u64>,
 }
 
-impl Metrics {
+impl RunMetrics {
     /// Peak memory in whole MB, rounded up.
     #[must_use]
     pub fn memory_used_mb(&self) -> u64 {
@@ -331,7 +333,7 @@ impl DenialReason {
 
     /// `true` for a reason that only egress itself determines; such a denial is not accepted from any other source.
     #[must_use]
-    pub fn is_of_egress(self) -> bool {
+    pub fn is_egress_denial(self) -> bool {
         match self {
             Self::OutsideScope
             | Self::EscapesRoot
@@ -450,7 +452,7 @@ pub struct Usage {
     /// The budgets for other host resources.
     pub budgets: Budgets,
     /// The part of the budgets that the run consumed; `None` if its process ended before it could report it.
-    pub spent: Option<Spent>,
+    pub spent: Option<BudgetUsage>,
     /// `true` if the network was granted, with the layer that decided it.
     pub network: Bound<bool>,
     /// The use of the network, if the run had one.
@@ -474,9 +476,9 @@ pub struct Outcome {
     /// The end of the run.
     pub end: End,
     /// Its output.
-    pub output: Output,
+    pub output: RunOutput,
     /// Its measurements.
-    pub metrics: Metrics,
+    pub metrics: RunMetrics,
     /// Its effective limits and its denials.
     pub usage: Usage,
 }
@@ -504,7 +506,7 @@ mod tests {
 
     #[test]
     fn memory_and_duration_are_rounded_up() {
-        let metrics = Metrics {
+        let metrics = RunMetrics {
             wall: Duration::from_micros(1001),
             cpu: Duration::from_micros(500),
             peak_memory_bytes: BYTES_PER_MB + 1,
@@ -513,6 +515,6 @@ mod tests {
         };
         assert_eq!((metrics.memory_used_mb(), metrics.duration_ms()), (2, 2));
         assert!((metrics.cpu_percent() - 50.0).abs() < 0.1);
-        assert!(Metrics::default().cpu_percent().abs() < f64::EPSILON);
+        assert!(RunMetrics::default().cpu_percent().abs() < f64::EPSILON);
     }
 }

@@ -12,16 +12,16 @@ pub const BYTES_PER_MB: u64 = 1 << 20;
 
 /// A number outside the range of its quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be an integer from {least} to {most}")]
+#[error("must be an integer from {min} to {max}")]
 pub struct OutOfRangeError {
     /// The smallest value allowed, in the unit of the quantity.
-    pub least: u64,
+    pub min: u64,
     /// The largest value allowed, in the unit of the quantity.
-    pub most: u64,
+    pub max: u64,
 }
 
-fn in_range(value: u64, least: u64, most: u64) -> Result<u64, OutOfRangeError> {
-    if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRangeError { least, most }) }
+fn check_range(value: u64, min: u64, max: u64) -> Result<u64, OutOfRangeError> {
+    if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
 }
 
 /// An amount of guest memory: whole MB, from 1 MB to 1 TiB.
@@ -40,7 +40,7 @@ impl MemoryLimit {
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_MB`].
     pub fn from_mb(mb: u64) -> Result<Self, OutOfRangeError> {
-        in_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
+        check_range(mb, 1, Self::MAX_MB).map(|mb| Self { mb })
     }
 
     /// The limit in MB.
@@ -70,8 +70,8 @@ impl CpuPercent {
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX`].
     pub fn new(percent: u64) -> Result<Self, OutOfRangeError> {
-        let percent = in_range(percent, 1, Self::MAX)?;
-        u32::try_from(percent).map(Self).map_err(|_| OutOfRangeError { least: 1, most: Self::MAX })
+        let percent = check_range(percent, 1, Self::MAX)?;
+        u32::try_from(percent).map(Self).map_err(|_| OutOfRangeError { min: 1, max: Self::MAX })
     }
 
     /// The share in percent.
@@ -106,7 +106,7 @@ impl Timeout {
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`].
     pub fn from_seconds(seconds: u64) -> Result<Self, OutOfRangeError> {
-        in_range(seconds, 1, Self::MAX_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
+        check_range(seconds, 1, Self::MAX_SECONDS).map(|seconds| Self { millis: seconds * 1000 })
     }
 
     /// Makes a timeout of `millis` milliseconds.
@@ -114,7 +114,7 @@ impl Timeout {
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_SECONDS`] times 1,000.
     pub fn from_millis(millis: u64) -> Result<Self, OutOfRangeError> {
-        in_range(millis, 1, Self::MAX_SECONDS * 1000).map(|millis| Self { millis })
+        check_range(millis, 1, Self::MAX_SECONDS * 1000).map(|millis| Self { millis })
     }
 
     /// The timeout in seconds, rounded up.
@@ -137,7 +137,7 @@ impl TryFrom<Seconds> for Timeout {
         match seconds {
             Seconds::Whole(seconds) => Self::from_seconds(seconds),
             Seconds::Parts(seconds) => {
-                let out_of_range = |_| OutOfRangeError { least: 1, most: Self::MAX_SECONDS };
+                let out_of_range = |_| OutOfRangeError { min: 1, max: Self::MAX_SECONDS };
                 let duration = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
                 let millis = duration.as_nanos().div_ceil(1_000_000);
                 Self::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
@@ -172,7 +172,7 @@ impl OutputLimit {
     /// # Errors
     /// [`OutOfRangeError`] outside 1 to [`Self::MAX_BYTES`].
     pub fn from_bytes(bytes: u64) -> Result<Self, OutOfRangeError> {
-        in_range(bytes, 1, Self::MAX_BYTES).map(|bytes| Self { bytes })
+        check_range(bytes, 1, Self::MAX_BYTES).map(|bytes| Self { bytes })
     }
 
     /// The limit in bytes.

@@ -28,7 +28,7 @@ impl RateLimit {
 
     /// Makes a limit of `count` requests at once and `count` in each following `period`, evenly spread.
     #[must_use]
-    pub fn per(count: NonZeroU32, period: Duration) -> Self {
+    pub fn per_period(count: NonZeroU32, period: Duration) -> Self {
         Self::new(count, period / count.get())
     }
 
@@ -44,7 +44,7 @@ impl RateState {
     /// # Errors
     /// The time to wait until a request passes. A refused request is not counted.
     pub fn acquire(&mut self, limit: RateLimit, now: Instant) -> Result<(), Duration> {
-        let wait = self.wait(limit, now);
+        let wait = self.wait_time(limit, now);
         if !wait.is_zero() {
             return Err(wait);
         }
@@ -54,7 +54,7 @@ impl RateState {
 
     /// The time until the next request passes; zero if it passes now.
     #[must_use]
-    pub fn wait(&self, limit: RateLimit, now: Instant) -> Duration {
+    pub fn wait_time(&self, limit: RateLimit, now: Instant) -> Duration {
         self.full_after(now).saturating_sub(limit.tolerance())
     }
 
@@ -74,7 +74,7 @@ impl RateState {
 
 /// A wait in whole units, rounded up, so that a caller that waits for that time is let through.
 #[must_use]
-pub fn whole_units(wait: Duration, unit: Duration) -> u64 {
+pub fn to_whole_units(wait: Duration, unit: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(unit.as_nanos().max(1))).unwrap_or(u64::MAX)
 }
 
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn the_edge_of_a_period_lets_no_second_burst_through() {
         let (mut state, start) = (RateState::default(), SystemClock.monotonic());
-        let limit = RateLimit::per(NonZeroU32::new(60).unwrap(), Duration::from_secs(60));
+        let limit = RateLimit::per_period(NonZeroU32::new(60).unwrap(), Duration::from_secs(60));
         let mut accepted = |now| (0..100).filter(|_| state.acquire(limit, now).is_ok()).count();
         assert_eq!(accepted(start + Duration::from_millis(59_999)), 60);
         assert_eq!(accepted(start + Duration::from_millis(60_001)), 0);

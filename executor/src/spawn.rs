@@ -49,9 +49,9 @@ impl SessionTasks {
 /// Starts a task of a run, or of the processes in which guests run, which ends with its owner.
 #[allow(
     clippy::disallowed_methods,
-    reason = "a run is drained by its slot and a zygote reaped by its keeper"
+    reason = "a run is drained by its slot and a zygote reaped by its controller"
 )]
-pub fn of_run<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+pub fn spawn_run_task<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(task)
 }
 

@@ -40,7 +40,7 @@ const TEXT_COPIES: usize = 5;
 impl JsonBounds {
     /// The fault for a body that was not read to its end, because it was too long.
     #[must_use]
-    pub fn too_long(&self) -> Fault {
+    pub fn too_long_fault(&self) -> Fault {
         Fault::Parse(format!("the message is longer than {} bytes", self.max_bytes))
     }
 }
@@ -121,9 +121,16 @@ fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a 
     let text = std::str::from_utf8(body)
         .map_err(|error| Fault::Parse(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
     let (max_depth, max_tree_bytes) = (bounds.max_depth, bounds.max_tree_bytes);
-    let mut scanner =
-        Scanner { text, at: 0, keys: Keys::default(), max_depth, is_finite, tree_bytes: 0, max_tree_bytes };
-    match scanner.document() {
+    let mut scanner = Scanner {
+        text,
+        at: 0,
+        keys: OpenKeys::default(),
+        max_depth,
+        is_finite,
+        tree_bytes: 0,
+        max_tree_bytes,
+    };
+    match scanner.scan_document() {
         Ok(()) => Ok(text),
         Err(refusal) => Err(Fault::Parse(refusal.message(text))),
     }
@@ -145,9 +152,9 @@ impl SyntaxError {
 }
 
 /// An open container, with its keys so far.
-enum Open<'a> {
+enum OpenContainer<'a> {
     Array,
-    /// The keys are in [`Keys::few`] from `first` on or, if there are many, in a set.
+    /// The keys are in [`OpenKeys::few`] from `first` on or, if there are many, in a set.
     Object {
         first: usize,
         many: Option<HashSet<Cow<'a, str>>>,
@@ -156,29 +163,29 @@ enum Open<'a> {
 
 /// The keys of all open objects. Small objects share one list.
 #[derive(Default)]
-struct Keys<'a> {
+struct OpenKeys<'a> {
     few: Vec<Cow<'a, str>>,
-    open: Vec<Open<'a>>,
+    open: Vec<OpenContainer<'a>>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> OpenKeys<'a> {
     /// Above this number of keys a set is faster than a linear search, whose total cost would be quadratic.
     const FEW: usize = 16;
 
     fn open_object(&mut self) {
-        self.open.push(Open::Object { first: self.few.len(), many: None });
+        self.open.push(OpenContainer::Object { first: self.few.len(), many: None });
     }
 
     /// Closes the innermost container and drops its keys.
     fn close(&mut self) {
-        if let Some(Open::Object { first, .. }) = self.open.pop() {
+        if let Some(OpenContainer::Object { first, .. }) = self.open.pop() {
             self.few.truncate(first);
         }
     }
 
     /// Adds a key of the innermost object; `false` if it already has the key.
     fn insert(&mut self, key: Cow<'a, str>) -> bool {
-        let Some(Open::Object { first, many }) = self.open.last_mut() else { return true };
+        let Some(OpenContainer::Object { first, many }) = self.open.last_mut() else { return true };
         if let Some(many) = many {
             return many.insert(key);
         }
@@ -198,7 +205,7 @@ impl<'a> Keys<'a> {
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
-    keys: Keys<'a>,
+    keys: OpenKeys<'a>,
     max_depth: usize,
     is_finite: bool,
     tree_bytes: usize,
@@ -207,12 +214,12 @@ struct Scanner<'a> {
 
 impl<'a> Scanner<'a> {
     /// Checks one value, and that nothing follows it.
-    fn document(&mut self) -> Result<(), SyntaxError> {
+    fn scan_document(&mut self) -> Result<(), SyntaxError> {
         loop {
-            if self.value_or_opening()? {
+            if self.scan_value_or_opening()? {
                 continue;
             }
-            if self.after_value()? {
+            if self.scan_after_value()? {
                 return Ok(());
             }
         }
@@ -220,31 +227,31 @@ impl<'a> Scanner<'a> {
 
     /// Reads a whole scalar or empty container (`false`), or opens a container and stops before its first value
     /// (`true`).
-    fn value_or_opening(&mut self) -> Result<bool, SyntaxError> {
+    fn scan_value_or_opening(&mut self) -> Result<bool, SyntaxError> {
         self.skip_space();
-        self.pay(VALUE_BYTES)?;
+        self.charge(VALUE_BYTES)?;
         match self.peek() {
             Some(b'{') => {
-                self.enter()?;
+                self.open_container()?;
                 self.keys.open_object();
-                self.first_member(b'}')
+                self.scan_first_member(b'}')
             }
             Some(b'[') => {
-                self.enter()?;
-                self.keys.open.push(Open::Array);
-                self.first_member(b']')
+                self.open_container()?;
+                self.keys.open.push(OpenContainer::Array);
+                self.scan_first_member(b']')
             }
-            Some(b'"') => self.string().map(|_| false),
-            Some(b'-' | b'0'..=b'9') => self.number().map(|()| false),
-            Some(b't') => self.literal("true"),
-            Some(b'f') => self.literal("false"),
-            Some(b'n') => self.literal("null"),
-            Some(_) | None => Err(self.expected("a value")),
+            Some(b'"') => self.scan_string().map(|_| false),
+            Some(b'-' | b'0'..=b'9') => self.scan_number().map(|()| false),
+            Some(b't') => self.scan_literal("true"),
+            Some(b'f') => self.scan_literal("false"),
+            Some(b'n') => self.scan_literal("null"),
+            Some(_) | None => Err(self.expected_error("a value")),
         }
     }
 
     /// Counts memory that the value would take as a tree.
-    fn pay(&mut self, bytes: usize) -> Result<(), SyntaxError> {
+    fn charge(&mut self, bytes: usize) -> Result<(), SyntaxError> {
         self.tree_bytes = self.tree_bytes.saturating_add(bytes);
         if self.tree_bytes > self.max_tree_bytes {
             let what = format!("more values than {} MB hold,", self.max_tree_bytes >> 20);
@@ -254,7 +261,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Counts one level of depth and skips the bracket.
-    fn enter(&mut self) -> Result<(), SyntaxError> {
+    fn open_container(&mut self) -> Result<(), SyntaxError> {
         if self.keys.open.len() >= self.max_depth {
             let what = format!("nested deeper than {} levels", self.max_depth);
             return Err(SyntaxError { at: self.at, what: what.into() });
@@ -264,53 +271,54 @@ impl<'a> Scanner<'a> {
     }
 
     /// Called after an opening bracket: an empty container ends here, and an object starts with a key.
-    fn first_member(&mut self, closing: u8) -> Result<bool, SyntaxError> {
+    fn scan_first_member(&mut self, closing: u8) -> Result<bool, SyntaxError> {
         self.skip_space();
         if self.eat(closing) {
             self.keys.close();
             return Ok(false);
         }
         if closing == b'}' {
-            self.pay(OBJECT_BYTES)?;
-            self.key()?;
+            self.charge(OBJECT_BYTES)?;
+            self.scan_key()?;
         }
         Ok(true)
     }
 
     /// Called after a value: closes the containers that end here. `true` at the end of the body, `false` if another
     /// value has to follow.
-    fn after_value(&mut self) -> Result<bool, SyntaxError> {
+    fn scan_after_value(&mut self) -> Result<bool, SyntaxError> {
         loop {
             self.skip_space();
             match (self.keys.open.last(), self.peek()) {
                 (None, None) => return Ok(true),
-                (None, Some(_)) => return Err(self.expected("nothing after the value")),
-                (Some(Open::Object { .. }), Some(b',')) => {
+                (None, Some(_)) => return Err(self.expected_error("nothing after the value")),
+                (Some(OpenContainer::Object { .. }), Some(b',')) => {
                     self.at += 1;
                     self.skip_space();
-                    return self.key().map(|()| false);
+                    return self.scan_key().map(|()| false);
                 }
-                (Some(Open::Array), Some(b',')) => {
+                (Some(OpenContainer::Array), Some(b',')) => {
                     self.at += 1;
                     return Ok(false);
                 }
-                (Some(Open::Object { .. }), Some(b'}')) | (Some(Open::Array), Some(b']')) => {
+                (Some(OpenContainer::Object { .. }), Some(b'}'))
+                | (Some(OpenContainer::Array), Some(b']')) => {
                     self.at += 1;
                     self.keys.close();
                 }
-                (Some(Open::Object { .. }), _) => return Err(self.expected("`,` or `}`")),
-                (Some(Open::Array), _) => return Err(self.expected("`,` or `]`")),
+                (Some(OpenContainer::Object { .. }), _) => return Err(self.expected_error("`,` or `}`")),
+                (Some(OpenContainer::Array), _) => return Err(self.expected_error("`,` or `]`")),
             }
         }
     }
 
     /// Reads a key of the innermost object and the colon after it.
-    fn key(&mut self) -> Result<(), SyntaxError> {
+    fn scan_key(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         if self.peek() != Some(b'"') {
-            return Err(self.expected("a key in double quotes"));
+            return Err(self.expected_error("a key in double quotes"));
         }
-        let escaped = self.string()?;
+        let escaped = self.scan_string()?;
         let quoted = self.text.get(start..self.at).unwrap_or_default();
         let key: Cow<'a, str> = if escaped {
             // The decoders unescape in the same way, so that both see the same key.
@@ -328,18 +336,18 @@ impl<'a> Scanner<'a> {
             });
         }
         self.skip_space();
-        if self.eat(b':') { Ok(()) } else { Err(self.expected("`:`")) }
+        if self.eat(b':') { Ok(()) } else { Err(self.expected_error("`:`")) }
     }
 
     /// Reads a string in double quotes. Returns `true` if it contains an escape.
-    fn string(&mut self) -> Result<bool, SyntaxError> {
+    fn scan_string(&mut self) -> Result<bool, SyntaxError> {
         let start = self.at;
-        let escaped = self.string_to_its_end()?;
-        self.pay(self.at - start)?;
+        let escaped = self.scan_to_end_of_string()?;
+        self.charge(self.at - start)?;
         Ok(escaped)
     }
 
-    fn string_to_its_end(&mut self) -> Result<bool, SyntaxError> {
+    fn scan_to_end_of_string(&mut self) -> Result<bool, SyntaxError> {
         self.at += 1;
         let mut escaped = false;
         loop {
@@ -353,15 +361,15 @@ impl<'a> Scanner<'a> {
                 }
                 Some(b'\\') => {
                     escaped = true;
-                    self.escape()?;
+                    self.scan_escape()?;
                 }
-                Some(_) => return Err(self.expected("no control character in a string")),
-                None => return Err(self.expected("the end of a string")),
+                Some(_) => return Err(self.expected_error("no control character in a string")),
+                None => return Err(self.expected_error("the end of a string")),
             }
         }
     }
 
-    fn escape(&mut self) -> Result<(), SyntaxError> {
+    fn scan_escape(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         self.at += 1;
         match self.peek() {
@@ -371,37 +379,39 @@ impl<'a> Scanner<'a> {
             }
             Some(b'u') => {
                 self.at += 1;
-                match self.four_hex_digits()? {
-                    0xD800..=0xDBFF if self.eat(b'\\') && self.eat(b'u') => match self.four_hex_digits()? {
-                        0xDC00..=0xDFFF => Ok(()),
-                        _ => Err(Self::lone_surrogate(start)),
-                    },
-                    0xD800..=0xDFFF => Err(Self::lone_surrogate(start)),
+                match self.scan_four_hex_digits()? {
+                    0xD800..=0xDBFF if self.eat(b'\\') && self.eat(b'u') => {
+                        match self.scan_four_hex_digits()? {
+                            0xDC00..=0xDFFF => Ok(()),
+                            _ => Err(Self::lone_surrogate_error(start)),
+                        }
+                    }
+                    0xD800..=0xDFFF => Err(Self::lone_surrogate_error(start)),
                     _ => Ok(()),
                 }
             }
-            Some(_) | None => Err(self.expected("an escape of JSON")),
+            Some(_) | None => Err(self.expected_error("an escape of JSON")),
         }
     }
 
-    fn lone_surrogate(at: usize) -> SyntaxError {
+    fn lone_surrogate_error(at: usize) -> SyntaxError {
         SyntaxError { at, what: "a lone surrogate, which is no character,".into() }
     }
 
-    fn four_hex_digits(&mut self) -> Result<u32, SyntaxError> {
+    fn scan_four_hex_digits(&mut self) -> Result<u32, SyntaxError> {
         let mut code = 0;
         for _ in 0..4 {
             let digit = self.peek().and_then(|b| char::from(b).to_digit(16));
-            code = code * 16 + digit.ok_or_else(|| self.expected("four hexadecimal digits"))?;
+            code = code * 16 + digit.ok_or_else(|| self.expected_error("four hexadecimal digits"))?;
             self.at += 1;
         }
         Ok(code)
     }
 
     /// Checks a number's grammar and, if no decoder follows, its magnitude.
-    fn number(&mut self) -> Result<(), SyntaxError> {
+    fn scan_number(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
-        self.digits_and_signs()?;
+        self.scan_digits_and_signs()?;
         let number = self.text.get(start..self.at).unwrap_or_default();
         if self.is_finite && !number.parse::<f64>().is_ok_and(f64::is_finite) {
             return Err(SyntaxError { at: start, what: "a number beyond all doubles".into() });
@@ -409,37 +419,37 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn digits_and_signs(&mut self) -> Result<(), SyntaxError> {
+    fn scan_digits_and_signs(&mut self) -> Result<(), SyntaxError> {
         self.eat(b'-');
         if !self.eat(b'0') {
-            self.digits()?;
+            self.scan_digits()?;
         }
         if self.eat(b'.') {
-            self.digits()?;
+            self.scan_digits()?;
         }
         if self.eat(b'e') || self.eat(b'E') {
             if !self.eat(b'+') {
                 self.eat(b'-');
             }
-            self.digits()?;
+            self.scan_digits()?;
         }
         Ok(())
     }
 
-    fn digits(&mut self) -> Result<(), SyntaxError> {
+    fn scan_digits(&mut self) -> Result<(), SyntaxError> {
         let start = self.at;
         while self.peek().is_some_and(|b| b.is_ascii_digit()) {
             self.at += 1;
         }
-        if self.at > start { Ok(()) } else { Err(self.expected("a digit")) }
+        if self.at > start { Ok(()) } else { Err(self.expected_error("a digit")) }
     }
 
-    fn literal(&mut self, word: &'static str) -> Result<bool, SyntaxError> {
+    fn scan_literal(&mut self, word: &'static str) -> Result<bool, SyntaxError> {
         if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
             self.at += word.len();
             Ok(false)
         } else {
-            Err(self.expected("a value"))
+            Err(self.expected_error("a value"))
         }
     }
 
@@ -459,7 +469,7 @@ impl<'a> Scanner<'a> {
         there
     }
 
-    fn expected(&self, what: &str) -> SyntaxError {
+    fn expected_error(&self, what: &str) -> SyntaxError {
         SyntaxError { at: self.at, what: format!("not JSON: expected {what}").into() }
     }
 }

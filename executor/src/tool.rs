@@ -32,7 +32,7 @@ pub struct Digest(pub [u8; 32]);
 impl Digest {
     /// Computes the digest of `bytes`.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn compute(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(bytes).into())
     }
@@ -79,12 +79,12 @@ pub struct Descriptor {
     /// The JSON Schema of its arguments.
     pub arguments_schema: Value,
     /// The capabilities that it declares to need.
-    pub capabilities: Declared,
+    pub capabilities: DeclaredCapabilities,
 }
 
 /// The `[capabilities]` of a `tool.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Declared {
+pub struct DeclaredCapabilities {
     /// The declared use of files.
     pub filesystem: DeclaredFilesystem,
     /// `true` if it uses the network.
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_read_as_it_is_written() {
-        let digest = Digest::of(b"x");
+        let digest = Digest::compute(b"x");
         assert_eq!(Digest::parse(&digest.to_string()), Ok(digest));
         let text = digest.to_string();
         for bad in

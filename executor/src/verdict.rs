@@ -49,7 +49,7 @@ pub enum RiskLevel {
 impl RiskLevel {
     /// The level of a score from 0 to 1.
     #[must_use]
-    pub fn of(score: f64) -> Self {
+    pub fn from_score(score: f64) -> Self {
         if score >= 0.9 {
             Self::Critical
         } else if score >= 0.7 {
@@ -210,7 +210,7 @@ mod tests {
             (1.0, RiskLevel::Critical),
         ];
         for (score, level) in cases {
-            assert_eq!(RiskLevel::of(score), level, "{score}");
+            assert_eq!(RiskLevel::from_score(score), level, "{score}");
         }
     }
 }

@@ -612,7 +612,7 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
         },
     };
     let folders = [(folder.to_owned(), "/".to_owned())];
-    let permit = Permit::of_operator(Claims::default(), &ceilings, &folders).unwrap();
+    let permit = Permit::for_operator(Claims::default(), &ceilings, &folders).unwrap();
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));

@@ -222,12 +222,27 @@ const MAKERS: [(&str, &[&str]); 11] = [
     ),
     ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "CallerDirectory::identify"]),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
-    ("Grant", &["Admitted::grant", "Grant::carried", "Grant::meet", "Grant::nothing", "Grant::of_operator"]),
+    (
+        "Grant",
+        &[
+            "Admitted::grant",
+            "Grant::for_operator",
+            "Grant::from_transfer",
+            "Grant::meet",
+            "Grant::without_access",
+        ],
+    ),
     (
         "Permit",
-        &["Handover::receive", "Permit::new", "Permit::nothing", "Permit::of_operator", "Permit::open"],
+        &[
+            "Handover::receive",
+            "Permit::new",
+            "Permit::for_operator",
+            "Permit::without_access",
+            "Permit::open",
+        ],
     ),
-    ("Handover", &["Handover::of", "derive(Deserialize)"]),
+    ("Handover", &["Handover::from_permit", "derive(Deserialize)"]),
 ];
 
 #[test]
@@ -272,9 +287,10 @@ fn the_authority_of_the_process_is_taken_by_the_command_line_alone() {
 /// A server that made a permit of operator's limits could run a guest without a verdict.
 #[test]
 fn limits_of_the_operator_are_named_on_the_command_line_alone() {
-    let of_operator = |name: &Name| name.segments().ends_with(&["of_operator".to_owned()]);
+    let is_for_operator = |name: &Name| name.segments().ends_with(&["for_operator".to_owned()]);
     let files = files();
-    let naming = files.iter().filter(|file| file.room != "capability" && file.names.iter().any(of_operator));
+    let naming =
+        files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_for_operator));
     assert_eq!(naming.map(|file| file.path.as_str()).collect::<Vec<_>>(), ["cli/run.rs"]);
 }
 

@@ -185,7 +185,7 @@ fn measure_unloaded(path: &Path, like: &Receipt, durability: Durability) -> Dura
 /// A run of an intent of its own, and how long its start and its receipt took.
 async fn run(journal: &Journal, like: &Receipt, now: OffsetDateTime) -> Duration {
     let params = serde_json::from_str::<Value>(&request("hello")).unwrap()["params"].to_string();
-    let call = decode::execute(&params).unwrap().call;
+    let call = decode::execute_params(&params).unwrap().call;
     let receipt = Arc::new(Receipt { intent: call.intent, ..like.clone() });
     let started = Instant::now();
     assert!(matches!(journal.claim(&call, now, None), Ok(ClaimResult::New)));

@@ -32,7 +32,7 @@ pub enum ConditionError {
 ///
 /// # Errors
 /// [`ConditionError`] for anything that cannot be enforced exactly.
-pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
+pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     let nothing = Claims::default();
     let unknown = || ConditionError::Unknown(excerpt(condition));
     let Some((name, value)) = condition.split_once(':') else {
@@ -42,7 +42,7 @@ pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
             _other => Err(unknown()),
         };
     };
-    let number = || number(value).ok_or_else(unknown);
+    let number = || parse_number(value).ok_or_else(unknown);
     let range = |error| ConditionError::Number { condition: excerpt(condition), error };
     match name {
         "max_memory_mb" => {
@@ -60,7 +60,7 @@ pub fn claims_of(condition: &str) -> Result<Claims, ConditionError> {
 }
 
 /// Parses digits only: `+5`, ` 5`, `5.0` and `5e1` are rejected.
-fn number(text: &str) -> Option<u64> {
+fn parse_number(text: &str) -> Option<u64> {
     let digits_only = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if digits_only { text.parse().ok() } else { None }
 }

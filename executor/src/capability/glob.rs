@@ -23,25 +23,25 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of alternatives that a pattern may expand to.
 const MAX_ALTERNATIVES: usize = 64;
 
-/// Marks for `**` while alternatives are expanded: `INNER` for one with a slash after it, `LAST` for one at the end. No
-/// pattern contains a NUL, so two `*` of different alternatives that become neighbours are not read as `**`, and
-/// expansion does not change the meaning of a `**`.
-const INNER: &str = "\0";
-const LAST: &str = "\0\0";
-const ALONE: &str = "`**` has to stand alone between slashes";
-const NUL: &str = "it holds a NUL";
-const RELATIVE: &str = "it does not start with `/`";
-const FOREIGN: &str = "its root is that of another system or host: a path here starts with one `/`, such as \
+/// Marks for `**` while alternatives are expanded: `INNER_MARK` for one with a slash after it, `LAST_MARK` for one at
+/// the end. No pattern contains a NUL, so two `*` of different alternatives that become neighbours are not read as
+/// `**`, and expansion does not change the meaning of a `**`.
+const INNER_MARK: &str = "\0";
+const LAST_MARK: &str = "\0\0";
+const MISPLACED_DOUBLE_STAR: &str = "`**` has to stand alone between slashes";
+const CONTAINS_NUL: &str = "it holds a NUL";
+const NOT_ABSOLUTE: &str = "it does not start with `/`";
+const FOREIGN_ROOT: &str = "its root is that of another system or host: a path here starts with one `/`, such as \
                        `/workspace/**`";
 
 /// An absolute pattern without alternatives.
 #[derive(Clone)]
 pub struct Glob {
     text: Box<str>,
-    parts: Arc<[Part]>,
+    parts: Arc<[PatternComponent]>,
 }
 
-enum Part {
+enum PatternComponent {
     /// `**`: any number of components; at the end of a pattern, at least one.
     Any,
     /// A literal name.
@@ -59,11 +59,11 @@ enum Piece {
 }
 
 /// The numbers of parts that may be consumed: bit `n` is set if the first `n` can be.
-type States = u64;
+type StateSet = u64;
 
 impl Glob {
     /// `true` for a text with a character that has a special meaning in patterns.
-    pub(super) fn has_meaning(text: &str) -> bool {
+    pub(super) fn has_special_characters(text: &str) -> bool {
         text.contains(['*', '?', '[', ']', '{', '}', '\\', '!'])
     }
 
@@ -72,10 +72,11 @@ impl Glob {
     /// # Errors
     /// [`ScopeError::Malformed`] if it is not a valid pattern, `**` does not stand alone between slashes, or it has too
     /// many components or alternatives.
-    pub fn alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+    pub fn parse_alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
         check_root(pattern).map_err(malformed)?;
-        let texts = mark(pattern).and_then(|marked| expand(&marked)).map_err(malformed)?;
+        let texts =
+            mark_double_stars(pattern).and_then(|marked| expand_braces(&marked)).map_err(malformed)?;
         texts.iter().map(|text| Self::parse(text).map_err(malformed)).collect()
     }
 
@@ -83,36 +84,36 @@ impl Glob {
     /// `/**` at its end has no effect.
     ///
     /// # Errors
-    /// As [`Self::alternatives`].
-    pub fn blocking(pattern: &str) -> Result<Vec<Self>, ScopeError> {
+    /// As [`Self::parse_alternatives`].
+    pub fn parse_blocking(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         if has_foreign_root(pattern) {
-            return Err(ScopeError::malformed(pattern, FOREIGN));
+            return Err(ScopeError::malformed(pattern, FOREIGN_ROOT));
         }
         let base = pattern.strip_suffix("/**").unwrap_or(pattern);
         if base.starts_with('/') {
-            Self::alternatives(base)
+            Self::parse_alternatives(base)
         } else {
-            Self::alternatives(&format!("/**/{base}"))
+            Self::parse_alternatives(&format!("/**/{base}"))
         }
     }
 
     /// Parses the [`Self::text`] of a glob of another process.
-    pub(super) fn carried(text: &str) -> Option<Self> {
-        mark(text).and_then(|marked| Self::parse(&marked)).ok()
+    pub(super) fn from_text(text: &str) -> Option<Self> {
+        mark_double_stars(text).and_then(|marked| Self::parse(&marked)).ok()
     }
 
     /// Parses a marked text without alternatives.
     fn parse(marked: &str) -> Result<Self, &'static str> {
-        let names = names(marked)?;
+        let names = check_names(marked)?;
         let above = names.rsplit_once('/').map_or("", |(above, _)| above);
-        if above.contains(LAST) {
+        if above.contains(LAST_MARK) {
             return Err("`**` at the end of a choice has to end the pattern");
         }
-        let parts = names.split('/').map(Part::parse).collect::<Result<Arc<[_]>, _>>()?;
+        let parts = names.split('/').map(PatternComponent::parse).collect::<Result<Arc<[_]>, _>>()?;
         if parts.len() > MAX_PARTS {
             return Err("it has more than 60 components");
         }
-        Ok(Self { text: marked.replace(LAST, "**").replace(INNER, "**").into(), parts })
+        Ok(Self { text: marked.replace(LAST_MARK, "**").replace(INNER_MARK, "**").into(), parts })
     }
 
     /// The text of the pattern.
@@ -124,33 +125,34 @@ impl Glob {
     /// The folder that contains all matches, and whether they are all of that folder. `None` if that folder would be
     /// `/`.
     pub(super) fn root(&self) -> Option<(String, bool)> {
-        let literal = |part: &Part| match part {
-            Part::Literal(name) => Some(format!("/{name}")),
-            Part::Any | Part::Wild(_) => None,
+        let literal = |part: &PatternComponent| match part {
+            PatternComponent::Literal(name) => Some(format!("/{name}")),
+            PatternComponent::Any | PatternComponent::Wild(_) => None,
         };
         // An exact path is one file in the folder above it.
         let (last, above) = self.parts.split_last()?;
         let names: Vec<String> = above.iter().map_while(literal).collect();
-        let whole = matches!(last, Part::Any) && names.len() == above.len();
+        let whole = matches!(last, PatternComponent::Any) && names.len() == above.len();
         (!names.is_empty()).then(|| (names.concat(), whole))
     }
 
     /// `true` if the pattern matches an absolute path without `.` and `..`.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
-        self.run(path) & self.end() != 0
+        self.match_path(path) & self.accepting_state() != 0
     }
 
     /// `true` if it can match something below `path`.
     #[must_use]
-    pub fn leads(&self, path: &str) -> bool {
-        self.run(path) & (self.end() - 1) != 0
+    pub fn can_match_below(&self, path: &str) -> bool {
+        self.match_path(path) & (self.accepting_state() - 1) != 0
     }
 
     /// `true` if it matches everything below `path`.
     #[must_use]
     pub fn matches_all_below(&self, path: &str) -> bool {
-        matches!(self.parts.last(), Some(Part::Any)) && self.run(path) & (self.end() >> 1) != 0
+        matches!(self.parts.last(), Some(PatternComponent::Any))
+            && self.match_path(path) & (self.accepting_state() >> 1) != 0
     }
 
     /// `true` if it matches `path` or a folder above it.
@@ -161,59 +163,60 @@ impl Glob {
     }
 
     /// The state in which all parts are consumed.
-    fn end(&self) -> States {
+    fn accepting_state(&self) -> StateSet {
         1 << self.parts.len()
     }
 
-    fn run(&self, path: &str) -> States {
+    fn match_path(&self, path: &str) -> StateSet {
         let names = path.split('/').filter(|name| !name.is_empty());
-        names.fold(self.skip(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
+        names
+            .fold(self.empty_closure(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
     }
 
     /// Adds the states that are reached without a component: a `**` in the middle may match none.
-    fn skip(&self, mut states: States) -> States {
+    fn empty_closure(&self, mut states: StateSet) -> StateSet {
         for (index, part) in self.parts.iter().enumerate() {
             let last = index + 1 == self.parts.len();
-            if matches!(part, Part::Any) && !last && states & (1 << index) != 0 {
+            if matches!(part, PatternComponent::Any) && !last && states & (1 << index) != 0 {
                 states |= 1 << (index + 1);
             }
         }
         states
     }
 
-    fn step(&self, states: States, name: &str) -> States {
+    fn step(&self, states: StateSet, name: &str) -> StateSet {
         let mut next = 0;
         for (index, part) in self.parts.iter().enumerate() {
             if states & (1 << index) == 0 {
                 continue;
             }
             next |= match part {
-                Part::Any => 0b11 << index,
-                Part::Literal(literal) if **literal == *name => 0b10 << index,
-                Part::Wild(pieces) if is_match(pieces, name) => 0b10 << index,
-                Part::Literal(_) | Part::Wild(_) => 0,
+                PatternComponent::Any => 0b11 << index,
+                PatternComponent::Literal(literal) if **literal == *name => 0b10 << index,
+                PatternComponent::Wild(pieces) if is_match(pieces, name) => 0b10 << index,
+                PatternComponent::Literal(_) | PatternComponent::Wild(_) => 0,
             };
         }
-        self.skip(next)
+        self.empty_closure(next)
     }
 }
 
-impl Part {
+impl PatternComponent {
     fn parse(name: &str) -> Result<Self, &'static str> {
-        if matches!(name, INNER | LAST) {
+        if matches!(name, INNER_MARK | LAST_MARK) {
             return Ok(Self::Any);
         }
-        if name.contains(INNER) || name.contains("**") {
-            return Err(ALONE);
+        if name.contains(INNER_MARK) || name.contains("**") {
+            return Err(MISPLACED_DOUBLE_STAR);
         }
-        if !Glob::has_meaning(name) {
+        if !Glob::has_special_characters(name) {
             return Ok(Self::Literal(name.into()));
         }
-        pieces(name).map(Self::Wild)
+        parse_pieces(name).map(Self::Wild)
     }
 }
 
-fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
+fn parse_pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
     let one = |letter| Piece::One { negated: false, ranges: vec![letter..=letter] };
     let mut pieces = Vec::new();
     let mut letters = name.chars().peekable();
@@ -221,7 +224,7 @@ fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
         pieces.push(match letter {
             '*' => Piece::Many,
             '?' => Piece::One { negated: true, ranges: Vec::new() },
-            '[' => class(&mut letters)?,
+            '[' => parse_class(&mut letters)?,
             '\\' => one(letters.next().ok_or("it ends in a `\\`")?),
             plain => one(plain),
         });
@@ -232,7 +235,7 @@ fn pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
 /// Parses the rest of a class after its `[`. A leading `]` or `-` and a trailing `-` are members. A leading `^` is
 /// refused: it negates in some implementations and is a member in others, such as `fnmatch`, so a governor and its
 /// executor could disagree about the grant.
-fn class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
+fn parse_class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     const OPEN: &str = "a class is not closed";
     if letters.peek() == Some(&'^') {
         return Err(
@@ -332,9 +335,9 @@ impl Hash for Glob {
 /// inside braces passes, because its alternatives are expanded first.
 fn check_root(pattern: &str) -> Result<(), &'static str> {
     if has_foreign_root(pattern) {
-        return Err(FOREIGN);
+        return Err(FOREIGN_ROOT);
     }
-    if pattern.starts_with(['/', '{']) { Ok(()) } else { Err(RELATIVE) }
+    if pattern.starts_with(['/', '{']) { Ok(()) } else { Err(NOT_ABSOLUTE) }
 }
 
 /// `true` for a pattern that starts at a drive, `C:\` or `C:/`, or at another host, `\\host` or `//host`.
@@ -349,14 +352,14 @@ fn has_foreign_root(pattern: &str) -> bool {
 /// The components of an absolute path, if each of them is a valid name.
 pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
     if path.contains('\0') {
-        return Err(NUL);
+        return Err(CONTAINS_NUL);
     }
-    names(path)
+    check_names(path)
 }
 
-fn names(text: &str) -> Result<&str, &'static str> {
-    let names = text.strip_prefix('/').ok_or(RELATIVE)?;
-    if matches!(names, "" | LAST) {
+fn check_names(text: &str) -> Result<&str, &'static str> {
+    let names = text.strip_prefix('/').ok_or(NOT_ABSOLUTE)?;
+    if matches!(names, "" | LAST_MARK) {
         return Err("its root is `/`");
     }
     for name in names.split('/') {
@@ -373,9 +376,9 @@ fn names(text: &str) -> Result<&str, &'static str> {
 /// Marks each `**` of a pattern. A `**` is valid only as a whole name before the alternatives are expanded: between
 /// slashes, first in an alternative with a slash after it, or after a slash at the end of the pattern or of an
 /// alternative.
-fn mark(pattern: &str) -> Result<String, &'static str> {
+fn mark_double_stars(pattern: &str) -> Result<String, &'static str> {
     if pattern.contains('\0') {
-        return Err(NUL);
+        return Err(CONTAINS_NUL);
     }
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err("it has more than 4096 bytes");
@@ -385,9 +388,9 @@ fn mark(pattern: &str) -> Result<String, &'static str> {
     while let Some((before, after)) = rest.split_once("**") {
         marked.push_str(before);
         marked.push_str(match (before.chars().next_back(), after.chars().next()) {
-            (None | Some('/' | '{' | ','), Some('/')) => INNER,
-            (None | Some('/'), None | Some(',' | '}')) => LAST,
-            (_, _) => return Err(ALONE),
+            (None | Some('/' | '{' | ','), Some('/')) => INNER_MARK,
+            (None | Some('/'), None | Some(',' | '}')) => LAST_MARK,
+            (_, _) => return Err(MISPLACED_DOUBLE_STAR),
         });
         rest = after;
     }
@@ -397,11 +400,11 @@ fn mark(pattern: &str) -> Result<String, &'static str> {
 
 /// Expands every combination of the `{a,b}` alternatives of a pattern. Braces that are escaped or in a class are
 /// literal.
-fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
+fn expand_braces(pattern: &str) -> Result<Vec<String>, &'static str> {
     let mut done = Vec::new();
     let mut open = vec![pattern.to_owned()];
     while let Some(text) = open.pop() {
-        match first_braces(&text)? {
+        match find_braces(&text)? {
             None => done.push(text),
             Some((before, choices, after)) => {
                 open.extend(choices.iter().map(|choice| [before, choice, after].concat()));
@@ -417,7 +420,7 @@ fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
 /// The text before the first outermost braces, the alternatives inside them, and the text after.
 type Braces<'a> = (&'a str, Vec<&'a str>, &'a str);
 
-fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
+fn find_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     const UNBALANCED: &str = "its braces are not balanced";
     // Every byte that is compared is ASCII, which never occurs inside another character in UTF-8.
     let bytes = text.as_bytes();
@@ -427,9 +430,7 @@ fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
     while let Some(byte) = bytes.get(at) {
         match byte {
             b'\\' => at += 1,
-            b'[' => {
-                at += class_length(bytes.get(at..).unwrap_or_default()).ok_or("a class is not closed")? - 1
-            }
+            b'[' => at += class_len(bytes.get(at..).unwrap_or_default()).ok_or("a class is not closed")? - 1,
             b'{' => {
                 depth += 1;
                 if depth > MAX_DEPTH {
@@ -457,7 +458,7 @@ fn first_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
 }
 
 /// The length in bytes of the class `[…]` at the start of a text. A leading `]` is a member.
-fn class_length(text: &[u8]) -> Option<usize> {
+fn class_len(text: &[u8]) -> Option<usize> {
     let negated = matches!(text.get(1), Some(b'!' | b'^'));
     let first = if negated { 2 } else { 1 };
     let after = first + usize::from(text.get(first) == Some(&b']'));

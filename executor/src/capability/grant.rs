@@ -3,7 +3,7 @@
 use super::authority::Authority;
 use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, Reach};
-use super::root::Root;
+use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
 use crate::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
@@ -66,7 +66,7 @@ pub struct Grant {
 pub struct GrantView(Arc<Grant>);
 
 impl GrantView {
-    pub(super) fn of(grant: Grant) -> Self {
+    pub(super) fn new(grant: Grant) -> Self {
         Self(Arc::new(grant))
     }
 }
@@ -82,21 +82,21 @@ impl Deref for GrantView {
 /// The serialised form of a grant on its way to another process; see [`super::handover`]. The hosts that the run may
 /// reach are left out: the process that receives a network request decides by its own grant.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Carried {
+pub(super) struct GrantTransfer {
     memory: Bound<MemoryLimit>,
     cpu: Bound<CpuPercent>,
     timeout: Bound<Timeout>,
     output: Bound<OutputLimit>,
     network: Bound<bool>,
     network_budgets: NetworkBudgets,
-    roots: Vec<super::root::Carried>,
+    roots: Vec<RootTransfer>,
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
 }
 
 impl Grant {
-    pub(super) fn carry(&self) -> Carried {
+    pub(super) fn to_transfer(&self) -> GrantTransfer {
         let Self {
             memory,
             cpu,
@@ -110,22 +110,22 @@ impl Grant {
             access,
             budgets,
         } = self;
-        Carried {
+        GrantTransfer {
             memory: *memory,
             cpu: *cpu,
             timeout: *timeout,
             output: *output,
             network: *network,
             network_budgets: *network_budgets,
-            roots: roots.iter().map(|root| root.carry()).collect(),
+            roots: roots.iter().map(|root| root.to_transfer()).collect(),
             emptied_by: *emptied_by,
             access: *access,
             budgets: *budgets,
         }
     }
 
-    pub(super) fn carried(carried: Carried) -> Option<Self> {
-        let Carried {
+    pub(super) fn from_transfer(transfer: GrantTransfer) -> Option<Self> {
+        let GrantTransfer {
             memory,
             cpu,
             timeout,
@@ -136,8 +136,9 @@ impl Grant {
             emptied_by,
             access,
             budgets,
-        } = carried;
-        let roots = roots.into_iter().map(|root| Root::carried(root).map(Arc::new)).collect::<Option<_>>()?;
+        } = transfer;
+        let roots =
+            roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
         Some(Self {
             memory,
             cpu,
@@ -162,35 +163,35 @@ impl Grant {
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
-        Self::of_layers(layers, ceilings)
+        Self::from_layers(layers, ceilings)
     }
 
     /// The operator's own limits under the executor's ceilings. Reports name their layer `operator`, never `verdict`.
     ///
     /// # Errors
     /// As [`Self::meet`].
-    pub fn of_operator(claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
-        Self::of_layers([(Layer::Operator, claims)], ceilings)
+    pub fn for_operator(claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
+        Self::from_layers([(Layer::Operator, claims)], ceilings)
     }
 
     /// A grant without files and network, with the other limits of `ceilings`.
-    pub(super) fn nothing(ceilings: &Ceilings) -> Self {
+    pub(super) fn without_access(ceilings: &Ceilings) -> Self {
         Self {
-            memory: under(ceilings.memory, None),
-            cpu: under(ceilings.cpu, None),
-            timeout: under(ceilings.timeout, None),
-            output: under(ceilings.output, None),
-            network: under(false, None),
+            memory: cap_with_ceiling(ceilings.memory, None),
+            cpu: cap_with_ceiling(ceilings.cpu, None),
+            timeout: cap_with_ceiling(ceilings.timeout, None),
+            output: cap_with_ceiling(ceilings.output, None),
+            network: cap_with_ceiling(false, None),
             reach: Reach::default(),
             network_budgets: NetworkBudgets::NONE,
             roots: Vec::new(),
             emptied_by: Some(Layer::Executor),
-            access: under(Access::ReadOnly, None),
+            access: cap_with_ceiling(Access::ReadOnly, None),
             budgets: ceilings.budgets,
         }
     }
 
-    fn of_layers(
+    fn from_layers(
         layers: impl IntoIterator<Item = (Layer, Claims)>,
         ceilings: &Ceilings,
     ) -> Result<Self, ScopeError> {
@@ -203,34 +204,34 @@ impl Grant {
         let mut emptied_by = None;
         let mut cut_off_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
-            few(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
-            let claims = Limits::of(layer, claims);
-            if met.overlaps_in_more_than(&claims, MAX_OVERLAPS) {
+            check_area_count(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
+            let claims = Limits::from_claims(layer, claims);
+            if met.has_more_overlaps_than(&claims, MAX_OVERLAPS) {
                 return Err(ScopeError::TooMany { most: MAX_AREAS });
             }
             met = met.meet(claims);
-            few(met.areas.as_ref().map_or(0, BTreeSet::len))?;
+            check_area_count(met.areas.as_ref().map_or(0, BTreeSet::len))?;
             let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(empty.then_some(layer));
-            cut_off_by = cut_off_by.or(met.reach.is_nobody().then_some(layer));
+            cut_off_by = cut_off_by.or(met.reach.reaches_no_host().then_some(layer));
         }
         // A network without any reachable host counts as no network.
         let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
-        let network = under(ceilings.network, met.network);
+        let network = cap_with_ceiling(ceilings.network, met.network);
         let network = match cut_off {
             Some(cut_off) if network.value => cut_off,
             Some(_) | None => network,
         };
-        let (roots, blocked_by) = Root::of(&met);
+        let (roots, blocked_by) = Root::from_limits(&met);
         Ok(Self {
-            memory: under(ceilings.memory, met.memory),
-            cpu: under(ceilings.cpu, met.cpu),
-            timeout: under(ceilings.timeout, met.timeout),
-            output: under(ceilings.output, met.output),
+            memory: cap_with_ceiling(ceilings.memory, met.memory),
+            cpu: cap_with_ceiling(ceilings.cpu, met.cpu),
+            timeout: cap_with_ceiling(ceilings.timeout, met.timeout),
+            output: cap_with_ceiling(ceilings.output, met.output),
             network,
             reach: met.reach,
             network_budgets: ceilings.network_budgets,
-            access: under(ceilings.access, met.access),
+            access: cap_with_ceiling(ceilings.access, met.access),
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
             budgets: ceilings.budgets,
@@ -288,7 +289,7 @@ impl Grant {
 
     /// `true` if every root is granted with everything below it.
     #[must_use]
-    pub fn whole_trees(&self) -> bool {
+    pub fn has_only_whole_trees(&self) -> bool {
         self.roots.iter().all(|root| root.is_whole())
     }
 
@@ -311,14 +312,14 @@ impl Grant {
     }
 }
 
-fn few(areas: usize) -> Result<(), ScopeError> {
+fn check_area_count(areas: usize) -> Result<(), ScopeError> {
     if areas > MAX_AREAS { Err(ScopeError::TooMany { most: MAX_AREAS }) } else { Ok(()) }
 }
 
-fn under<T: Ord>(ceiling: T, said: Option<Bound<T>>) -> Bound<T> {
+fn cap_with_ceiling<T: Ord>(ceiling: T, claimed: Option<Bound<T>>) -> Bound<T> {
     let ceiling = Bound { value: ceiling, layer: Layer::Executor };
-    match said {
-        Some(said) => said.narrower(ceiling),
+    match claimed {
+        Some(claimed) => claimed.narrower(ceiling),
         None => ceiling,
     }
 }

@@ -5,7 +5,7 @@
 //! beside it as descriptors. Only `isolate` may name it, and a process that makes its own grants receives none.
 
 use super::authority::Authority;
-use super::grant::{Carried, Grant};
+use super::grant::{Grant, GrantTransfer};
 use super::permit::Permit;
 use super::roots::{OpenRoot, Roots};
 use cap_std::fs::Dir;
@@ -16,18 +16,18 @@ use std::sync::Arc;
 /// The serialised form of a permit, without its folders.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Handover {
-    grant: Carried,
+    grant: GrantTransfer,
     watch_outside: bool,
 }
 
 impl Handover {
     /// Splits a permit into its serialisable part and the folders that are sent beside it.
     #[must_use]
-    pub(crate) fn of(permit: Permit) -> (Self, Vec<OwnedFd>) {
+    pub(crate) fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
         let (opened, watch_outside) = roots.into_parts();
         let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
-        (Self { grant: grant.carry(), watch_outside }, folders)
+        (Self { grant: grant.to_transfer(), watch_outside }, folders)
     }
 
     /// Reassembles the permit; `None` if the folders are not the ones that were sent, or in a process that has taken
@@ -37,7 +37,7 @@ impl Handover {
         if Authority::is_taken() {
             return None;
         }
-        let grant = Grant::carried(self.grant)?;
+        let grant = Grant::from_transfer(self.grant)?;
         // A governed run has the roots of its grant opened in their order, and no others.
         if folders.len() != grant.roots().len() {
             return None;
@@ -89,7 +89,7 @@ mod tests {
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
         let sent = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
         let grant = sent.grant().clone();
-        let (written, folders) = Handover::of(sent);
+        let (written, folders) = Handover::from_permit(sent);
         let text = serde_json::to_string(&written).unwrap();
         let read = |text: &str| serde_json::from_str::<Handover>(text).unwrap();
         assert!(read(&text).receive(Vec::new()).is_none(), "the folder is missing");
@@ -99,12 +99,12 @@ mod tests {
         assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
         let permit = read(&text).receive(folders).unwrap();
         // The reachable hosts are not sent: the server decides about them.
-        assert!(grant.reach().allowed().next().is_some());
-        assert!(permit.grant().reach().allowed().next().is_none());
+        assert!(grant.reach().allowed_patterns().next().is_some());
+        assert!(permit.grant().reach().allowed_patterns().next().is_none());
         assert_eq!(permit.grant().network(), grant.network());
         assert_eq!(permit.grant().memory(), grant.memory());
         assert_eq!(permit.grant().roots(), grant.roots());
         assert_eq!(permit.roots().as_slice()[0].guest, "/data");
-        assert!(permit.roots().watch_outside());
+        assert!(permit.roots().should_watch_outside());
     }
 }

@@ -54,7 +54,7 @@ pub struct Limits {
 impl Limits {
     /// The claims of one layer.
     #[must_use]
-    pub fn of(layer: Layer, claims: Claims) -> Self {
+    pub fn from_claims(layer: Layer, claims: Claims) -> Self {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
@@ -65,9 +65,9 @@ impl Limits {
             timeout: bound(layer, timeout),
             output: bound(layer, output),
             network: bound(layer, network),
-            reach: Reach::of(layer, hosts),
+            reach: Reach::from_claims(layer, hosts),
             named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
-            areas: areas.map(|areas| outermost(areas.into_iter().collect())),
+            areas: areas.map(|areas| remove_covered(areas.into_iter().collect())),
             access: bound(layer, access),
             blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
         }
@@ -84,13 +84,13 @@ impl Limits {
     /// `true` if the areas of both sides have more than `most` overlaps. The cost of the meet is quadratic in their
     /// number, so a malicious governor could otherwise keep a server busy for minutes.
     #[must_use]
-    pub(super) fn overlaps_in_more_than(&self, other: &Self, most: usize) -> bool {
+    pub(super) fn has_more_overlaps_than(&self, other: &Self, most: usize) -> bool {
         let (Some(a), Some(b)) = (&self.areas, &other.areas) else { return false };
-        let mut ways = BTreeSet::new();
+        let mut found = BTreeSet::new();
         a.len().saturating_mul(b.len()) > most
-            && overlaps(a, b).any(|way| {
-                ways.insert(way);
-                ways.len() > most
+            && overlaps(a, b).any(|area| {
+                found.insert(area);
+                found.len() > most
             })
     }
 
@@ -100,7 +100,7 @@ impl Limits {
         fn narrower<T: Ord>(a: Option<Bound<T>>, b: Option<Bound<T>>) -> Option<Bound<T>> {
             match (a, b) {
                 (Some(a), Some(b)) => Some(a.narrower(b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             }
         }
         let mut blocked = self.blocked;
@@ -115,8 +115,8 @@ impl Limits {
             network: narrower(self.network, other.network),
             reach: self.reach.meet(other.reach),
             areas: match (self.areas, other.areas) {
-                (Some(a), Some(b)) => Some(common(&a, &b)),
-                (said, None) | (None, said) => said,
+                (Some(a), Some(b)) => Some(intersect(&a, &b)),
+                (only, None) | (None, only) => only,
             },
             named,
             access: narrower(self.access, other.access),
@@ -126,7 +126,7 @@ impl Limits {
 }
 
 /// The areas that are not covered by another one of them.
-fn outermost(areas: BTreeSet<Area>) -> BTreeSet<Area> {
+fn remove_covered(areas: BTreeSet<Area>) -> BTreeSet<Area> {
     let covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
     areas.iter().filter(|area| !covered(area)).cloned().collect()
 }
@@ -136,6 +136,6 @@ fn overlaps(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> impl Iterator<Item = Area
     a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y)))
 }
 
-fn common(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> BTreeSet<Area> {
-    outermost(overlaps(a, b).collect())
+fn intersect(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> BTreeSet<Area> {
+    remove_covered(overlaps(a, b).collect())
 }

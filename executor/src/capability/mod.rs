@@ -10,7 +10,7 @@
 //! ```
 //! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
 //! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process; one of the
-//! operator's own limits ([`Grant::of_operator`]) has another label. Neither a grant nor a [`Permit`] can be copied,
+//! operator's own limits ([`Grant::for_operator`]) has another label. Neither a grant nor a [`Permit`] can be copied,
 //! and a permit consumes its grant.
 
 mod authority;
@@ -28,13 +28,13 @@ mod scope;
 mod tests;
 
 pub use authority::Authority;
-pub use condition::{ConditionError, claims_of};
+pub use condition::{ConditionError, parse_condition};
 pub use glob::Glob;
 pub use grant::{Ceilings, Grant, GrantView};
 pub(crate) use handover::Handover;
 pub use limits::{Claims, Limits};
 pub use permit::{OperatorPermitError, Permit};
-pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, Unreachable};
+pub use reach::{Domain, Host, HostClaims, HostError, HostPattern, Reach, ReachError};
 pub use root::Root;
 pub use roots::{Mount, Mounts, OpenRoot, Roots, RootsError};
 pub use scope::{Area, ScopeError, Tree};

@@ -51,25 +51,25 @@ impl Permit {
     ///
     /// # Errors
     /// [`OperatorPermitError`] names the first folder that cannot be opened, or the limits that cannot be met.
-    pub fn of_operator(
+    pub fn for_operator(
         claims: Claims,
         ceilings: &Ceilings,
         folders: &[(PathBuf, String)],
     ) -> Result<Self, OperatorPermitError> {
         let claims = Claims { areas: Some(Vec::new()), ..claims };
-        let grant = Grant::of_operator(claims, ceilings)?;
-        Ok(Self::new(grant, Roots::of_operator(folders)?))
+        let grant = Grant::for_operator(claims, ceilings)?;
+        Ok(Self::new(grant, Roots::open_for_operator(folders)?))
     }
 
     /// A permit without files and network, with the memory, CPU, time, output and budgets of `ceilings`.
     #[must_use]
-    pub fn nothing(ceilings: &Ceilings) -> Self {
-        Self::new(Grant::nothing(ceilings), Roots::none())
+    pub fn without_access(ceilings: &Ceilings) -> Self {
+        Self::new(Grant::without_access(ceilings), Roots::empty())
     }
 
     /// Joins a grant with its opened folders.
     pub(super) fn new(grant: Grant, roots: Roots) -> Self {
-        Self { grant: GrantView::of(grant), roots }
+        Self { grant: GrantView::new(grant), roots }
     }
 
     /// Splits the permit, to be reassembled in another process.

@@ -185,7 +185,7 @@ pub struct Reach {
 
 /// The reason why a host may not be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unreachable {
+pub enum ReachError {
     /// No allowed pattern matches it.
     NotAllowed,
     /// It is an address, and that address is not listed.
@@ -196,7 +196,7 @@ pub enum Unreachable {
 
 impl Reach {
     /// The claims of one layer.
-    pub(super) fn of(layer: Layer, claims: HostClaims) -> Self {
+    pub(super) fn from_claims(layer: Layer, claims: HostClaims) -> Self {
         let HostClaims { allowed, blocked, requests_per_minute } = claims;
         let widest = |patterns: Vec<HostPattern>| {
             let covered = |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
@@ -211,8 +211,8 @@ impl Reach {
 
     /// The hosts that the executor itself may reach, as configured by its operator. It is no part of a grant.
     #[must_use]
-    pub fn of_the_operator(hosts: Vec<HostPattern>) -> Self {
-        Self::of(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
+    pub fn for_executor(hosts: Vec<HostPattern>) -> Self {
+        Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
     }
 
     /// The meet of both sides: allowed lists intersect, blocked ones unite.
@@ -221,19 +221,19 @@ impl Reach {
         blocked.extend(other.blocked);
         Self {
             allowed: match (self.allowed, other.allowed) {
-                (Some(a), Some(b)) => Some(common(&a, &b)),
-                (said, None) | (None, said) => said,
+                (Some(a), Some(b)) => Some(intersect(&a, &b)),
+                (only, None) | (None, only) => only,
             },
             blocked,
             requests_per_minute: match (self.requests_per_minute, other.requests_per_minute) {
                 (Some(a), Some(b)) => Some(a.narrower(b)),
-                (said, None) | (None, said) => said,
+                (only, None) | (None, only) => only,
             },
         }
     }
 
     /// `true` if no host at all can be reached.
-    pub(super) fn is_nobody(&self) -> bool {
+    pub(super) fn reaches_no_host(&self) -> bool {
         let blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
         self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(blocked))
     }
@@ -241,26 +241,26 @@ impl Reach {
     /// Checks whether `host` may be reached, as far as its name decides it.
     ///
     /// # Errors
-    /// [`Unreachable`] with the reason. A host that no layer allows cannot be reached.
-    pub fn check(&self, host: &Host) -> Result<(), Unreachable> {
+    /// [`ReachError`] with the reason. A host that no layer allows cannot be reached.
+    pub fn check(&self, host: &Host) -> Result<(), ReachError> {
         if self.blocked.iter().any(|(pattern, _)| pattern.matches(host)) {
-            return Err(Unreachable::Blocked);
+            return Err(ReachError::Blocked);
         }
         let mut allowed = self.allowed.iter().flat_map(BTreeMap::keys);
         match (allowed.any(|pattern| pattern.matches(host)), host) {
             (true, _) => Ok(()),
-            (false, Host::Name(_)) => Err(Unreachable::NotAllowed),
-            (false, Host::Address(_)) => Err(Unreachable::Literal),
+            (false, Host::Name(_)) => Err(ReachError::NotAllowed),
+            (false, Host::Address(_)) => Err(ReachError::Literal),
         }
     }
 
     /// The allowed patterns, sorted.
-    pub fn allowed(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
+    pub fn allowed_patterns(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
         self.allowed.iter().flatten().map(|(pattern, layer)| (pattern, *layer))
     }
 
     /// The blocked patterns, sorted.
-    pub fn blocked(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
+    pub fn blocked_patterns(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
         self.blocked.iter().map(|(pattern, layer)| (pattern, *layer))
     }
 
@@ -272,7 +272,7 @@ impl Reach {
 }
 
 /// All overlaps of a pattern of one side with a pattern of the other. The overlap is the narrower of the two.
-fn common(
+fn intersect(
     a: &BTreeMap<HostPattern, Layer>,
     b: &BTreeMap<HostPattern, Layer>,
 ) -> BTreeMap<HostPattern, Layer> {
@@ -397,24 +397,24 @@ mod tests {
 
     #[test]
     fn blocked_wins_and_nobody_is_nobody() {
-        let said = |allowed: &[&str], blocked: &[&str]| {
+        let reach_of = |allowed: &[&str], blocked: &[&str]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
             let claims = HostClaims {
                 allowed: Some(patterns(allowed)),
                 blocked: patterns(blocked),
                 requests_per_minute: None,
             };
-            Reach::of(Layer::Executor, claims)
+            Reach::from_claims(Layer::Executor, claims)
         };
-        let reach = said(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
+        let reach = reach_of(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
         assert_eq!(reach.check(&host("a.example.com")), Ok(()));
         assert_eq!(reach.check(&host("10.0.0.1")), Ok(()));
-        assert_eq!(reach.check(&host("secret.example.com")), Err(Unreachable::Blocked));
-        assert_eq!(reach.check(&host("example.org")), Err(Unreachable::NotAllowed));
-        assert_eq!(reach.check(&host("10.0.0.2")), Err(Unreachable::Literal));
-        assert_eq!(Reach::default().check(&host("a.example.com")), Err(Unreachable::NotAllowed));
-        assert!(said(&[], &[]).is_nobody() && said(&["a.com"], &["*"]).is_nobody());
-        assert!(!said(&["a.com", "b.com"], &["a.com"]).is_nobody());
+        assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked));
+        assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed));
+        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::Literal));
+        assert_eq!(Reach::default().check(&host("a.example.com")), Err(ReachError::NotAllowed));
+        assert!(reach_of(&[], &[]).reaches_no_host() && reach_of(&["a.com"], &["*"]).reaches_no_host());
+        assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).reaches_no_host());
     }
 
     const NAMES: [&str; 6] = ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1"];
@@ -429,7 +429,7 @@ mod tests {
             let parsed = |texts: Vec<&str>| texts.into_iter().map(pattern).collect::<Vec<_>>();
             let claims =
                 HostClaims { allowed: allowed.map(parsed), blocked: parsed(blocked), requests_per_minute };
-            Reach::of(layer, claims)
+            Reach::from_claims(layer, claims)
         })
     }
 
@@ -449,7 +449,7 @@ mod tests {
             let met = a.clone().meet(b.clone());
             let allows = |reach: &Reach, text| match &reach.allowed {
                 // A layer without a list leaves the decision to the others.
-                None => !matches!(reach.check(&host(text)), Err(Unreachable::Blocked)),
+                None => !matches!(reach.check(&host(text)), Err(ReachError::Blocked)),
                 Some(_) => reach.check(&host(text)).is_ok(),
             };
             for text in HOSTS {

@@ -21,7 +21,7 @@ pub struct Root {
 
 /// The serialised form of a root on its way to another process; see [`super::handover`].
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Carried {
+pub(super) struct RootTransfer {
     tree: String,
     areas: Vec<(String, Vec<String>, Layer)>,
     blocked: Vec<Bound<String>>,
@@ -29,20 +29,21 @@ pub(super) struct Carried {
 
 impl Root {
     /// The roots of a meet. If none is left, also the layer that blocked all of the last one.
-    pub(super) fn of(met: &Limits) -> (Vec<Self>, Option<Layer>) {
+    pub(super) fn from_limits(met: &Limits) -> (Vec<Self>, Option<Layer>) {
         let areas = || met.areas.iter().flatten();
         let outermost = |tree: &Tree| !areas().any(|other| other.root() != tree && other.root().covers(tree));
         let trees: BTreeSet<&Tree> = areas().map(Area::root).filter(|tree| outermost(tree)).collect();
         let mut blocked_by = None;
         let mut roots = Vec::new();
         for tree in trees {
-            let here = |glob: &Glob| glob.matches_at_or_above(tree.path()) || glob.leads(tree.path());
+            let here =
+                |glob: &Glob| glob.matches_at_or_above(tree.path()) || glob.can_match_below(tree.path());
             let blocked = met.blocked.iter().filter(|(glob, _)| here(glob));
             let blocked = blocked.map(|(glob, layer)| Bound { value: glob.clone(), layer: *layer });
             let inside = areas().filter(|area| tree.covers(area.root()));
             let areas = inside.map(|area| Bound { value: area.clone(), layer: met.layer_of(area) });
             let root = Self { tree: tree.clone(), areas: areas.collect(), blocked: blocked.collect() };
-            match root.blocker(tree.path()) {
+            match root.blocking_layer(tree.path()) {
                 Some(by) => blocked_by = Some(by),
                 None => roots.push(root),
             }
@@ -51,7 +52,7 @@ impl Root {
         (roots, blocked_by.filter(|_| left))
     }
 
-    pub(super) fn carry(&self) -> Carried {
+    pub(super) fn to_transfer(&self) -> RootTransfer {
         let area = |Bound { value, layer }: &Bound<Area>| {
             let globs = value.globs().iter().map(|glob| glob.text().to_owned()).collect();
             (value.root().path().to_owned(), globs, *layer)
@@ -60,19 +61,19 @@ impl Root {
             let value = value.text().to_owned();
             Bound { value, layer: *layer }
         };
-        Carried {
+        RootTransfer {
             tree: self.tree.path().to_owned(),
             areas: self.areas.iter().map(area).collect(),
             blocked: self.blocked.iter().map(glob).collect(),
         }
     }
 
-    pub(super) fn carried(Carried { tree, areas, blocked }: Carried) -> Option<Self> {
+    pub(super) fn from_transfer(RootTransfer { tree, areas, blocked }: RootTransfer) -> Option<Self> {
         let area = |(root, globs, layer): (String, Vec<String>, Layer)| {
-            Some(Bound { value: Area::carried(&root, &globs)?, layer })
+            Some(Bound { value: Area::from_parts(&root, &globs)?, layer })
         };
         let glob =
-            |Bound { value, layer }: Bound<String>| Some(Bound { value: Glob::carried(&value)?, layer });
+            |Bound { value, layer }: Bound<String>| Some(Bound { value: Glob::from_text(&value)?, layer });
         let tree = Tree::parse_path(&tree).ok()?;
         let areas = areas.into_iter().map(area).collect::<Option<Vec<_>>>()?;
         // An area outside the folder could grant a path that no handle was opened for.
@@ -97,7 +98,7 @@ impl Root {
 
     /// The patterns excluded from them, with everything below their matches.
     #[must_use]
-    pub fn blocked(&self) -> &[Bound<Glob>] {
+    pub fn blocked_globs(&self) -> &[Bound<Glob>] {
         &self.blocked
     }
 
@@ -111,25 +112,26 @@ impl Root {
     /// `true` if `path` is granted.
     #[must_use]
     pub fn grants(&self, path: &str) -> bool {
-        self.areas.iter().any(|area| area.value.holds(path)) && self.blocker(path).is_none()
+        self.areas.iter().any(|area| area.value.contains(path)) && self.blocking_layer(path).is_none()
     }
 
     /// `true` if something below the folder `path` may be granted. A guest may then traverse the folder and see its
     /// name, and no more.
     #[must_use]
-    pub fn leads(&self, path: &str) -> bool {
-        self.areas.iter().any(|area| area.value.leads(path)) && self.blocker(path).is_none()
+    pub fn can_grant_below(&self, path: &str) -> bool {
+        self.areas.iter().any(|area| area.value.can_contain_below(path))
+            && self.blocking_layer(path).is_none()
     }
 
     /// `true` if `path` is granted with everything below it, now or later.
     #[must_use]
     pub fn grants_all_below(&self, path: &str) -> bool {
-        self.areas.iter().any(|area| area.value.holds_all_below(path))
-            && self.blocker(path).is_none()
-            && !self.blocked.iter().any(|blocked| blocked.value.leads(path))
+        self.areas.iter().any(|area| area.value.contains_all_below(path))
+            && self.blocking_layer(path).is_none()
+            && !self.blocked.iter().any(|blocked| blocked.value.can_match_below(path))
     }
 
-    fn blocker(&self, path: &str) -> Option<Layer> {
+    fn blocking_layer(&self, path: &str) -> Option<Layer> {
         let blocked = self.blocked.iter().find(|blocked| blocked.value.matches_at_or_above(path));
         blocked.map(|blocked| blocked.layer)
     }

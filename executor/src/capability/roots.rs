@@ -109,7 +109,7 @@ impl Mounts {
         // A mount is preferred over the same path, and a longer mount over a shorter one.
         let longest = |candidates: &mut dyn Iterator<Item = (&'a Tree, &'a Path)>| {
             candidates
-                .filter_map(|(guest, host)| Some((guest, host, guest.rest_of(tree.path())?)))
+                .filter_map(|(guest, host)| Some((guest, host, guest.relative_path(tree.path())?)))
                 .max_by_key(|(guest, _, _)| guest.path().len())
                 .map(|(_, host, rest)| (host, rest))
         };
@@ -140,7 +140,7 @@ impl Roots {
     }
 
     /// No folders.
-    pub(super) fn none() -> Self {
+    pub(super) fn empty() -> Self {
         Self { opened: Vec::new(), watch_outside: true }
     }
 
@@ -152,7 +152,7 @@ impl Roots {
     ///
     /// # Errors
     /// [`RootsError`] names the first folder that cannot be opened.
-    pub(super) fn of_operator(folders: &[(PathBuf, String)]) -> Result<Self, RootsError> {
+    pub(super) fn open_for_operator(folders: &[(PathBuf, String)]) -> Result<Self, RootsError> {
         let open = |(host, guest): &(PathBuf, String)| match std::fs::File::open(host) {
             Ok(file) if file.metadata().is_ok_and(|metadata| metadata.is_dir()) => {
                 let dir = Dir::from_std_file(file);
@@ -178,7 +178,7 @@ impl Roots {
 
     /// `true` if attempts to access paths outside the roots are to be detected and recorded.
     #[must_use]
-    pub fn watch_outside(&self) -> bool {
+    pub fn should_watch_outside(&self) -> bool {
         self.watch_outside
     }
 
@@ -191,14 +191,14 @@ impl Roots {
 
 fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<OpenRoot, RootsError> {
     let tree = root.tree();
-    let shown = || tree.path().to_owned();
-    let (base, rest) = mounts.locate(tree, ceilings).ok_or_else(|| RootsError::Missing(shown()))?;
+    let guest_path = || tree.path().to_owned();
+    let (base, rest) = mounts.locate(tree, ceilings).ok_or_else(|| RootsError::Missing(guest_path()))?;
     let read = |error: rustix::io::Errno| match error {
-        rustix::io::Errno::NOENT => RootsError::Missing(shown()),
+        rustix::io::Errno::NOENT => RootsError::Missing(guest_path()),
         rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP | rustix::io::Errno::XDEV => {
-            RootsError::NotAFolder(shown())
+            RootsError::NotAFolder(guest_path())
         }
-        other => RootsError::Refused { path: shown(), source: other.into() },
+        other => RootsError::Refused { path: guest_path(), source: other.into() },
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let base = rustix::fs::open(base, flags, Mode::empty()).map_err(read)?;
@@ -208,9 +208,9 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         rustix::fs::openat2(&base, rest, flags, Mode::empty(), beneath).map_err(read)?
     };
-    let refused = |source| RootsError::Refused { path: shown(), source };
+    let refused = |source| RootsError::Refused { path: guest_path(), source };
     if let Some(mount) = mount_below(&handle).map_err(refused)? {
-        return Err(RootsError::HoldsMount { path: shown(), mount });
+        return Err(RootsError::HoldsMount { path: guest_path(), mount });
     }
     let dir = Dir::from_std_file(handle.into());
     Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
@@ -220,7 +220,7 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
 /// beneath the folder does not exclude.
 fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
     let folder = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
-    let points = MountPoints::now()?;
+    let points = MountPoints::current()?;
     let below = points.iter().find(|point| **point != folder && point.starts_with(&folder));
     Ok(below.map(|point| point.display().to_string()))
 }
@@ -235,19 +235,19 @@ struct MountPoints {
 impl MountPoints {
     /// All mount points. Reading the list takes longer than all other steps of opening a folder, so it is read again
     /// only when the kernel reports a change.
-    fn now() -> std::io::Result<Arc<[PathBuf]>> {
-        static KNOWN: Mutex<Option<MountPoints>> = Mutex::new(None);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Self { list, points }) = &mut *known {
-            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-            if poll(&mut [PollFd::new(list, PollFlags::PRI)], Some(&at_once))? > 0 {
+    fn current() -> std::io::Result<Arc<[PathBuf]>> {
+        static CACHED: Mutex<Option<MountPoints>> = Mutex::new(None);
+        let mut cached = CACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Self { list, points }) = &mut *cached {
+            let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(list, PollFlags::PRI)], Some(&no_wait))? > 0 {
                 *points = read_mount_points(list)?;
             }
             return Ok(Arc::clone(points));
         }
         let mut list = File::open("/proc/self/mountinfo")?;
         let points = read_mount_points(&mut list)?;
-        *known = Some(Self { list, points: Arc::clone(&points) });
+        *cached = Some(Self { list, points: Arc::clone(&points) });
         Ok(points)
     }
 }
@@ -257,11 +257,11 @@ fn read_mount_points(list: &mut File) -> std::io::Result<Arc<[PathBuf]>> {
     list.rewind()?;
     list.read_to_end(&mut text)?;
     let points = text.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b' ').nth(4));
-    Ok(points.map(|point| PathBuf::from(OsString::from_vec(unescaped(point)))).collect())
+    Ok(points.map(|point| PathBuf::from(OsString::from_vec(unescape(point)))).collect())
 }
 
 /// Decodes the kernel's escapes: a space is written as `\040`, and other such characters likewise.
-fn unescaped(mut point: &[u8]) -> Vec<u8> {
+fn unescape(mut point: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(point.len());
     while let Some((&first, rest)) = point.split_first() {
         let octal = rest.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
@@ -278,8 +278,8 @@ mod tests {
 
     #[test]
     fn mount_points_are_read_as_the_kernel_writes_them() {
-        assert_eq!(unescaped(br"/a\040b\011\134c"), b"/a b\t\\c");
-        assert_eq!(unescaped(br"/a\04"), br"/a\04");
+        assert_eq!(unescape(br"/a\040b\011\134c"), b"/a b\t\\c");
+        assert_eq!(unescape(br"/a\04"), br"/a\04");
         let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
         assert!(mount_below(&open("/")).unwrap().is_some(), "/proc is below /");
         assert_eq!(mount_below(&open("/proc/self")).unwrap(), None);

@@ -51,17 +51,17 @@ impl Tree {
     /// `true` if `other` is this tree or lies inside it, compared by whole path components.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        self.holds(&other.0)
+        self.contains(&other.0)
     }
 
     /// `true` if an absolute path without `.` and `..` is the root or lies below it.
     #[must_use]
-    pub fn holds(&self, path: &str) -> bool {
-        self.rest_of(path).is_some()
+    pub fn contains(&self, path: &str) -> bool {
+        self.relative_path(path).is_some()
     }
 
     /// The components of `path` below this tree's root; `None` if it is not inside.
-    pub(super) fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
+    pub(super) fn relative_path<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&*self.0)?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
     }
@@ -74,7 +74,7 @@ impl Tree {
     pub fn parse_path(path: &str) -> Result<Self, ScopeError> {
         let path = path.strip_suffix('/').unwrap_or(path);
         check_components(path).map_err(|reason| ScopeError::malformed(path, reason))?;
-        if Glob::has_meaning(path) {
+        if Glob::has_special_characters(path) {
             return Err(ScopeError::malformed(path, "a path is needed here, not a pattern"));
         }
         Ok(Self(path.into()))
@@ -105,12 +105,12 @@ impl Area {
     ///
     /// # Errors
     /// [`ScopeError::Malformed`] if it is relative, its root is `/`, or it is not a pattern that can be enforced
-    /// exactly: see [`Glob::alternatives`].
+    /// exactly: see [`Glob::parse_alternatives`].
     pub fn parse(pattern: &str) -> Result<Vec<Self>, ScopeError> {
-        Glob::alternatives(pattern)?.into_iter().map(|glob| Self::of(pattern, glob)).collect()
+        Glob::parse_alternatives(pattern)?.into_iter().map(|glob| Self::from_glob(pattern, glob)).collect()
     }
 
-    fn of(pattern: &str, glob: Glob) -> Result<Self, ScopeError> {
+    fn from_glob(pattern: &str, glob: Glob) -> Result<Self, ScopeError> {
         let Some((root, whole)) = glob.root() else {
             let reason = "its root would be `/`: write `/folder/**` for a folder and all below it";
             return Err(ScopeError::malformed(pattern, reason));
@@ -120,8 +120,8 @@ impl Area {
     }
 
     /// Reassembles an area from the [`Self::root`] and [`Self::globs`] of another process.
-    pub(super) fn carried(root: &str, globs: &[String]) -> Option<Self> {
-        let globs = globs.iter().map(|text| Glob::carried(text));
+    pub(super) fn from_parts(root: &str, globs: &[String]) -> Option<Self> {
+        let globs = globs.iter().map(|text| Glob::from_text(text));
         Some(Self { root: Tree::parse_path(root).ok()?, globs: globs.collect::<Option<_>>()? })
     }
 
@@ -153,26 +153,26 @@ impl Area {
             (false, false) => return None,
         };
         let globs: BTreeSet<Glob> = self.globs.union(&other.globs).cloned().collect();
-        let possible = globs.iter().all(|glob| glob.matches(&root.0) || glob.leads(&root.0));
+        let possible = globs.iter().all(|glob| glob.matches(&root.0) || glob.can_match_below(&root.0));
         possible.then(|| Self { root: root.clone(), globs })
     }
 
     /// `true` if an absolute path without `.` and `..` lies in the area.
     #[must_use]
-    pub fn holds(&self, path: &str) -> bool {
-        self.root.holds(path) && self.globs.iter().all(|glob| glob.matches(path))
+    pub fn contains(&self, path: &str) -> bool {
+        self.root.contains(path) && self.globs.iter().all(|glob| glob.matches(path))
     }
 
     /// `true` if something below the folder `path` may lie in the area.
-    pub(super) fn leads(&self, path: &str) -> bool {
+    pub(super) fn can_contain_below(&self, path: &str) -> bool {
         let above = Tree(path.into()).covers(&self.root);
-        above || self.root.holds(path) && self.globs.iter().all(|glob| glob.leads(path))
+        above || self.root.contains(path) && self.globs.iter().all(|glob| glob.can_match_below(path))
     }
 
     /// `true` if `path` and everything below it lies in the area.
-    pub(super) fn holds_all_below(&self, path: &str) -> bool {
+    pub(super) fn contains_all_below(&self, path: &str) -> bool {
         let all = |glob: &Glob| glob.matches(path) && glob.matches_all_below(path);
-        self.root.holds(path) && self.globs.iter().all(all)
+        self.root.contains(path) && self.globs.iter().all(all)
     }
 }
 

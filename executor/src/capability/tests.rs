@@ -81,13 +81,14 @@ fn claims() -> impl Strategy<Value = Claims> {
             hosts: hosts(reach.0.as_deref(), &reach.1),
             areas,
             access,
-            blocked: blocked.into_iter().flat_map(|text| Glob::blocking(text).unwrap()).collect(),
+            blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
         })
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
     let layers = [Layer::Verdict, Layer::Operator, Layer::Condition, Layer::StandingPolicy, Layer::Tool];
-    (prop::sample::select(layers.to_vec()), claims()).prop_map(|(layer, claims)| Limits::of(layer, claims))
+    (prop::sample::select(layers.to_vec()), claims())
+        .prop_map(|(layer, claims)| Limits::from_claims(layer, claims))
 }
 
 fn no_wider<T: Ord>(met: Option<&Bound<T>>, side: Option<&Bound<T>>) -> bool {
@@ -142,11 +143,11 @@ proptest! {
             prop_assert!(grant.cpu().value <= ceilings.cpu);
             prop_assert!(grant.timeout().value <= ceilings.timeout);
             prop_assert!(grant.output().value <= ceilings.output);
-            for (pattern, _) in grant.reach().allowed() {
+            for (pattern, _) in grant.reach().allowed_patterns() {
                 let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
                 prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));
             }
-            prop_assert!(!grant.network().value || grant.reach().allowed().next().is_some());
+            prop_assert!(!grant.network().value || grant.reach().allowed_patterns().next().is_some());
             for area in grant.roots().iter().flat_map(|root| root.areas()) {
                 prop_assert!(ceilings.areas.iter().any(|wide| wide.covers(&area.value)));
             }
@@ -219,7 +220,7 @@ proptest! {
 
     #[test]
     fn a_pattern_means_what_globset_says(text in texts(), path in paths()) {
-        if let Ok(globs) = Glob::alternatives(&text) {
+        if let Ok(globs) = Glob::parse_alternatives(&text) {
             let matches = globs.iter().any(|glob| glob.matches(&path));
             let expected = globset_says(&text, &path);
             // A negated class of globset matches `/`; a class here never does.
@@ -230,10 +231,10 @@ proptest! {
 
     #[test]
     fn a_folder_leads_to_what_matches_below_it(text in texts(), path in paths()) {
-        for glob in Glob::alternatives(&text).into_iter().flatten() {
+        for glob in Glob::parse_alternatives(&text).into_iter().flatten() {
             for (at, _) in path.match_indices('/').skip(1) {
                 let above = &path[..at];
-                prop_assert!(!glob.matches(&path) || glob.leads(above), "{} {}", text, path);
+                prop_assert!(!glob.matches(&path) || glob.can_match_below(above), "{} {}", text, path);
                 prop_assert!(!glob.matches_all_below(above) || glob.matches(&path), "{} {}", text, path);
             }
         }
@@ -243,18 +244,18 @@ proptest! {
     fn a_grant_holds_exactly_what_every_layer_holds(a in claims(), b in claims(), path in paths()) {
         let everywhere = Ceilings { areas: ["/a", "/d"].map(|root| tree(root).into()).to_vec(), ..ceilings() };
         let said = |claims: &Claims| {
-            let allowed = claims.areas.as_ref().is_none_or(|areas| areas.iter().any(|area| area.holds(&path)));
+            let allowed = claims.areas.as_ref().is_none_or(|areas| areas.iter().any(|area| area.contains(&path)));
             allowed && !claims.blocked.iter().any(|glob| glob.matches_at_or_above(&path))
         };
-        let inside = everywhere.areas.iter().any(|area| area.holds(&path));
+        let inside = everywhere.areas.iter().any(|area| area.contains(&path));
         let expected = inside && said(&a) && said(&b);
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
-        let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().holds(&path)).collect();
+        let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().contains(&path)).collect();
         prop_assert!(held.len() <= 1, "one root at most");
         prop_assert_eq!(held.iter().any(|root| root.grants(&path)), expected, "{} {:?}", path, grant);
         for root in held {
-            for (at, _) in path.match_indices('/').skip(1).filter(|(at, _)| root.tree().holds(&path[..*at])) {
-                prop_assert!(!root.grants(&path) || root.leads(&path[..at]));
+            for (at, _) in path.match_indices('/').skip(1).filter(|(at, _)| root.tree().contains(&path[..*at])) {
+                prop_assert!(!root.grants(&path) || root.can_grant_below(&path[..at]));
                 prop_assert!(!root.grants_all_below(&path[..at]) || root.grants(&path));
             }
         }
@@ -326,13 +327,13 @@ fn patterns() {
         assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
     }
     for text in ["C:\\a\\**", "c:/a", "\\\\host\\a", "//host/a/**"] {
-        for refused in [Area::parse(text).map(drop), Glob::blocking(text).map(drop)] {
+        for refused in [Area::parse(text).map(drop), Glob::parse_blocking(text).map(drop)] {
             let said = refused.unwrap_err().to_string();
             assert!(said.contains("another system or host"), "{text:?}: {said}");
         }
     }
     // A name may contain a colon, and a relative pattern a backslash before a special character.
-    assert!(Area::parse("/a/c:/**").is_ok() && Glob::blocking("\\*.tmp").is_ok());
+    assert!(Area::parse("/a/c:/**").is_ok() && Glob::parse_blocking("\\*.tmp").is_ok());
 }
 
 /// A governor that matches with `fnmatch` would read the first class as `^` or x.
@@ -340,14 +341,14 @@ fn patterns() {
 fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
     let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
     assert!(refused.contains("`/a/[^x]*`") && refused.contains("write `[!x]`"), "{refused}");
-    assert!(Glob::blocking("[^x]").is_err() && claims_of("filesystem_scope:/a/[^x]/**").is_err());
-    let holds = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].holds(path);
-    assert!(holds("/a/[!x]", "/a/^") && holds("/a/[x^]", "/a/^") && holds("/a/\\[^x]", "/a/[^x]"));
+    assert!(Glob::parse_blocking("[^x]").is_err() && parse_condition("filesystem_scope:/a/[^x]/**").is_err());
+    let contains = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].contains(path);
+    assert!(contains("/a/[!x]", "/a/^") && contains("/a/[x^]", "/a/^") && contains("/a/\\[^x]", "/a/[^x]"));
 }
 
 #[test]
 fn a_character_is_one_in_every_alphabet() {
-    let matches = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].holds(path);
+    let matches = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].contains(path);
     for (pattern, path) in
         [("/a/?.md", "/a/é.md"), ("/a/[à-ö].md", "/a/é.md"), ("/a/[!x].md", "/a/é.md"), ("/a/*é", "/a/xxé")]
     {
@@ -361,7 +362,7 @@ fn a_character_is_one_in_every_alphabet() {
     ] {
         assert!(!matches(pattern, path), "{pattern} {path}");
     }
-    assert!(Glob::blocking("?.key").unwrap()[0].matches("/a/b/ß.key"));
+    assert!(Glob::parse_blocking("?.key").unwrap()[0].matches("/a/b/ß.key"));
 }
 
 #[test]
@@ -442,13 +443,13 @@ fn the_operators_own_limits_are_never_a_verdicts() {
         areas: Some(vec![tree("/tmp/a").into()]),
         ..Claims::default()
     };
-    let grant = Grant::of_operator(claims.clone(), &ceilings()).unwrap();
+    let grant = Grant::for_operator(claims.clone(), &ceilings()).unwrap();
     assert_eq!((grant.memory().layer, grant.network().layer), (Layer::Operator, Layer::Operator));
     assert_eq!(grant.timeout().layer, Layer::Executor);
     assert_eq!(grant.roots()[0].areas()[0].layer, Layer::Operator);
     let host = tempfile::tempdir().unwrap();
     let folders = [(host.path().to_owned(), "/".to_owned())];
-    let permit = Permit::of_operator(claims, &ceilings(), &folders).unwrap();
+    let permit = Permit::for_operator(claims, &ceilings(), &folders).unwrap();
     assert!(permit.grant().roots().is_empty(), "the guest has the folders and no area");
     assert_eq!(permit.roots().as_slice()[0].guest, "/");
 }
@@ -457,9 +458,9 @@ fn the_operators_own_limits_are_never_a_verdicts() {
 fn a_permit_of_nothing_has_no_file_and_no_network() {
     let ceilings = ceilings();
     assert!(ceilings.network && !ceilings.areas.is_empty());
-    let permit = Permit::nothing(&ceilings);
+    let permit = Permit::without_access(&ceilings);
     let grant = permit.grant();
-    assert!(!grant.network().value && grant.reach().allowed().next().is_none());
+    assert!(!grant.network().value && grant.reach().allowed_patterns().next().is_none());
     assert!(grant.roots().is_empty() && permit.roots().as_slice().is_empty());
     assert_eq!(grant.access().value, Access::ReadOnly);
     assert_eq!(grant.memory(), Bound { value: ceilings.memory, layer: Layer::Executor });
@@ -485,7 +486,7 @@ fn what_is_blocked_is_taken_out() {
     let grant = |blocked: &str| {
         let claims = Claims {
             areas: Some(vec![tree("/tmp/a").into(), tree("/tmp/b").into()]),
-            blocked: Glob::blocking(blocked).unwrap(),
+            blocked: Glob::parse_blocking(blocked).unwrap(),
             ..Claims::default()
         };
         Grant::meet(&Authority::for_tests(), [(Layer::StandingPolicy, claims)], &ceilings()).unwrap()
@@ -493,12 +494,14 @@ fn what_is_blocked_is_taken_out() {
     let left = grant("/tmp/a/**");
     assert_eq!(left.roots().iter().map(|root| root.tree().path()).collect::<Vec<_>>(), ["/tmp/b"]);
     assert_eq!(grant("/tmp/*").emptied_by(), Some(Layer::StandingPolicy));
-    assert!(grant("/etc/**").whole_trees());
+    assert!(grant("/etc/**").has_only_whole_trees());
     for blocked in ["/tmp/a/secret/**", "/tmp/a/secret", "secret"] {
         let grant = grant(blocked);
         let [a, _b] = grant.roots() else { panic!("{grant:?}") };
-        assert!(!grant.whole_trees() && !a.is_whole());
-        assert!(!a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.leads("/tmp/a/secret"));
+        assert!(!grant.has_only_whole_trees() && !a.is_whole());
+        assert!(
+            !a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.can_grant_below("/tmp/a/secret")
+        );
         assert!(a.grants("/tmp/a/secrets") && a.grants_all_below("/tmp/a/secrets") == (blocked != "secret"));
         assert!(!a.grants_all_below("/tmp/a"));
     }
@@ -511,27 +514,29 @@ fn a_folder_on_the_way_is_no_more_than_that() {
     let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings()).unwrap();
     let [root] = grant.roots() else { panic!("{grant:?}") };
     assert_eq!(root.tree().path(), "/tmp/w");
-    assert!(root.leads("/tmp/w") && root.leads("/tmp/w/any") && !root.grants("/tmp/w/any"));
-    assert!(!root.leads("/tmp/w/any/x.md") && root.grants("/tmp/w/any/x.md"));
+    assert!(
+        root.can_grant_below("/tmp/w") && root.can_grant_below("/tmp/w/any") && !root.grants("/tmp/w/any")
+    );
+    assert!(!root.can_grant_below("/tmp/w/any/x.md") && root.grants("/tmp/w/any/x.md"));
     assert!(root.grants("/tmp/w/deep") && root.grants_all_below("/tmp/w/deep/er"));
-    assert!(!root.grants_all_below("/tmp/w") && !root.leads("/tmp/w/any/other"));
+    assert!(!root.grants_all_below("/tmp/w") && !root.can_grant_below("/tmp/w/any/other"));
 }
 
 #[test]
 fn conditions() {
-    assert_eq!(claims_of("read_only").unwrap().access, Some(Access::ReadOnly));
-    assert_eq!(claims_of("no_network").unwrap().network, Some(false));
-    assert_eq!(claims_of("max_memory_mb:5").unwrap().memory, MemoryLimit::from_mb(5).ok());
-    assert_eq!(claims_of("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
-    assert_eq!(claims_of("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
-    assert_eq!(claims_of("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
+    assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
+    assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
+    assert_eq!(parse_condition("max_memory_mb:5").unwrap().memory, MemoryLimit::from_mb(5).ok());
+    assert_eq!(parse_condition("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
+    assert_eq!(parse_condition("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
+    assert_eq!(parse_condition("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
     for unknown in
         ["", "read_only:", "READ_ONLY", "max_memory_mb", "max_memory_mb:", "max_memory_mb:+5", "human"]
     {
-        assert!(matches!(claims_of(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");
+        assert!(matches!(parse_condition(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");
     }
-    assert!(matches!(claims_of("max_memory_mb:0"), Err(ConditionError::Number { .. })));
-    assert!(matches!(claims_of("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
+    assert!(matches!(parse_condition("max_memory_mb:0"), Err(ConditionError::Number { .. })));
+    assert!(matches!(parse_condition("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
 }
 
 #[test]

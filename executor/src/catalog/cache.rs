@@ -95,7 +95,7 @@ mod tests {
     fn a_file_that_others_may_write_is_not_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
-        let key = cache.key(Digest::of(b"module"), Contract::Command);
+        let key = cache.key(Digest::compute(b"module"), Contract::Command);
         let module = crate::catalog::create_sealed(b"code").unwrap();
         let compiled = Compiled { module, component: false, componentised: None, described: None };
         assert!(cache.read(&key).unwrap().is_none());

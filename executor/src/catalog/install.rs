@@ -31,7 +31,7 @@ pub fn install(
     } else {
         (None, read_regular_file(source, MAX_MODULE_BYTES)?)
     };
-    let digest = Digest::of(&wasm);
+    let digest = Digest::compute(&wasm);
     let manifest = match manifest {
         Some(manifest) => manifest,
         None => {

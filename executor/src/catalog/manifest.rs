@@ -4,7 +4,7 @@ use super::code::read_regular_file;
 use super::{CatalogError, Schema};
 use crate::ident::ToolName;
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
-use crate::tool::{Contract, Declared, DeclaredFilesystem};
+use crate::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub struct ToolManifest {
     /// The pinned SHA-256 of the module, in lower-case hexadecimal.
     pub sha256: Option<String>,
     /// The capabilities that the tool declares. It never gets more.
-    pub capabilities: Declared,
+    pub capabilities: DeclaredCapabilities,
     /// The JSON Schema of a command's arguments. A typed tool reports its own.
     pub arguments: Option<Value>,
 }
@@ -166,7 +166,7 @@ impl ToolManifest {
             contract: Contract::Typed,
             module: default_module().into(),
             sha256: None,
-            capabilities: Declared::default(),
+            capabilities: DeclaredCapabilities::default(),
             arguments: None,
         }
     }
@@ -198,7 +198,7 @@ impl ToolManifest {
     /// A message when a schema contains a value that TOML lacks, such as `null`.
     pub fn to_toml(&self) -> Result<String, ManifestError> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
-        let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
+        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
         let file = ManifestFile {
             name: name.as_str().to_owned(),
             version: version.clone(),
@@ -238,7 +238,7 @@ fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> 
 }
 
 impl CapabilitiesTable {
-    fn check(self) -> Result<Declared, ManifestError> {
+    fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
         let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
         fn parse_in_range<T>(
             key: &str,
@@ -250,7 +250,7 @@ impl CapabilitiesTable {
                 .transpose()
                 .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
         }
-        Ok(Declared {
+        Ok(DeclaredCapabilities {
             filesystem: match filesystem {
                 ManifestFilesystem::None => DeclaredFilesystem::None,
                 ManifestFilesystem::Read => DeclaredFilesystem::Read,

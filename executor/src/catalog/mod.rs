@@ -321,7 +321,7 @@ fn open_tool(
         });
     }
     let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
-    let digest = Digest::of(&wasm);
+    let digest = Digest::compute(&wasm);
     match &manifest.sha256 {
         Some(pinned) if *pinned == digest.to_string() => {}
         Some(pinned) => {

@@ -2,7 +2,7 @@
 //!
 //! All output is escaped, so that text of a tool, a guest or a report cannot control the terminal.
 
-use crate::ident::steers;
+use crate::ident::is_display_control;
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
@@ -52,7 +52,7 @@ fn escape(text: impl Display, kept: &[char]) -> String {
     let text = text.to_string();
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if steers(c) && !kept.contains(&c) {
+        if is_display_control(c) && !kept.contains(&c) {
             // Writing to a string cannot fail.
             let _ = write!(shown, "\\u{:04x}", u32::from(c));
         } else {

@@ -139,7 +139,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
             show(&receipt, arguments, &config.ceilings)
         }
         Err(refused) => {
-            let (_, message, data) = fault::error(&refused);
+            let (_, message, data) = fault::to_error(&refused);
             let message = refusal_message(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
@@ -181,7 +181,7 @@ fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
     };
     let bounds = strict_json::JsonBounds { max_bytes: 64 << 20, ..Default::default() };
     strict_json::check(text.as_bytes(), &bounds)
-        .map_err(|fault| UsageError(format!("`--arguments`: {}", fault::error(&fault).1)))?;
+        .map_err(|fault| UsageError(format!("`--arguments`: {}", fault::to_error(&fault).1)))?;
     serde_json::from_str(&text).map_err(|_| {
         UsageError("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
     })
@@ -216,7 +216,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
             | End::Exited { .. }
             | End::ResultNotJson
             | End::Trapped(_)
-            | End::Unlinkable(_)
+            | End::NotStarted(_)
             | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => {
@@ -246,7 +246,7 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
         | End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => ExitCode::FAILURE,
     }
@@ -288,7 +288,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
-    let permit = Permit::of_operator(claims, &config.ceilings, &folders)?;
+    let permit = Permit::for_operator(claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),
@@ -332,7 +332,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         End::Trapped(_)
         | End::ToolError { .. }
         | End::ResultNotJson
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => {
             note(format_args!("error: {}", error_message(outcome)));
@@ -343,7 +343,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
 
 /// The report's sentence about a run that did not succeed. The operator's limits are those of this command line.
 fn error_message(outcome: &Outcome) -> String {
-    let sentence = encode::sentence(outcome).unwrap_or_default();
+    let sentence = encode::describe_failure(outcome).unwrap_or_default();
     if matches!(outcome.end, End::LimitReached(_)) {
         return sentence.replace("set by the operator", "set on the command line");
     }

@@ -80,7 +80,7 @@ impl Transport {
 }
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
-    memory::give_large_blocks_back();
+    memory::return_large_blocks_on_free();
     let config = read_config(&arguments)?;
     let transport = Transport::select(&arguments, &config)?;
     let authority = take_authority()?;
@@ -417,7 +417,7 @@ async fn trim_memory() {
     let (mut trimmed, mut before) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
-        let now = memory::large_allocated();
+        let now = memory::large_block_bytes();
         let (passed, lately) = (now - trimmed, now - before);
         before = now;
         if passed >= TRIM_BYTES && lately <= passed / 4 {

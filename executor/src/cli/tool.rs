@@ -8,7 +8,7 @@ use super::setup::{ToolRuntime, config, contain};
 use crate::catalog::{Catalog, CatalogEntry, CatalogError, install};
 use crate::config::Config;
 use crate::ident::{ToolName, did_you_mean};
-use crate::tool::{Declared, Descriptor};
+use crate::tool::{DeclaredCapabilities, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -122,7 +122,7 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 
 fn inspect(tool: &Descriptor) {
     let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
-    let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
     let shown = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     print(format_args!("contract   {}", contract.as_str()));

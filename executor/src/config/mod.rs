@@ -330,7 +330,7 @@ fn check_range(key: &'static str, value: u64, least: u64, most: u64) -> Result<u
     if (least..=most).contains(&value) {
         Ok(value)
     } else {
-        Err(invalid(key)(&OutOfRangeError { least, most }))
+        Err(invalid(key)(&OutOfRangeError { min: least, max: most }))
     }
 }
 

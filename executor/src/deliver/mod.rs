@@ -178,7 +178,7 @@ async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> 
     match push.method {
         "g2a/policy" => executor.set_policy(decode::policy(params)?),
         "g2a/revoke" => {
-            let decode::Revoke { agent, intent } = decode::revoke(params)?;
+            let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
         "g2a/directive" => executor.apply_directive(&decode::directive(params)?, GOVERNOR).await?,

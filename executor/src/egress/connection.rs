@@ -252,7 +252,7 @@ async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| EgressError::from_hyper(&error))?;
     let ended = slot.wait_ended();
-    let driver = spawn::of_run(async move {
+    let driver = spawn::spawn_run_task(async move {
         tokio::select! {
             // The sender of the request, or the reader of the body, receives the error.
             _told_elsewhere = connection => {}

@@ -8,7 +8,7 @@ use super::tunnel::ResolvedNames;
 use super::{
     Body, ConnectFuture, Egress, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, SendFuture, Timeouts,
 };
-use crate::capability::{Domain, Grant, Host, Reach, Unreachable};
+use crate::capability::{Domain, Grant, Host, Reach, ReachError};
 use crate::clock::timer_now;
 use crate::ident::AgentDid;
 use crate::limit::NetworkBudgets;
@@ -128,8 +128,8 @@ impl NetworkSession {
         let accounting = self.accounting();
         NetworkUsage {
             budgets: self.budgets,
-            allowed: self.reach.allowed().map(rule).collect(),
-            blocked: self.reach.blocked().map(rule).collect(),
+            allowed: self.reach.allowed_patterns().map(rule).collect(),
+            blocked: self.reach.blocked_patterns().map(rule).collect(),
             requests_per_minute: self.reach.requests_per_minute(),
             requests: accounting.requests,
             connections: accounting.connections,
@@ -259,9 +259,9 @@ impl NetworkSession {
     pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), EgressError> {
         self.reach.check(host).map_err(|unreachable| {
             let reason = match unreachable {
-                Unreachable::NotAllowed => DenialReason::DomainNotAllowed,
-                Unreachable::Literal => DenialReason::IpLiteral,
-                Unreachable::Blocked => DenialReason::DomainBlocked,
+                ReachError::NotAllowed => DenialReason::DomainNotAllowed,
+                ReachError::Literal => DenialReason::IpLiteral,
+                ReachError::Blocked => DenialReason::DomainBlocked,
             };
             self.deny(reason, what)
         })
@@ -366,7 +366,7 @@ impl NetworkSession {
         let resolver = Arc::clone(&self.egress.resolver);
         // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
         // wait is.
-        let found = spawn::of_run(async move {
+        let found = spawn::spawn_run_task(async move {
             let _turn = turn;
             resolver.addresses(&name).await
         });
@@ -387,7 +387,7 @@ impl NetworkSession {
             Host::Address(_) => what.to_owned(),
         };
         // An address on the block list is blocked under any name.
-        if self.reach.check(&Host::Address(address)) == Err(Unreachable::Blocked) {
+        if self.reach.check(&Host::Address(address)) == Err(ReachError::Blocked) {
             return Err(self.deny(DenialReason::DomainBlocked, &what()));
         }
         if !is_allowed(address, port, &self.egress.settings.allowed_addresses) {

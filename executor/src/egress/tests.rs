@@ -78,7 +78,7 @@ async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     let address = listener.local_addr().unwrap();
     let count = Arc::<Mutex<usize>>::default();
     let counting = Arc::clone(&count);
-    crate::spawn::of_run(async move {
+    crate::spawn::spawn_run_task(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             *counting.lock().unwrap() += 1;
             let mut head = [0; 1024];

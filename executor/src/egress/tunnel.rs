@@ -148,7 +148,7 @@ impl ReceivedBody {
         // slows the sender down.
         let (sender, chunks) = mpsc::channel(1);
         let ended = slot.wait_ended();
-        let driver = spawn::of_run(async move {
+        let driver = spawn::spawn_run_task(async move {
             let (reading, writing) = tokio::io::split(stream);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}

@@ -28,7 +28,7 @@ impl WebhookClient {
     /// A client that may post to `hosts`. Their addresses are checked like those of a guest's requests.
     #[must_use]
     pub fn new(egress: Arc<Egress>, hosts: Vec<HostPattern>) -> Self {
-        Self { egress, reach: Reach::of_the_operator(hosts) }
+        Self { egress, reach: Reach::for_executor(hosts) }
     }
 
     /// Checks that a URL names a listed host. The host's addresses are looked up and checked with every message.

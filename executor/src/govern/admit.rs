@@ -14,7 +14,7 @@ use crate::ident::{IntentId, ProofId};
 use crate::limit::{Access, Layer};
 use crate::quantity::Timeout;
 use crate::stored::v1;
-use crate::tool::{Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::tool::{DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use crate::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -347,7 +347,7 @@ fn admit_manifest(
     few.map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     for condition in &verdict.conditions {
-        let claim = capability::claims_of(condition).map_err(|error| match error {
+        let claim = capability::parse_condition(condition).map_err(|error| match error {
             capability::ConditionError::Scope(error) => scope(error),
             other @ (capability::ConditionError::Unknown(_) | capability::ConditionError::Number { .. }) => {
                 refuse(BlockedBy::ConditionUnknown, other.to_string())
@@ -492,8 +492,8 @@ fn caller_claims(at_most: Timeout) -> Claims {
 }
 
 /// The claims of a tool, which never gets more than it declares.
-fn tool_claims(declared: &Declared) -> Claims {
-    let Declared { filesystem, network, memory, cpu, timeout } = declared;
+fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),

@@ -177,7 +177,7 @@ impl CallerEntry {
     pub fn identity(&self) -> Result<CallerIdentity, CallerEntryError> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
-                Ok(token) if token == Digest::of(b"") => Err(CallerEntryError::EmptyToken),
+                Ok(token) if token == Digest::compute(b"") => Err(CallerEntryError::EmptyToken),
                 Ok(token) => Ok(CallerIdentity::Token(token)),
                 Err(error) => Err(CallerEntryError::NotADigest(error)),
             },
@@ -226,7 +226,7 @@ impl Token {
     /// The SHA-256 for the list of callers, in hexadecimal digits.
     #[must_use]
     pub fn sha256(&self) -> String {
-        Digest::of(self.0.as_bytes()).to_string()
+        Digest::compute(self.0.as_bytes()).to_string()
     }
 }
 
@@ -424,7 +424,7 @@ impl Credential {
         let token = match token {
             None => PresentedToken::Nothing,
             Some(token) if Jwt::looks_like_jwt(token) => PresentedToken::Jwt(Arc::new(Jwt::parse(token))),
-            Some(token) => PresentedToken::Hashed(Digest::of(token)),
+            Some(token) => PresentedToken::Hashed(Digest::compute(token)),
         };
         Self { token, names }
     }

@@ -282,7 +282,7 @@ impl KeyPair {
 
 fn thumbprint(key: &VerifyingKey) -> String {
     let input = jwk::thumbprint_input(&key.to_bytes());
-    URL_SAFE_NO_PAD.encode(crate::tool::Digest::of(input.as_bytes()).0)
+    URL_SAFE_NO_PAD.encode(crate::tool::Digest::compute(input.as_bytes()).0)
 }
 
 /// The message of a decoder's fault.

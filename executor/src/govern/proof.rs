@@ -145,7 +145,7 @@ impl Trust {
             mismatch_error(format_args!("a call with a canonical form, but in {what} {error}"))
         };
         let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
-        if Digest::of(&asked) != arguments {
+        if Digest::compute(&asked) != arguments {
             return Err(mismatch_error("other arguments"));
         }
         let sent = canonical(&proof.verdict).map_err(|error| form(error, "the verdict"))?;
@@ -238,7 +238,7 @@ impl KeyPair {
         // Parsing cannot fail for JSON that was serialized on this line.
         let said = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
         let claims = ProofClaims {
-            id: ProofId::fresh(self.public().issuer().clone()),
+            id: ProofId::random(self.public().issuer().clone()),
             audience: audience.clone(),
             agent: call.agent.clone(),
             issued_at,
@@ -246,7 +246,7 @@ impl KeyPair {
             expires_at: verdict.expires_at.ok_or(SigningError::Endless)?,
             intent: call.intent,
             tool: call.tool.clone(),
-            arguments: Digest::of(&arguments),
+            arguments: Digest::compute(&arguments),
             module: None,
             verdict: said,
         };

@@ -213,7 +213,7 @@ impl RemoteGovernor {
         let ExecutorRegistration { agent, public_key, tools } = registration;
         let registration = encode::registration(agent, public_key.as_deref(), tools);
         let answer = self.request("a2g/register", registration).await?;
-        decode::registered(answer.get()).map_err(RemoteError::InvalidResult)
+        decode::registration_result(answer.get()).map_err(RemoteError::InvalidResult)
     }
 
     pub(super) async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
@@ -291,7 +291,7 @@ fn denial(call: &Call, error: &ErrorObjectOwned) -> Verdict {
         intent: call.intent,
         risk: score.map(|score| Risk {
             score,
-            level: RiskLevel::of(score),
+            level: RiskLevel::from_score(score),
             model_score: None,
             heuristic_score: None,
             threats: Vec::new(),

@@ -97,7 +97,7 @@ impl ReportWriter {
     fn write(&mut self, all: Vec<PendingReport>) {
         let mut written = Vec::new();
         for PendingReport { line, recorded } in all {
-            let digest = Digest::of(line.as_bytes());
+            let digest = Digest::compute(line.as_bytes());
             let repeats = self.known.contains(&digest) || written.iter().any(|(other, _)| *other == digest);
             match if repeats { Ok(()) } else { self.append(&line) } {
                 Ok(()) => written.push((digest, recorded)),
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_first() {
-        let digest = |nth: usize| Digest::of(nth.to_string().as_bytes());
+        let digest = |nth: usize| Digest::compute(nth.to_string().as_bytes());
         let mut known = RecentDigests::default();
         for nth in 0..=MAX_KNOWN {
             known.insert(digest(nth));

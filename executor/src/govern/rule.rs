@@ -189,7 +189,7 @@ impl Rule {
 
 /// `true` for a path in an area, and for the folder that its pattern starts from, which a tool may list.
 fn reaches(area: &Area, path: &str) -> bool {
-    area.holds(path) || area.root().path() == path
+    area.contains(path) || area.root().path() == path
 }
 
 fn join_areas(areas: &[Area]) -> String {
@@ -236,13 +236,13 @@ impl BlockedPath {
             let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
             check_relative(pattern).map_err(malformed)?;
         }
-        Ok(Self { shown: excerpt(pattern), globs: Glob::blocking(pattern)?, absolute })
+        Ok(Self { shown: excerpt(pattern), globs: Glob::parse_blocking(pattern)?, absolute })
     }
 
     /// `true` when the pattern can match inside the area's folder.
     fn may_lie_in(&self, area: &Area) -> bool {
         let root = area.root().path();
-        self.globs.iter().any(|glob| glob.matches_at_or_above(root) || glob.leads(root))
+        self.globs.iter().any(|glob| glob.matches_at_or_above(root) || glob.can_match_below(root))
     }
 
     fn covers(&self, normal: &str) -> bool {

@@ -462,7 +462,7 @@ mod tests {
                 },
                 areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
                 access: None,
-                blocked: Glob::blocking("/workspace/secret/**").unwrap(),
+                blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
             }
         );
     }

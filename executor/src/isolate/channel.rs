@@ -7,7 +7,7 @@
 use super::user::User;
 use crate::capability::Handover;
 use crate::ident::ToolName;
-use crate::limit::Spent;
+use crate::limit::BudgetUsage;
 use crate::outcome::{Denial, End};
 use crate::sandbox::Event;
 use crate::tool::Contract;
@@ -120,7 +120,7 @@ pub(super) struct EndReport {
     pub(super) end: ReportedEnd,
     pub(super) output_bytes: u64,
     pub(super) truncated: bool,
-    pub(super) spent: Option<Spent>,
+    pub(super) spent: Option<BudgetUsage>,
     pub(super) denied: Vec<Denial>,
     pub(super) denied_truncated: bool,
 }
@@ -144,7 +144,7 @@ impl From<End> for ReportedEnd {
             End::Exited { .. }
             | End::ResultNotJson
             | End::Trapped(_)
-            | End::Unlinkable(_)
+            | End::NotStarted(_)
             | End::Crashed(_)
             | End::LimitReached(_)
             | End::Aborted(_) => Self::Otherwise(end),

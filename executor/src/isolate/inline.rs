@@ -46,7 +46,7 @@ impl Inline {
         let runtime = tokio::runtime::Handle::current();
         // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move, so
         // it does not wait for another thread to wake up.
-        let guest = spawn::of_run(async move {
+        let guest = spawn::spawn_run_task(async move {
             tokio::task::block_in_place(|| {
                 runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
             })

@@ -252,7 +252,7 @@ impl Isolate {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
             (AssignedRun::Ring(_), None) | (AssignedRun::Unavailable, _) => {
-                let end = End::Unlinkable("this tool is not loaded".to_owned());
+                let end = End::NotStarted("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }
         };

@@ -769,7 +769,7 @@ impl RemoteNetwork {
         begun.ok_or(NetworkError::Over)?;
         self.send_frame(&opening);
         if let Some(body) = upload {
-            let upload = spawn::of_run(Arc::clone(&self).upload(stream, kind, body, window));
+            let upload = spawn::spawn_run_task(Arc::clone(&self).upload(stream, kind, body, window));
             guard.upload = Some(upload.abort_handle());
         }
         let heading = heading.await.map_err(|_| NetworkError::Over)??;

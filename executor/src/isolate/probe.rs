@@ -41,7 +41,7 @@ pub async fn probe(
     clock: Arc<dyn Clock>,
 ) -> Result<std::result::Result<Description, ChildError>> {
     let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
-    let permit = Permit::nothing(&ceilings().map_err(std::io::Error::other)?);
+    let permit = Permit::without_access(&ceilings().map_err(std::io::Error::other)?);
     let budgets = permit.grant().budgets();
     let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
     let prefork = PreforkConfig {

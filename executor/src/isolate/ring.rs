@@ -70,7 +70,7 @@ impl Ring {
     pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
-        let (permit, folders) = Handover::of(permit);
+        let (permit, folders) = Handover::from_permit(permit);
         JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
@@ -164,7 +164,7 @@ impl Ring {
             child = self.pool.child() => child?,
             stop = await_stop(execution) => {
                 let end = match stop {
-                    StopReason::DeadlinePassed => End::Unlinkable("no process was available before its deadline".into()),
+                    StopReason::DeadlinePassed => End::NotStarted("no process was available before its deadline".into()),
                     StopReason::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
@@ -252,7 +252,7 @@ impl Ring {
         if let Some((output_bytes, truncated, spent, denied_truncated)) = ended {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
-            outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.believed(spent));
+            outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
             outcome.usage.denied_truncated |= denied_truncated;
         }
         Ok(outcome)
@@ -290,7 +290,7 @@ impl Ring {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }
             }
             ReportedEnd::Otherwise(End::Trapped(trap)) => End::Trapped(truncate(trap)),
-            ReportedEnd::Otherwise(End::Unlinkable(missing)) => End::Unlinkable(truncate(missing)),
+            ReportedEnd::Otherwise(End::NotStarted(missing)) => End::NotStarted(truncate(missing)),
             ReportedEnd::Otherwise(End::Crashed(how)) => End::Crashed(truncate(how)),
             ReportedEnd::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
@@ -340,7 +340,7 @@ fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Opti
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    let proxying = spawn::of_run(async move {
+    let proxying = spawn::spawn_run_task(async move {
         if let Err(error) = serve_network(session, ours).await {
             tracing::warn!(%error, "the network connection of a run has failed");
         }

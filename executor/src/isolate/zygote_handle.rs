@@ -117,7 +117,7 @@ impl ZygoteHandle {
             .stderr(Stdio::piped())
             .spawn()?;
         if let Some(said) = zygote.stderr.take() {
-            spawn::of_run(relay(Receiver::from_owned_fd(said.into())?));
+            spawn::spawn_run_task(relay(Receiver::from_owned_fd(said.into())?));
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
@@ -145,7 +145,7 @@ impl ZygoteHandle {
             children: HashMap::new(),
             cgroups,
         };
-        let ended = spawn::of_run(async move {
+        let ended = spawn::spawn_run_task(async move {
             if let Err(error) = controller.run().await {
                 tracing::error!(%error, "the zygote has failed and is killed");
             }

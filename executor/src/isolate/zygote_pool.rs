@@ -60,7 +60,11 @@ impl ZygotePool {
         let zygote = if settings.fresh_layout { pool.handle_per_child() } else { zygote };
         *pool.current.lock().await = Some(Arc::new(zygote));
         if !settings.fresh_layout {
-            spawn::of_run(replace_worn_zygotes(Arc::downgrade(&pool), Arc::clone(&pool.worn), closed));
+            spawn::spawn_run_task(replace_worn_zygotes(
+                Arc::downgrade(&pool),
+                Arc::clone(&pool.worn),
+                closed,
+            ));
         }
         let unusable = tools.iter().zip(unusable);
         let unusable = unusable.filter_map(|(tool, reason)| Some((tool.name.clone(), reason?))).collect();
@@ -96,7 +100,7 @@ impl ZygotePool {
                 Some(zygote) => zygote,
                 // A task of its own: a run that is cancelled in between must not leave a half-started zygote.
                 None => {
-                    let started = spawn::of_run(Arc::clone(self).revive()).await;
+                    let started = spawn::spawn_run_task(Arc::clone(self).revive()).await;
                     started??
                 }
             };
@@ -197,12 +201,12 @@ impl ZygotePool {
         }
         let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let (pool, at_once) = (Arc::downgrade(self), Arc::new(Semaphore::new(at_once)));
-        spawn::of_run(async move {
+        spawn::spawn_run_task(async move {
             while wanted.recv().await.is_some() {
                 let turn = Arc::clone(&at_once).acquire_owned().await;
                 let Some(pool) = pool.upgrade() else { return };
                 let made = made.clone();
-                spawn::of_run(async move {
+                spawn::spawn_run_task(async move {
                     let child = pool.start_single_child().await;
                     drop((pool, turn));
                     let _nobody_waits = made.send(child);

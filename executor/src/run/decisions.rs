@@ -219,7 +219,9 @@ impl Executor {
         // A task of its own: the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
-        spawn::of_run(async move { executor.approve(escalated, approval, answer_tx).await }.instrument(span));
+        spawn::spawn_run_task(
+            async move { executor.approve(escalated, approval, answer_tx).await }.instrument(span),
+        );
         answer
             .await
             .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
@@ -315,7 +317,7 @@ impl Executor {
             let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
             let executor = Arc::clone(self);
             let run = async move { executor.run_approved(escalated, approval, None).await };
-            spawn::of_run(run.instrument(span));
+            spawn::spawn_run_task(run.instrument(span));
         }
     }
 

@@ -275,7 +275,7 @@ impl Executor {
             receipts: self.journal.head().number,
             journal_bytes: self.journal.bytes(),
             undelivered,
-            heap_bytes: memory::in_use(),
+            heap_bytes: memory::used_bytes(),
             oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { waited },
         };
         self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
@@ -720,7 +720,7 @@ impl Executor {
         };
         let executor = Arc::clone(self);
         let task = async move { executor.run_claimed(*claimed, stopwatch, sink).await };
-        let task = spawn::of_run(task.in_current_span());
+        let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
             Ok(result) => result,
             Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
@@ -740,7 +740,7 @@ impl Executor {
         let ExecutorSettings { granter, ceilings, .. } = &self.settings;
         let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
         if let Some(Err(reason)) = &tool.componentised
-            && !grant.whole_trees()
+            && !grant.has_only_whole_trees()
         {
             let message = format!(
                 "the tool `{}` can run under whole trees such as `/workspace/**` only, because it is a core module, and \
@@ -904,7 +904,7 @@ impl Executor {
         match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
             Ok(finished) => finished,
             Err(_no_room) => {
-                spawn::of_run(finish.in_current_span());
+                spawn::spawn_run_task(finish.in_current_span());
                 Err(receipt_pending_fault(intent))
             }
         }
@@ -990,7 +990,7 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         | End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => Err(Fault::Failed(receipt)),
     }

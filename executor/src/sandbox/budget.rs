@@ -5,7 +5,7 @@
 //! count twice, and a write beyond the end counts everything that the file grows by.
 
 use super::termination::TerminationReason;
-use crate::limit::{Budgets, Limit, Spent};
+use crate::limit::{BudgetUsage, Budgets, Limit};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,8 +75,8 @@ impl Budget {
     }
 
     /// The use of each budget so far.
-    pub(super) fn usage(&self) -> Spent {
-        Spent {
+    pub(super) fn usage(&self) -> BudgetUsage {
+        BudgetUsage {
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
             created: self.created.load(Ordering::Relaxed),
             random_bytes: self.random_bytes.load(Ordering::Relaxed),

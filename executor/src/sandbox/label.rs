@@ -1,7 +1,7 @@
 //! The labels of an artifact: a name that is safe to display and to use as a file name, and a media type in the form
 //! of RFC 9110. Labels that fail these checks never reach a caller, a governor or a browser.
 
-use crate::ident::{excerpt, steers};
+use crate::ident::{excerpt, is_display_control};
 
 /// The most bytes of a name, as for a file's name, and of a media type.
 const MAX_BYTES: usize = 255;
@@ -26,7 +26,7 @@ pub(super) enum LabelError {
 pub(super) fn check_name(name: &str) -> Result<(), LabelError> {
     let is_name = (1..=MAX_BYTES).contains(&name.len())
         && !matches!(name, "." | "..")
-        && !name.chars().any(|c| matches!(c, '/' | '\\') || steers(c));
+        && !name.chars().any(|c| matches!(c, '/' | '\\') || is_display_control(c));
     if is_name { Ok(()) } else { Err(LabelError::Name(excerpt(name))) }
 }
 

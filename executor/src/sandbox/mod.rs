@@ -45,7 +45,7 @@ use crate::egress::Network;
 use crate::error_chain::BoxedError;
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, Budgets, Layer, Limit};
-use crate::outcome::{End, GrantedArea, Metrics, Outcome, Usage};
+use crate::outcome::{End, GrantedArea, Outcome, RunMetrics, Usage};
 use crate::tool::Contract;
 use artifact::{NetworkVariants, PreparedGuest};
 use budget::Budget;
@@ -165,7 +165,7 @@ impl Execution {
             Event::Progress(progress) => stats.collector.record_remote_progress(progress),
             Event::Artifact(artifact) => stats.collector.record_remote_artifact(artifact),
             // The server's own network session has counted these already; the child's would be listed a second time.
-            Event::Denied(_, reason, _) if reason.is_of_egress() => {}
+            Event::Denied(_, reason, _) if reason.is_egress_denial() => {}
             Event::Denied(what, reason, count) => stats.denials.merge_count(&what, reason, count),
         }
     }
@@ -229,7 +229,7 @@ impl Execution {
         });
         Outcome {
             end,
-            metrics: Metrics {
+            metrics: RunMetrics {
                 wall: now.saturating_duration_since(self.started_at),
                 cpu: stats.meter.cpu_from_other_thread(),
                 peak_memory_bytes: stats.memory.peak.load(std::sync::atomic::Ordering::Relaxed),
@@ -439,7 +439,7 @@ impl Sandbox {
         let end = tokio::select! {
             biased;
             end = guest => end.unwrap_or_else(|error| {
-                End::Unlinkable(format!("no thread can be started to watch it: {error}"))
+                End::NotStarted(format!("no thread can be started to watch it: {error}"))
             }),
             // The epoch callback covers guests that compute; these two cover guests that wait in a host call.
             reason = execution.abort.wait() => End::Aborted(reason),
@@ -480,7 +480,7 @@ impl Sandbox {
         let stats = &execution.stats;
         let mut store = match self.make_store(permit, &input, execution) {
             Ok(store) => store,
-            Err(error) => return End::Unlinkable(format!("the store cannot be made: {error:#}")),
+            Err(error) => return End::NotStarted(format!("the store cannot be made: {error:#}")),
         };
         let end = run(artifact, &mut store, input, stats).await;
         // Generated code writes its fuel counter back at calls and returns only, so the counter of a guest that
@@ -541,10 +541,10 @@ impl Sandbox {
             throttle: throttle::Throttle::new(grant.cpu(), now),
             deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
             preopens: Vec::new(),
-            walks: !grant.whole_trees(),
+            walks: !grant.has_only_whole_trees(),
             walked_paths: HashMap::new(),
-            links: !permit.roots().watch_outside(),
-            hard_links: grant.budgets().hard_links || !permit.roots().watch_outside(),
+            links: !permit.roots().should_watch_outside(),
+            hard_links: grant.budgets().hard_links || !permit.roots().should_watch_outside(),
             renumbered: false,
             stats: Arc::clone(stats),
         };
@@ -625,7 +625,7 @@ fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Resul
                         access,
                         set_by: area.layer,
                     }));
-                    blocked.extend(root.blocked().iter().map(|Bound { value, layer }| {
+                    blocked.extend(root.blocked_globs().iter().map(|Bound { value, layer }| {
                         let value = value.text().to_owned();
                         Bound { value, layer: *layer }
                     }));
@@ -667,7 +667,7 @@ async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, s
             component_command(pre.pick(network), store).await
         }
         PreparedGuest::CoreCommand { componentised: None, .. } => {
-            return End::Unlinkable("it cannot run under a scope other than whole trees".to_owned());
+            return End::NotStarted("it cannot run under a scope other than whole trees".to_owned());
         }
         PreparedGuest::ComponentCommand(pre) => component_command(pre.pick(network), store).await,
         PreparedGuest::Typed(pre) => match input {
@@ -675,7 +675,7 @@ async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, s
                 return typed_tool(pre.pick(network), store, &arguments, stats).await;
             }
             Input::Passthrough { .. } => {
-                return End::Unlinkable("a typed tool is run by its name, with arguments".to_owned());
+                return End::NotStarted("a typed tool is run by its name, with arguments".to_owned());
             }
         },
     };

@@ -7,7 +7,7 @@ use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
 use super::termination::TerminationReason;
 use crate::limit::{Bound, Limit};
-use crate::outcome::{Artifact, LogLevel, LogLine, Output, Progress};
+use crate::outcome::{Artifact, LogLevel, LogLine, Progress, RunOutput};
 use crate::quantity::OutputLimit;
 use bytes::Bytes;
 use std::io::Write;
@@ -46,7 +46,7 @@ struct CollectedOutput {
     stderr_line: Vec<u8>,
     progress_seen: usize,
     open_artifacts: Vec<Artifact>,
-    output: Output,
+    output: RunOutput,
 }
 
 /// One of the two standard output streams.
@@ -272,7 +272,7 @@ impl OutputCollector {
     }
 
     /// The output besides the result. An unfinished line or artifact is completed with its content so far.
-    pub(super) fn finish(&self) -> Output {
+    pub(super) fn finish(&self) -> RunOutput {
         let mut collected = self.lock();
         self.end_stderr_line(&mut collected);
         let unfinished = std::mem::take(&mut collected.open_artifacts);

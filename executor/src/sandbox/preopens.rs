@@ -55,10 +55,10 @@ impl Preopens {
             folders.push((stat.st_dev, stat.st_ino, root.guest.clone(), access.value));
             kinds.push(PreopenKind::Granted { access, root: root.granted.clone() });
         }
-        if roots.watch_outside() {
+        if roots.should_watch_outside() {
             kinds.push(PreopenKind::Outside);
         }
-        let key = (folders, roots.watch_outside());
+        let key = (folders, roots.should_watch_outside());
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = cache.get(&key) {
             return Ok((known.clone(), kinds));
@@ -84,7 +84,7 @@ impl Preopens {
         for root in roots.as_slice() {
             wasi.preopened_dir(by_handle(root.dir.as_fd()), &root.guest, perms)?;
         }
-        if roots.watch_outside() {
+        if roots.should_watch_outside() {
             wasi.preopened_dir(by_handle(self.outside.as_fd()), "/", FsPerms::ReadOnly)?;
         }
         Ok(wasi.build().filesystem().clone())

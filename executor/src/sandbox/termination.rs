@@ -119,7 +119,7 @@ pub(super) fn end_from_error(
         return Some(End::LimitReached(Limit::Memory));
     }
     if error.is::<PoolConcurrencyLimitError>() {
-        return Some(End::Unlinkable("too many guests are stuck in host calls to start another".to_owned()));
+        return Some(End::NotStarted("too many guests are stuck in host calls to start another".to_owned()));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
         return Some(End::Trapped(trap.to_string()));

@@ -43,7 +43,7 @@ impl WalkedPath {
     /// Returns `true` if a listing of this folder includes the entry: the guest could also `stat` it.
     pub(super) fn shows(&self, name: &str, kind: DescriptorType) -> bool {
         let child = self.child(name);
-        let on_the_way = kind == DescriptorType::Directory && child.root.leads(&child.path);
+        let on_the_way = kind == DescriptorType::Directory && child.root.can_grant_below(&child.path);
         child.root.grants(&child.path) || on_the_way
     }
 }
@@ -201,7 +201,7 @@ impl AuditedFs<'_> {
                     continue;
                 }
                 let walked = here.child(&name);
-                if !walked.root.grants(&walked.path) && !walked.root.leads(&walked.path) {
+                if !walked.root.grants(&walked.path) && !walked.root.can_grant_below(&walked.path) {
                     return Err(self.deny_path(&walked).into());
                 }
                 let last = walk.names.is_empty();
@@ -263,7 +263,7 @@ impl AuditedFs<'_> {
             return Ok(());
         }
         let a_folder_on_the_way = required == PathRequirement::Visible
-            && walked.root.leads(&walked.path)
+            && walked.root.can_grant_below(&walked.path)
             && self.entry_type(fd, walk, name).await? == Some(DescriptorType::Directory);
         if a_folder_on_the_way { Ok(()) } else { Err(self.deny_path(walked).into()) }
     }

@@ -43,18 +43,18 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(&mut module, "a2g/report", &[Agent], async |executor, sender, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
         check_agent(&executor, &sender.caller, &agent)?;
-        Ok(encode::accepted())
+        Ok(encode::acceptance())
     })?;
     register(&mut module, "a2g/heartbeat", &[Agent], async |executor, sender, params| {
         check_agent(&executor, &sender.caller, &decode::agent_heartbeat(&params)?)?;
-        Ok(encode::accepted())
+        Ok(encode::acceptance())
     })?;
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
         let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
         let anyone = caller.is_any_of(&[Governor, Operator]);
         let of = |agent: &AgentDid| anyone || caller.may_act_as(agent);
         let cancelled = executor.cancel(intent, &of, caller.name()).await?;
-        Ok(encode::cancelled(intent, cancelled))
+        Ok(encode::cancel_result(intent, cancelled))
     })?;
     register(&mut module, "a2g/status", &EVERYBODY, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
@@ -65,11 +65,11 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
         executor.set_policy(decode::policy(&params)?);
-        Ok(encode::accepted())
+        Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
-        let decode::Revoke { agent, intent } = decode::revoke(&params)?;
-        Ok(encode::revoked(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
+        let decode::RevokeParams { agent, intent } = decode::revoke_params(&params)?;
+        Ok(encode::revoke_result(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
     })?;
     register(
         &mut module,
@@ -81,12 +81,12 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
                 intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
             executor.apply_directive(&directive, caller.name()).await?;
-            Ok(encode::accepted())
+            Ok(encode::acceptance())
         },
     )?;
     register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
         static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
-        let document = || encode::value(&openrpc::document(env!("CARGO_PKG_VERSION")));
+        let document = || encode::json_value(&openrpc::document(env!("CARGO_PKG_VERSION")));
         Ok(DOCUMENT.get_or_init(document).clone())
     })?;
     Ok(module)
@@ -162,13 +162,13 @@ fn authorize(
 /// the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
 fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
     let caller = authorize(executor, extensions, "a2g/register", &[Agent])?;
-    let agent = decode::register(params)?.agent;
+    let agent = decode::registration(params)?.agent;
     check_agent(executor, &caller, &agent)?;
     let policy = executor.policy_of(&agent);
     if let Some(policy) = &policy {
         Followups::send(extensions, "g2a/policy", &encode::policy(policy));
     }
-    Ok(encode::registered(policy.as_ref()))
+    Ok(encode::registration_result(policy.as_ref()))
 }
 
 /// Checks that a caller may send messages in the name of an agent.
@@ -180,7 +180,7 @@ fn check_agent(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result
 }
 
 async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
-    let decode::Execute { call, verdict, proof } = decode::execute(&params)?;
+    let decode::ExecuteParams { call, verdict, proof } = decode::execute_params(&params)?;
     drop(params);
     let call = sender.call(&executor, call)?;
     let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(point_into_intent)?;
@@ -210,10 +210,10 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
     let found = executor.status(intent).await?;
     let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
-        Some(IntentState::Escalated) => (encode::State::Escalated, None),
-        Some(IntentState::Queued) => (encode::State::Queued, None),
-        Some(IntentState::Running) => (encode::State::Running, None),
-        Some(IntentState::Finished(receipt)) => (encode::State::Finished, receipt),
+        Some(IntentState::Escalated) => (encode::IntentStateWord::Escalated, None),
+        Some(IntentState::Queued) => (encode::IntentStateWord::Queued, None),
+        Some(IntentState::Running) => (encode::IntentStateWord::Running, None),
+        Some(IntentState::Finished(receipt)) => (encode::IntentStateWord::Finished, receipt),
         None => {
             return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }

@@ -2,7 +2,7 @@
 
 use super::protocol::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use crate::govern::Caller;
-use crate::memory::{self, Held};
+use crate::memory::{self, HeldBytes};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 /// Counts an answer until the returned value is dropped; `None` if the caller's share has no room. A short answer is
 /// not counted.
-pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<Held>> {
+pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Some(None);
     }
@@ -31,7 +31,7 @@ pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
 }
 
 /// Keeps `held` alive until the answer is written.
-pub(super) fn hold_until_written(answer: Response, held: Vec<Held>) -> Response {
+pub(super) fn hold_until_written(answer: Response, held: Vec<HeldBytes>) -> Response {
     if held.is_empty() {
         return answer;
     }
@@ -42,12 +42,12 @@ pub(super) fn hold_until_written(answer: Response, held: Vec<Held>) -> Response 
 /// the connection takes its chunks at once, and writes them as the peer reads.
 struct HeldBody {
     body: Body,
-    held: Arc<[Held]>,
+    held: Arc<[HeldBytes]>,
 }
 
 struct HeldChunk {
     chunk: Bytes,
-    _held: Arc<[Held]>,
+    _held: Arc<[HeldBytes]>,
 }
 
 impl AsRef<[u8]> for HeldChunk {

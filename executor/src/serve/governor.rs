@@ -39,13 +39,13 @@ type Encoded = Box<RawValue>;
 pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMethodError> {
     let mut module = RpcModule::new(door);
     register(&mut module, "a2g/register", |door, params, extensions| {
-        let registration = decode::register(params)?;
+        let registration = decode::registration(params)?;
         let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
         if let Some(policy) = &policy {
             // The A2G document pushes the policy. That it is in the answer as well is our addition.
             Followups::send(extensions, "g2a/policy", &encode::policy(policy));
         }
-        Ok(encode::registered(policy.as_ref()))
+        Ok(encode::registration_result(policy.as_ref()))
     })?;
     register(&mut module, "a2g/intent", |door, params, _| {
         let call = decode::intent(params)?;
@@ -57,7 +57,7 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
             return Err(denial_fault(verdict));
         }
         Ok(match proof(door, &call, &verdict)? {
-            Some(proof) => encode::proven_verdict(&verdict, &proof),
+            Some(proof) => encode::verdict_with_proof(&verdict, &proof),
             None => encode::verdict(&verdict),
         })
     })?;
@@ -68,14 +68,14 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
     register(&mut module, "a2g/heartbeat", |door, params, _| {
         let decode::Heartbeat { agent, journal, .. } = decode::heartbeat(params)?;
         door.governor.heartbeat(&agent, journal.as_ref().map(|(count, root)| (*count, root.as_str())))?;
-        Ok(encode::accepted())
+        Ok(encode::acceptance())
     })?;
     register(&mut module, "g2a/policy", |door, params, _| {
         decode::policy(params)?;
         relay(door, "g2a/policy", params)
     })?;
     register(&mut module, "g2a/revoke", |door, params, _| {
-        decode::revoke(params)?;
+        decode::revoke_params(params)?;
         relay(door, "g2a/revoke", params)
     })?;
     register(&mut module, "g2a/directive", |door, params, _| {
@@ -104,14 +104,14 @@ async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     recorded.map_err(|error| {
         Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
     })?;
-    Ok(encode::accepted())
+    Ok(encode::acceptance())
 }
 
 /// Signs a verdict for the executor that the agent names in `context.executor`. `None` without a key or a name: a proof
 /// has to name its audience, and a governor that the executor is not connected to has no other way to know it.
 fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
     let Some(key) = &door.key else { return Ok(None) };
-    let Some(audience) = decode::executor_of(call)? else { return Ok(None) };
+    let Some(audience) = decode::requested_executor(call)? else { return Ok(None) };
     let proof = key.prove(&audience, call, verdict, door.governor.now());
     proof.map(Some).map_err(|error| Fault::invalid("/arguments", error.to_string()))
 }
@@ -129,5 +129,5 @@ fn denial_fault(verdict: Verdict) -> Fault {
 /// Sends a message to every executor that is connected by WebSocket.
 fn relay(door: &GovernorDoor, method: &str, params: &str) -> Result<Encoded, Fault> {
     let executors = door.pushes.send(notification(method, params)).unwrap_or(0);
-    Ok(encode::relayed(executors))
+    Ok(encode::relay_result(executors))
 }

@@ -18,7 +18,7 @@ use crate::clock::{Clock, timer_now};
 use crate::govern::{AuthError, Caller, Callers, Credential, Role};
 use crate::journal::Condition;
 use crate::log_limiter::LogLimiter;
-use crate::memory::{self, Charge, Held};
+use crate::memory::{self, Charge, HeldBytes};
 use crate::metrics::{CallerMetrics, MEDIA_TYPE};
 use crate::rate_limit::{RateLimit, RateState};
 use crate::run::Executor;
@@ -412,7 +412,7 @@ async fn read_messages(
 }
 
 /// An answer with its memory charge.
-type OutgoingMessage = (Arc<str>, Vec<Held>);
+type OutgoingMessage = (Arc<str>, Vec<HeldBytes>);
 
 /// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
 async fn write_messages(

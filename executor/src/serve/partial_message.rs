@@ -4,7 +4,7 @@
 //! could hold most of a message that never ends.
 
 use super::protocol::SMALL_MESSAGE_BYTES;
-use crate::memory::{self, Held};
+use crate::memory::{self, HeldBytes};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ pub(super) struct PartialMessage(Mutex<Option<CountedMessage>>);
 struct CountedMessage {
     caller: Box<str>,
     bytes: u64,
-    held: Option<Held>,
+    held: Option<HeldBytes>,
 }
 
 impl PartialMessage {

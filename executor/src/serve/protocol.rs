@@ -39,7 +39,7 @@ impl BufferedBody {
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
             Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
-            Self::TooLong => Err(bounds.too_long()),
+            Self::TooLong => Err(bounds.too_long_fault()),
             Self::NoRoom(fault) => Err(fault.clone()),
         }
     }

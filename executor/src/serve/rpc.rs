@@ -9,8 +9,8 @@ use super::protocol::{charge, no_share};
 use crate::fault::Fault;
 use crate::govern::Caller;
 use crate::ident::{did_you_mean, excerpt};
-use crate::memory::{Charge, Held};
-use crate::wire::a2g::fault::error as fault_parts;
+use crate::memory::{Charge, HeldBytes};
+use crate::wire::a2g::fault::to_error as fault_parts;
 use crate::wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
 use crate::wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
@@ -57,7 +57,7 @@ pub struct RpcAnswer {
     /// One response, or a batch of them.
     pub text: String,
     /// One charge for each long response.
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<HeldBytes>,
 }
 
 impl From<String> for RpcAnswer {
@@ -140,7 +140,7 @@ impl Rpc {
     /// The answer to a message that is too long to be read.
     #[must_use]
     pub fn too_long(&self) -> RpcAnswer {
-        error_response(None, &self.bounds.too_long()).into()
+        error_response(None, &self.bounds.too_long_fault()).into()
     }
 
     async fn answer_entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<RpcAnswer> {

@@ -13,8 +13,8 @@ use crate::memory::Charge;
 use crate::outcome::Receipt;
 use crate::run::{Executor, GatewayAnswer, RunEvent, RunEventSink};
 use crate::wire::jsonrpc::Id;
-use crate::wire::sovereign::decode::{self, Request, RequestForm, SovereignDecodeError};
-use crate::wire::sovereign::encode::{self, PartialResult, Reply};
+use crate::wire::sovereign::decode::{self, RequestForm, SovereignDecodeError, SovereignRequest};
+use crate::wire::sovereign::encode::{self, PartialResult, ReplyEncoder};
 use crate::wire::sovereign::fault::{self, SovereignError};
 use crate::wire::sovereign::skills;
 use crate::wire::strict_json::JsonBounds;
@@ -66,17 +66,17 @@ async fn run(
         Ok(Ok(request)) => request,
         Ok(Err(malformed)) => {
             let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
-            let reply = Reply { form, id: id.unwrap_or_else(Id::random), skill, operation };
+            let reply = ReplyEncoder { form, id: id.unwrap_or_else(Id::random), skill, operation };
             return json(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
         }
         Err(fault) => {
             let id = Id::from_text(fault::UNKNOWN_ID);
-            let reply = Reply { form: RequestForm::Sovereign, id, skill: None, operation: None };
+            let reply = ReplyEncoder { form: RequestForm::Sovereign, id, skill: None, operation: None };
             return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
         }
     };
     let context = RequestContext { caller, charge: body.charge() };
-    let reply = Reply {
+    let reply = ReplyEncoder {
         form: request.form,
         id: request.id.clone().unwrap_or_else(Id::random),
         skill: Some(request.skill.clone()),
@@ -99,8 +99,8 @@ struct RequestContext {
 fn stream_response(
     door: Arc<Sovereign>,
     context: RequestContext,
-    request: Request,
-    reply: Reply,
+    request: SovereignRequest,
+    reply: ReplyEncoder,
     work: RequestGuard,
 ) -> Response {
     let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
@@ -143,8 +143,8 @@ impl Sovereign {
     async fn answer(
         &self,
         context: RequestContext,
-        request: Request,
-        reply: &Reply,
+        request: SovereignRequest,
+        reply: &ReplyEncoder,
         sink: RunEventSink,
     ) -> String {
         match self.run_call(context, request, sink).await {
@@ -156,10 +156,10 @@ impl Sovereign {
     async fn run_call(
         &self,
         RequestContext { caller, charge }: RequestContext,
-        request: Request,
+        request: SovereignRequest,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, SovereignError> {
-        let Request { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
+        let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
         let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
         let failed = |fault: Fault| {

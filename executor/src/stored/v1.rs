@@ -71,7 +71,7 @@ optional!(optional_network, outcome::NetworkUsage, "NetworkUsage");
 optional!(optional_progress, outcome::Progress, "Progress");
 optional!(optional_rate, limit::Bound<u32>, "Bound");
 optional!(optional_risk, verdict::Risk, "Risk");
-optional!(optional_spent, limit::Spent, "Spent");
+optional!(optional_spent, limit::BudgetUsage, "Spent");
 list!(areas, outcome::GrantedArea, "GrantedArea");
 list!(artifacts, outcome::Artifact, "Artifact");
 list!(contacts, outcome::Contact, "Contact");
@@ -109,9 +109,9 @@ struct Outcome {
     #[serde(with = "End")]
     end: outcome::End,
     #[serde(with = "Output")]
-    output: outcome::Output,
+    output: outcome::RunOutput,
     #[serde(with = "Metrics")]
-    metrics: outcome::Metrics,
+    metrics: outcome::RunMetrics,
     #[serde(with = "Usage")]
     usage: outcome::Usage,
 }
@@ -120,11 +120,19 @@ struct Outcome {
 #[serde(remote = "outcome::End")]
 enum End {
     Returned(JsonText),
-    ToolError { code: String, message: String, detail: Option<Value> },
-    Exited { code: i32, stderr_tail: String },
+    ToolError {
+        code: String,
+        message: String,
+        detail: Option<Value>,
+    },
+    Exited {
+        code: i32,
+        stderr_tail: String,
+    },
     ResultNotJson,
     Trapped(String),
-    Unlinkable(String),
+    #[serde(rename = "Unlinkable")]
+    NotStarted(String),
     Crashed(String),
     LimitReached(#[serde(with = "Limit")] limit::Limit),
     Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
@@ -156,7 +164,7 @@ enum AbortReason {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "outcome::Output")]
+#[serde(remote = "outcome::RunOutput")]
 struct Output {
     #[serde(with = "log_lines")]
     logs: Vec<outcome::LogLine>,
@@ -201,7 +209,7 @@ struct Artifact {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "outcome::Metrics")]
+#[serde(remote = "outcome::RunMetrics")]
 struct Metrics {
     wall: Duration,
     cpu: Duration,
@@ -230,7 +238,7 @@ struct Usage {
     #[serde(with = "Budgets")]
     budgets: limit::Budgets,
     #[serde(default, with = "optional_spent")]
-    spent: Option<limit::Spent>,
+    spent: Option<limit::BudgetUsage>,
     #[serde(with = "Bound")]
     network: limit::Bound<bool>,
     #[serde(default, with = "optional_network")]
@@ -274,7 +282,7 @@ struct Budgets {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(remote = "limit::Spent")]
+#[serde(remote = "limit::BudgetUsage")]
 struct Spent {
     written_bytes: u64,
     created: u64,

@@ -24,7 +24,7 @@ pub(super) fn describe(outcome: &Outcome) -> Option<String> {
         End::Exited { code, stderr_tail } => Some(exit_message(*code, stderr_tail)),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
         End::Trapped(trap) => Some(format!("the tool trapped: {}", guest_text(trap))),
-        End::Unlinkable(missing) => Some(format!("the tool cannot be started: {}", guest_text(missing))),
+        End::NotStarted(reason) => Some(format!("the tool cannot be started: {}", guest_text(reason))),
         End::Crashed(how) => Some(format!("the process that ran the tool ended early: {}", guest_text(how))),
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),

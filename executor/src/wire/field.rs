@@ -53,14 +53,14 @@ fn display_name(pointer: &str) -> String {
 
 impl<'a> Field<'a> {
     /// Parses a whole text.
-    pub(super) fn root(text: &'a str) -> Result<Self, Fault> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
         let raw = serde_json::from_str(text).map_err(|error| {
             Fault::Parse(format!("not JSON at line {} column {}", error.line(), error.column()))
         })?;
         Ok(Self { raw, pointer: String::new() })
     }
 
-    pub(super) fn raw(&self) -> &'a RawValue {
+    pub(super) fn as_raw(&self) -> &'a RawValue {
         self.raw
     }
 
@@ -133,13 +133,13 @@ impl<'a> Field<'a> {
             Some(Err(range)) => Some(range),
             None => make(0).err(),
         };
-        let OutOfRangeError { least, most } = range.unwrap_or(OutOfRangeError { least: 0, most: u64::MAX });
-        Err(self.expected_error(&format!("an integer from {least} to {most}")))
+        let OutOfRangeError { min, max } = range.unwrap_or(OutOfRangeError { min: 0, max: u64::MAX });
+        Err(self.expected_error(&format!("an integer from {min} to {max}")))
     }
 
-    pub(super) fn integer(&self, least: u64, most: u64) -> Result<u64, Fault> {
+    pub(super) fn integer(&self, min: u64, max: u64) -> Result<u64, Fault> {
         self.quantity(|value| {
-            if (least..=most).contains(&value) { Ok(value) } else { Err(OutOfRangeError { least, most }) }
+            if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
         })
     }
 
@@ -150,15 +150,15 @@ impl<'a> Field<'a> {
         moment.ok_or_else(|| self.expected_error("a time in seconds"))
     }
 
-    /// A number in any JSON notation, within `least..=most`.
-    pub(super) fn number(&self, least: f64, most: f64) -> Result<f64, Fault> {
+    /// A number in any JSON notation, within `min..=max`.
+    pub(super) fn number(&self, min: f64, max: f64) -> Result<f64, Fault> {
         let text = self.raw.get();
         let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
         let value: Option<f64> = if is_number { text.parse().ok() } else { None };
-        let in_range = value.filter(|value| (least..=most).contains(value) && value.is_finite());
-        in_range.ok_or_else(|| match most.is_finite() {
-            true => self.expected_error(&format!("a number from {least} to {most}")),
-            false => self.expected_error(&format!("a number of at least {least}")),
+        let in_range = value.filter(|value| (min..=max).contains(value) && value.is_finite());
+        in_range.ok_or_else(|| match max.is_finite() {
+            true => self.expected_error(&format!("a number from {min} to {max}")),
+            false => self.expected_error(&format!("a number of at least {min}")),
         })
     }
 
@@ -180,7 +180,7 @@ impl<'a> Field<'a> {
     }
 
     /// One of the words of an enum, which may be any of its variants.
-    pub(super) fn one_of<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
+    pub(super) fn enum_variant<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
         let words = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
         self.enum_value(&words.collect::<Vec<_>>())
     }
@@ -193,8 +193,8 @@ impl<'a> Field<'a> {
 }
 
 impl<'a> Object<'a> {
-    pub(super) fn root(text: &'a str) -> Result<Self, Fault> {
-        Field::root(text)?.object()
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+        Field::parse(text)?.object()
     }
 
     /// Removes and returns a member if it is present, `null` included.

@@ -7,7 +7,7 @@
 pub mod incoming;
 
 use super::field::Field;
-use super::raw;
+use super::to_raw;
 use crate::fault::Fault;
 use crate::ident::IntentId;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
@@ -29,13 +29,13 @@ impl Id {
     pub const MAX_BYTES: usize = 128;
 
     pub(super) fn from_field(field: &Field<'_>) -> Result<Self, Fault> {
-        Self::read(field.raw())
+        Self::read(field.as_raw())
     }
 
     /// An id made of a text of the executor's own.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
-        Self(raw(&text))
+        Self(to_raw(&text))
     }
 
     /// A random UUID, for doors that must answer a request without an id.
@@ -44,7 +44,7 @@ impl Id {
         Self::from_text(&IntentId::random().to_string())
     }
 
-    pub(super) fn raw(&self) -> &RawValue {
+    pub(super) fn as_raw(&self) -> &RawValue {
         &self.0
     }
 
@@ -242,8 +242,8 @@ impl<'a> RequestMembers<'a> {
 /// The decoded string, borrowed if it has no escapes.
 fn parse_string(raw: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'_>>(raw.get()).ok().map(|text| text.0)
+    struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<JsonString<'_>>(raw.get()).ok().map(|text| text.0)
 }
 
 /// A response with a result, as JSON text.
@@ -255,7 +255,7 @@ pub fn success(id: &Id, result: &RawValue) -> Box<RawValue> {
         result: &'a RawValue,
         id: &'a RawValue,
     }
-    raw(&SuccessResponse { jsonrpc: "2.0", result, id: &id.0 })
+    to_raw(&SuccessResponse { jsonrpc: "2.0", result, id: &id.0 })
 }
 
 /// An error response as JSON text. The id is null when the request was unreadable.
@@ -275,7 +275,7 @@ pub fn error(id: Option<&Id>, code: i64, message: &str, data: Option<&Value>) ->
         data: Option<&'a Value>,
     }
     let id = id.map_or(RawValue::NULL, |id| &id.0);
-    raw(&ErrorResponse { jsonrpc: "2.0", error: ErrorObject { code, message, data }, id })
+    to_raw(&ErrorResponse { jsonrpc: "2.0", error: ErrorObject { code, message, data }, id })
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! `iss` is an extension of this project: the issuer that the key speaks for.
 
 use super::field::{Field, Object};
-use super::raw;
 use super::strict_json::{self, JsonBounds};
+use super::to_raw;
 use crate::fault::Fault;
 use crate::ident::Issuer;
 use base64::Engine as _;
@@ -30,7 +30,7 @@ pub struct PublicJwk {
 /// [`Fault::InvalidParams`] for another kind of key and for a private key, which must not be stored among
 /// public ones; [`Fault::Parse`] for text that is not JSON.
 pub fn decode_public(text: &[u8]) -> Result<PublicJwk, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     if object.take("d")?.is_some() {
         return Err(Fault::invalid(
             "/d",
@@ -47,7 +47,7 @@ pub fn decode_public(text: &[u8]) -> Result<PublicJwk, Fault> {
 pub fn decode_private(text: &[u8]) -> Result<(PublicJwk, Zeroizing<[u8; 32]>), Fault> {
     let unreadable = || Fault::invalid("", "this is not a key pair that `key new` made");
     let read = || {
-        let mut object = Object::root(strict_json::check(text, &JsonBounds::default()).ok()?).ok()?;
+        let mut object = Object::parse(strict_json::check(text, &JsonBounds::default()).ok()?).ok()?;
         let d = Zeroizing::new(object.require("d").ok()?.string().ok()?);
         Some((decode_public_part(&mut object).ok()?, Zeroizing::new(decode_key_bytes(&d)?)))
     };
@@ -98,14 +98,14 @@ struct JwkMembers<'a> {
 #[must_use]
 pub fn encode_public(key: &PublicJwk) -> Box<RawValue> {
     let x = URL_SAFE_NO_PAD.encode(key.x);
-    raw(&members(key, &x, None))
+    to_raw(&members(key, &x, None))
 }
 
 /// The JWK of a key pair. The text is a secret.
 #[must_use]
 pub fn encode_private(key: &PublicJwk, private: &[u8; 32]) -> Zeroizing<String> {
     let (x, d) = (URL_SAFE_NO_PAD.encode(key.x), Zeroizing::new(URL_SAFE_NO_PAD.encode(private)));
-    Zeroizing::new(Box::<str>::from(raw(&members(key, &x, Some(&d)))).into_string())
+    Zeroizing::new(Box::<str>::from(to_raw(&members(key, &x, Some(&d)))).into_string())
 }
 
 fn members<'a>(key: &'a PublicJwk, x: &'a str, d: Option<&'a str>) -> JwkMembers<'a> {

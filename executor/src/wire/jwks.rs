@@ -69,7 +69,7 @@ impl PublicKey {
 /// [`Fault::InvalidParams`] with a pointer to a key that is unusable or not public; [`Fault::Parse`] for text
 /// that is not JSON.
 pub fn decode_keys(text: &[u8]) -> Result<Vec<TokenJwk>, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(field) = object.take("jwks_uri")? {
         return Err(field.invalid(
             &"this is a discovery document: download the key set from the `jwks_uri` that it names",

@@ -73,7 +73,7 @@ pub struct TokenClaims {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
 pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     if let Some(critical) = object.take("crit")? {
         return Err(critical.invalid(&"this executor supports no extensions"));
     }
@@ -90,9 +90,9 @@ pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
 /// # Errors
 /// As [`decode_header`], with pointers into the claims.
 pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     let audiences = object.require("aud")?;
-    let several = audiences.raw().get().starts_with('[');
+    let several = audiences.as_raw().get().starts_with('[');
     Ok(TokenClaims {
         issuer: object.require("iss")?.parse_with(Issuer::parse)?,
         subject: object.require("sub")?.string()?,

@@ -1,7 +1,7 @@
 //! The wire formats: pure conversions between bytes and values, one folder for each protocol.
 //!
 //! ```text
-//! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ Request ─ a2g::decode ─▶ Call, Verdict, …
+//! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ RpcRequest ─ a2g::decode ─▶ Call, Verdict, …
 //! Receipt, Verdict, Fault ─ a2g::encode, a2g::fault ─▶ params or result ─ jsonrpc::success, error ─▶ bytes
 //! ```
 //! Only the vocabulary is used here: no socket, no clock, no task. A decoded value is a claim and carries no
@@ -27,7 +27,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 /// Serializes a message of the executor.
-fn raw(message: &impl Serialize) -> Box<RawValue> {
+fn to_raw(message: &impl Serialize) -> Box<RawValue> {
     // Serialization fails only for maps with keys other than strings, and no message has one.
     serde_json::value::to_raw_value(message).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }

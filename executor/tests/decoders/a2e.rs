@@ -12,7 +12,7 @@ pub(crate) fn a2e(body: &[u8]) {
         Ok(message) => is_what_was_written(&message, text),
         Err(a2e::decode::A2eDecodeError::Ignored { kind }) => assert!(kind.len() < 1024),
         Err(a2e::decode::A2eDecodeError::Refused { id, handshake: _, failure }) => {
-            assert_ne!(failure.code, a2e::fault::Code::ParseError);
+            assert_ne!(failure.code, a2e::fault::A2eCode::ParseError);
             let answer = a2e::encode::error(id.as_deref(), &failure, 0.0);
             assert!(answer.len() < 4096 && !answer.contains('\n'), "{answer}");
             let members = serde_json::from_str::<Members<'_>>(&answer).unwrap().0;

@@ -59,15 +59,15 @@ pub(crate) fn a2a(body: &[u8]) {
             return;
         }
         Ok(
-            a2a::decode::Request::Send(sent)
-            | a2a::decode::Request::Stream(sent)
-            | a2a::decode::Request::Provide { sent },
+            a2a::decode::A2aRequest::Send(sent)
+            | a2a::decode::A2aRequest::Stream(sent)
+            | a2a::decode::A2aRequest::Provide { sent },
         ) => sent,
         Ok(_without_a_message) => return,
     };
     assert!(!sent.message.parts.is_empty() && !sent.message.message_id.is_empty());
     let again = json!({ "jsonrpc": "2.0", "method": "message/send", "params": { "message": sent.message } });
-    let Ok((_, a2a::decode::Request::Send(again))) = a2a::decode::request(&again.to_string()) else {
+    let Ok((_, a2a::decode::A2aRequest::Send(again))) = a2a::decode::request(&again.to_string()) else {
         panic!("what was read is not read again: {sent:?}");
     };
     assert_eq!(again.message, sent.message);
@@ -170,9 +170,9 @@ pub(crate) fn intent(body: &[u8]) {
     if let Ok(call) = decode::intent(text) {
         let written = encode::intent(&call);
         assert_eq!(decode::intent(written.get()).unwrap(), call, "{written}");
-        let _named = decode::executor_of(&call);
+        let _named = decode::requested_executor(&call);
     }
-    if let Ok(decode::Execute { call, verdict, proof }) = decode::execute(text) {
+    if let Ok(decode::ExecuteParams { call, verdict, proof }) = decode::execute_params(text) {
         let members = serde_json::from_str::<Members<'_>>(text).unwrap().0;
         assert_eq!(decode::intent(members["intent"].get()).unwrap(), call);
         assert_eq!(decode::verdict(members["verdict"].get()).unwrap(), verdict);
@@ -182,8 +182,8 @@ pub(crate) fn intent(body: &[u8]) {
     for escape in [false, true] {
         let _signed = decode::context_signature(text, escape);
     }
-    let _ids = (decode::intent_id(text), decode::revoke(text), decode::no_params(Some(text)));
-    let _news = (decode::register(text), decode::heartbeat(text), decode::report(text));
+    let _ids = (decode::intent_id(text), decode::revoke_params(text), decode::no_params(Some(text)));
+    let _news = (decode::registration(text), decode::heartbeat(text), decode::report(text));
 }
 
 // --- Genesis Nexus ---
@@ -239,7 +239,7 @@ pub(crate) fn verdict(body: &[u8]) {
         let written = encode::policy(&policy);
         assert_eq!(decode::policy(written.get()).unwrap(), policy, "{written}");
     }
-    let _others = (decode::directive(text), decode::policy_file(text), decode::registered(text));
+    let _others = (decode::directive(text), decode::policy_file(text), decode::registration_result(text));
 }
 
 fn admits_what_it_says(verdict: Verdict) {
@@ -274,15 +274,15 @@ pub(crate) fn scope(body: &[u8]) {
     let Ok(other) = Area::parse(other) else { return };
     for wide in &one {
         for area in other.iter().filter(|area| wide.covers(area)) {
-            assert!(!area.holds(&path) || wide.holds(&path), "{wide} covers {area}, and not {path}");
+            assert!(!area.contains(&path) || wide.contains(&path), "{wide} covers {area}, and not {path}");
         }
     }
-    let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.holds(&path)));
+    let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.contains(&path)));
     let claims = Claims { areas: Some(one), ..Claims::default() };
-    let Ok(grant) = Grant::of_operator(claims, &ceilings(other)) else { return };
+    let Ok(grant) = Grant::for_operator(claims, &ceilings(other)) else { return };
     let granted = grant.roots().iter().any(|root| root.grants(&path));
     assert_eq!(granted, both, "{path} under {grant:?}");
-    let led = grant.roots().iter().any(|root| root.leads(above(&path)));
+    let led = grant.roots().iter().any(|root| root.can_grant_below(above(&path)));
     assert!(!granted || led || grant.roots().iter().any(|root| root.tree().path() == path));
 }
 
@@ -291,8 +291,8 @@ fn stays_below_its_root(area: &Area, path: &str) {
     let names: Vec<&str> = root.split('/').skip(1).collect();
     assert!(root.starts_with('/') && !names.is_empty(), "{root}");
     assert!(names.iter().all(|name| !["", ".", ".."].contains(name) && !name.contains('\0')), "{root}");
-    if area.holds(path) {
-        assert!(area.root().holds(path));
+    if area.contains(path) {
+        assert!(area.root().contains(path));
         let below = path.strip_prefix(root).unwrap_or_else(|| panic!("{path} is not in {root}"));
         assert!(below.is_empty() || below.starts_with('/'), "{path} is beside {root}");
     }

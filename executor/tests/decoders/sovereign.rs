@@ -36,7 +36,7 @@ pub(crate) fn sovereign(body: &[u8]) {
             let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
             let failure = sovereign::fault::to_error(&fault);
             let id = id.unwrap_or_else(jsonrpc::Id::null);
-            let answer = sovereign::encode::Reply { form, id, skill, operation }.failure(&failure);
+            let answer = sovereign::encode::ReplyEncoder { form, id, skill, operation }.failure(&failure);
             // Its id may be a number that only its caller can read.
             let read = serde_json::from_str::<&RawValue>(&answer).unwrap();
             assert!(!answer.contains('\n') && read.get().starts_with('{'));

@@ -86,15 +86,17 @@ fn about(subject: &str) -> JwtSubject {
 #[test]
 fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
     let token = b"eyJhbGciOiJFZERTQSJ9.e30.AA";
-    let hashed =
-        CallerEntry { token_sha256: Some(Digest::of(token).to_string()), ..entry("a", Role::Operator).0 };
+    let hashed = CallerEntry {
+        token_sha256: Some(Digest::compute(token).to_string()),
+        ..entry("a", Role::Operator).0
+    };
     let callers = of(&[hashed]).unwrap();
     let shown = Credential::new(Some(token), Arc::default());
     assert_eq!(callers.identify(&shown, now()).unwrap_err(), AuthError::Token(TokenError::NoIssuer));
     assert!(shown.has_token());
     assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
     let almost = CallerEntry {
-        token_sha256: Some(Digest::of(b"eyJ.two").to_string()),
+        token_sha256: Some(Digest::compute(b"eyJ.two").to_string()),
         ..entry("b", Role::Operator).0
     };
     let shown = Credential::new(Some(b"eyJ.two"), Arc::default());
@@ -157,7 +159,10 @@ fn a_list_that_cannot_be_meant_is_refused() {
     let issuer = about("anna").issuer;
     assert_eq!(two.with_unknown_issuer(), [("a", &issuer), ("b", &issuer)]);
     refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has an invalid `token_sha256`");
-    refused(&also(|e| e.token_sha256 = Some(Digest::of(b"").to_string())), "the SHA-256 of the empty text");
+    refused(
+        &also(|e| e.token_sha256 = Some(Digest::compute(b"").to_string())),
+        "the SHA-256 of the empty text",
+    );
     let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
     refused(&[good.clone(), same], "has the same credential as another caller");
 }

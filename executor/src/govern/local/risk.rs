@@ -153,7 +153,7 @@ pub(super) fn assess(call: &Call) -> Risk {
     let heuristic = found.iter().map(|row| row.score).fold(base, f64::max);
     Risk {
         score: heuristic,
-        level: RiskLevel::of(heuristic),
+        level: RiskLevel::from_score(heuristic),
         model_score: None,
         heuristic_score: Some(heuristic),
         threats: found.iter().map(|row| format!("{}: {}", row.name, row.threat)).collect(),

@@ -109,9 +109,9 @@ fn what_a_governor_signs_is_believed() {
     other["typ"] = json!("JWT");
     assert!(believe(&signed(&other.to_string(), &claims().to_string())).is_ok());
     let mut pinned = claims();
-    pinned["tool_sha256"] = json!(Digest::of(b"module").to_string());
+    pinned["tool_sha256"] = json!(Digest::compute(b"module").to_string());
     let proven = believe(&signed(&header().to_string(), &pinned.to_string())).unwrap();
-    assert_eq!(proven.module, Some(Digest::of(b"module")));
+    assert_eq!(proven.module, Some(Digest::compute(b"module")));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_proof_of_something_else_is_a_mismatch() {
         ("sub", json!("did:aeon:agent:1.0:b"), "another agent"),
         ("intent_id", json!("550e8400-e29b-41d4-a716-446655440001"), "another intent"),
         ("tool", json!("read_file"), "another tool"),
-        ("arguments_sha256", json!(Digest::of(b"{}").to_string()), "other arguments"),
+        ("arguments_sha256", json!(Digest::compute(b"{}").to_string()), "other arguments"),
     ];
     for (member, value, words) in cases {
         let mut other = claims();

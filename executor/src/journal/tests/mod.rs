@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::call::{Door, Priority};
 use crate::ident::{Issuer, ProofId, ToolName};
 use crate::limit::{Bound, Budgets, Layer};
-use crate::outcome::{AbortReason, End, Metrics, Outcome, Output, Usage};
+use crate::outcome::{AbortReason, End, Outcome, RunMetrics, RunOutput, Usage};
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use crate::verdict::{Decision, Manifest, Verdict};
 use rusqlite::Connection;
@@ -72,7 +72,7 @@ fn receipt(call: &Call, end: End) -> Receipt {
         denied: Vec::new(),
         denied_truncated: false,
     };
-    let outcome = Outcome { end, output: Output::default(), metrics: Metrics::default(), usage };
+    let outcome = Outcome { end, output: RunOutput::default(), metrics: RunMetrics::default(), usage };
     Receipt {
         agent: call.agent.clone(),
         intent: call.intent,

@@ -130,7 +130,7 @@ async fn pruning_runs_beside_a_writer() {
         })
     };
     let deliverer = Arc::clone(&journal);
-    let delivering = crate::spawn::of_run(async move {
+    let delivering = crate::spawn::spawn_run_task(async move {
         loop {
             deliver(&deliverer, 1).await;
         }

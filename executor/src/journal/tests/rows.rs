@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::journal::record::{DecisionBody, HeldBody, digest};
-use crate::limit::{Access, Limit, NetworkBudgets, Spent};
+use crate::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
 use crate::outcome::{
     Artifact, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NetworkUsage, Progress,
 };
@@ -74,7 +74,7 @@ fn ends() -> Vec<(String, End)> {
         ("exited".to_owned(), exited),
         ("result-not-json".to_owned(), End::ResultNotJson),
         ("trapped".to_owned(), End::Trapped("unreachable".into())),
-        ("unlinkable".to_owned(), End::Unlinkable("a:b/c".into())),
+        ("unlinkable".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
     ];
     ends.extend(Limit::VARIANTS.iter().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(*limit))));
@@ -88,9 +88,9 @@ fn receipt_with(change: impl FnOnce(&mut Receipt)) -> Receipt {
     receipt
 }
 
-fn full_output() -> Output {
+fn full_output() -> RunOutput {
     let line = |level: &LogLevel| LogLine { level: *level, message: format!("{level:?}") };
-    Output {
+    RunOutput {
         logs: LogLevel::VARIANTS.iter().map(line).collect(),
         progress: Some(Progress { percent: Some(12.5), message: "on".into() }),
         artifacts: vec![
@@ -140,8 +140,13 @@ fn full_usage(usage: &mut Usage) {
     usage.blocked = vec![Bound { value: "/data/.env".into(), layer: Layer::StandingPolicy }];
     usage.budgets.fuel = Some(1 << 53);
     usage.budgets.hard_links = true;
-    usage.spent =
-        Some(Spent { written_bytes: 5, created: 2, random_bytes: 16, directory_entries: 3, fuel: Some(7) });
+    usage.spent = Some(BudgetUsage {
+        written_bytes: 5,
+        created: 2,
+        random_bytes: 16,
+        directory_entries: 3,
+        fuel: Some(7),
+    });
     usage.network = Bound { value: true, layer: Layer::Verdict };
     usage.network_used = Some(network());
     let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };
@@ -154,7 +159,7 @@ fn full() -> Receipt {
         receipt.approved_by = Some("alice".into());
         receipt.durability = Durability::ProcessCrash;
         receipt.outcome.output = full_output();
-        receipt.outcome.metrics = Metrics {
+        receipt.outcome.metrics = RunMetrics {
             wall: StdDuration::new(1, 5),
             cpu: StdDuration::from_micros(675),
             peak_memory_bytes: 1 << 20,

@@ -164,7 +164,7 @@ impl World {
     }
 
     fn leads(&self, path: &str) -> bool {
-        self.root.leads(&format!("/{path}"))
+        self.root.can_grant_below(&format!("/{path}"))
     }
 
     /// The path of an open file or folder according to the kernel, relative to the test's folder.
@@ -240,7 +240,7 @@ fn ceilings() -> Ceilings {
 fn grant(ceilings: &Ceilings) -> Grant {
     let claims = Claims {
         areas: Some(Area::parse(GRANTED).unwrap()),
-        blocked: BLOCKED.iter().flat_map(|blocked| Glob::blocking(blocked).unwrap()).collect(),
+        blocked: BLOCKED.iter().flat_map(|blocked| Glob::parse_blocking(blocked).unwrap()).collect(),
         ..Claims::default()
     };
     Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], ceilings).unwrap()

@@ -1,7 +1,7 @@
 //! Rate limits of the A2A door, for each caller: requests a minute, an hour, and at once.
 
 use crate::clock::Clock;
-use crate::rate_limit::{RateLimit, RateState, whole_units};
+use crate::rate_limit::{RateLimit, RateState, to_whole_units};
 use axum::http::{HeaderMap, HeaderValue};
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -59,8 +59,9 @@ pub(super) struct RateLimitStatus {
 impl RateLimits {
     /// Counts a request, or refuses it.
     fn try_acquire(self, used: &mut CallerUsage, now: Instant) -> RateLimitStatus {
-        let (minute, hour) = (RateLimit::per(self.per_minute, MINUTE), RateLimit::per(self.per_hour, HOUR));
-        let wait = used.minute.wait(minute, now).max(used.hour.wait(hour, now));
+        let (minute, hour) =
+            (RateLimit::per_period(self.per_minute, MINUTE), RateLimit::per_period(self.per_hour, HOUR));
+        let wait = used.minute.wait_time(minute, now).max(used.hour.wait_time(hour, now));
         if wait.is_zero() && used.at_once < self.at_once {
             let _both_have_room = (used.minute.acquire(minute, now), used.hour.acquire(hour, now));
             used.at_once += 1;
@@ -72,9 +73,9 @@ impl RateLimits {
     fn status(self, used: &CallerUsage, now: Instant, wait: Duration) -> RateLimitStatus {
         let states = [(self.per_minute, MINUTE, used.minute), (self.per_hour, HOUR, used.hour)];
         let statuses = states.map(|(count, period, state)| {
-            let limit = RateLimit::per(count, period);
+            let limit = RateLimit::per_period(count, period);
             let (remaining, full_after) = (state.remaining(limit, now), state.full_after(now));
-            (state.wait(limit, now), RateLimitStatus { limit: count.get(), remaining, full_after, wait })
+            (state.wait_time(limit, now), RateLimitStatus { limit: count.get(), remaining, full_after, wait })
         });
         let [(minute_wait, minute), (hour_wait, hour)] = statuses;
         match hour_wait.cmp(&minute_wait).then(minute.remaining.cmp(&hour.remaining)) {
@@ -125,12 +126,12 @@ impl Drop for RateLimitGuard {
 impl RateLimitStatus {
     /// The time after which a request is let in, in milliseconds.
     pub(super) fn retry_after_ms(self) -> u64 {
-        whole_units(self.wait, Duration::from_millis(1))
+        to_whole_units(self.wait, Duration::from_millis(1))
     }
 }
 
 fn whole_seconds(time: Duration) -> u64 {
-    whole_units(time, Duration::from_secs(1))
+    to_whole_units(time, Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -166,7 +167,7 @@ mod tests {
 
     #[test]
     fn concurrent_requests_are_limited_by_caller() {
-        let clock = Arc::new(ManualClock::at(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
+        let clock = Arc::new(ManualClock::new(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
         let limiter = Arc::new(CallerLimiter::new(limits(3, 600, 2), clock));
         let [first, second] = [limiter.try_acquire("a"), limiter.try_acquire("a")];
         assert!(first.1.is_some() && second.1.is_some());
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn headers_round_up_to_whole_seconds() {
-        let clock = Arc::new(ManualClock::at(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
+        let clock = Arc::new(ManualClock::new(OffsetDateTime::UNIX_EPOCH + time::Duration::hours(10)));
         let limiter = CallerLimiter::new(limits(1, 1, 1), clock);
         let (full_after, wait) = (Duration::from_millis(59_001), Duration::from_micros(1_000_001));
         let status = RateLimitStatus { limit: 1, remaining: 0, full_after, wait };

@@ -24,7 +24,7 @@ use crate::memory::Charge;
 use crate::run::Executor;
 use crate::verdict::Directive;
 use crate::wire::a2a::card::{self, CardSettings};
-use crate::wire::a2a::decode::{self, A2aDecodeError, Request, SendParams, StreamingMethod};
+use crate::wire::a2a::decode::{self, A2aDecodeError, A2aRequest, SendParams, StreamingMethod};
 use crate::wire::a2a::fault::Problem;
 use crate::wire::a2a::governance::PermissionDecision;
 use crate::wire::a2a::message::{Message, Part, TaskState};
@@ -256,12 +256,12 @@ impl A2a {
         self: Arc<Self>,
         request_context: RequestContext,
         id: &Id,
-        request: Request,
+        request: A2aRequest,
     ) -> Result<Response, Problem> {
         let dialect = self.settings.dialect;
         let caller = &*request_context.caller;
         Ok(match request {
-            Request::Send(sent) | Request::Provide { sent } => {
+            A2aRequest::Send(sent) | A2aRequest::Provide { sent } => {
                 let (blocking, history) = (sent.blocking, sent.history);
                 let AcceptedMessage { handle, call } =
                     self.accept_message(&request_context, *sent, !blocking).await?;
@@ -275,7 +275,7 @@ impl A2a {
                 };
                 ok_response(encode::task_response(id, &record.task, history, dialect))
             }
-            Request::Stream(sent) => {
+            A2aRequest::Stream(sent) => {
                 let AcceptedMessage { handle, call } =
                     self.accept_message(&request_context, *sent, true).await?;
                 let (record, updates) = handle.subscribe();
@@ -292,11 +292,11 @@ impl A2a {
                     Dialect::Acp => ok_response(encode::stream_response(id, &record.task.id)),
                 }
             }
-            Request::Get { task, history } => {
+            A2aRequest::Get { task, history } => {
                 let record = self.readable_task(caller, &task).await?.record();
                 ok_response(encode::task_response(id, &record.task, history, dialect))
             }
-            Request::List { context, limit, offset, after } => {
+            A2aRequest::List { context, limit, offset, after } => {
                 let owner =
                     if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
                 let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
@@ -304,31 +304,31 @@ impl A2a {
                 let query = TaskQuery { owner, context, after, limit: 0, unsaved };
                 self.list_tasks(id, query, limit, offset).await?
             }
-            Request::Cancel { task } => {
+            A2aRequest::Cancel { task } => {
                 let handle = self.find_task(caller, &task, &[Governor, Operator]).await?;
                 let record = self.cancel(caller, &handle).await?;
                 ok_response(encode::cancel_response(id, &record.task, dialect))
             }
-            Request::Resubscribe { task } => {
+            A2aRequest::Resubscribe { task } => {
                 let handle = self.readable_task(caller, &task).await?;
                 self.stream_task(&handle, id.clone(), request_context.guard, &request_context.connection)
             }
-            Request::Permit { task, approved } => {
+            A2aRequest::Permit { task, approved } => {
                 let record = self.answer_prompt(caller, &task, approved).await?;
                 ok_response(encode::task_response(id, &record.task, None, dialect))
             }
-            Request::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
-            Request::GetPush { task, config } => {
+            A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
+            A2aRequest::GetPush { task, config } => {
                 let record = self.webhook_task(caller, &task).await?.record();
                 let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
                 let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
                 ok_response(push::get_response(id, &task, found))
             }
-            Request::ListPush { task } => {
+            A2aRequest::ListPush { task } => {
                 let record = self.webhook_task(caller, &task).await?.record();
                 ok_response(push::list_response(id, &task, &record.pushes))
             }
-            Request::DeletePush { task, config } => {
+            A2aRequest::DeletePush { task, config } => {
                 let handle = self.webhook_task(caller, &task).await?;
                 let pending_write = handle.try_change(self.executor.journal(), |record| {
                     let before = record.pushes.len();
@@ -339,12 +339,12 @@ impl A2a {
                 ok_response(push::delete_response(id))
             }
             // In the ACP dialect every client gets the extended card.
-            Request::ExtendedCard
+            A2aRequest::ExtendedCard
                 if dialect == Dialect::A2a && !request_context.card_settings.requires_auth =>
             {
                 return Err(Problem::NoExtendedCard);
             }
-            Request::ExtendedCard => {
+            A2aRequest::ExtendedCard => {
                 let card =
                     card::extended_card(&request_context.card_settings, &self.executor.tools(), dialect);
                 ok_response(encode::response(id, &card))

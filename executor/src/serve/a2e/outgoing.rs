@@ -4,7 +4,7 @@
 //! queue is full. An event is dropped when the queue is full, so that a slow agent never blocks a run.
 
 use crate::clock::timer_now;
-use crate::memory::{self, Held};
+use crate::memory::{self, HeldBytes};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,7 @@ struct Queue {
     lines: VecDeque<String>,
     bytes: usize,
     /// The bytes, held in the share of the session's caller.
-    held: Held,
+    held: HeldBytes,
     /// `true` once no more lines are added.
     closed: bool,
     /// The current reader. A new reader replaces the one before.

@@ -23,7 +23,7 @@ use crate::serve::protocol::check_call_agent;
 use crate::tool::{Descriptor, Digest};
 use crate::wire::a2e::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall};
 use crate::wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
-use crate::wire::a2e::fault::{self, A2eError, Code};
+use crate::wire::a2e::fault::{self, A2eCode, A2eError};
 use crate::wire::a2e::{TOOLS, is_tools_capability};
 use crate::wire::strict_json;
 use serde_json::Map;
@@ -178,7 +178,8 @@ impl Session {
     /// values.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
         let bounds = &self.shared.bounds;
-        let text = line.ok_or_else(|| bounds.too_long()).and_then(|line| strict_json::check(line, bounds));
+        let text =
+            line.ok_or_else(|| bounds.too_long_fault()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
         state.active = timer_now();
         if state.phase == Phase::Gone {
@@ -259,12 +260,12 @@ impl Session {
                 );
                 self.fail(
                     Some(&id),
-                    &A2eError::new(Code::CapabilityMissing, message).for_capability(capability),
+                    &A2eError::new(A2eCode::CapabilityMissing, message).for_capability(capability),
                 );
             }
             MessageBody::Other { kind, capability: None } => {
                 let message = format!("`{}` is not a known message type", crate::ident::excerpt(&kind));
-                self.fail(Some(&id), &A2eError::new(Code::InvalidMessage, message));
+                self.fail(Some(&id), &A2eError::new(A2eCode::InvalidMessage, message));
             }
         }
     }
@@ -315,7 +316,8 @@ impl Session {
 
     /// The caller and the agent of a request that needs the `tools` capability.
     fn authorize_tools(&self, state: &SessionState) -> Result<(Arc<Caller>, AgentDid), A2eError> {
-        let unauthorized = |message: &str| A2eError::new(Code::Unauthorized, message).for_capability(TOOLS);
+        let unauthorized =
+            |message: &str| A2eError::new(A2eCode::Unauthorized, message).for_capability(TOOLS);
         let agreement = state
             .agreement
             .as_ref()
@@ -324,7 +326,7 @@ impl Session {
             self.caller(&state.who).ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
         if !agreement.tools {
             let message = "the handshake did not ask for `tools` in `agent_caps`";
-            return Err(A2eError::new(Code::CapabilityMissing, message).for_capability(TOOLS));
+            return Err(A2eError::new(A2eCode::CapabilityMissing, message).for_capability(TOOLS));
         }
         Ok((caller, agreement.agent.clone()))
     }
@@ -340,9 +342,9 @@ impl Session {
         let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
         if !session_id.is_empty() && session_id != *self.id {
             let message = "`session_id` is not the one of this session's `handshake/resp`";
-            return Err(A2eError::new(Code::Unauthorized, message).for_capability(TOOLS));
+            return Err(A2eError::new(A2eCode::Unauthorized, message).for_capability(TOOLS));
         }
-        let busy = |message: &str| Err(A2eError::new(Code::RuntimeError, message).for_capability(TOOLS));
+        let busy = |message: &str| Err(A2eError::new(A2eCode::RuntimeError, message).for_capability(TOOLS));
         if state.phase != Phase::Open {
             return busy("the session is shutting down");
         }
@@ -377,7 +379,7 @@ impl Session {
     /// Derives the intent id from a message id that is not a UUID. The same message of this session gives the same id,
     /// so that a repeat does not run twice; the session's id keeps other sessions apart.
     fn intent_of(&self, req_id: &str) -> IntentId {
-        let Digest(digest) = Digest::of(format!("a2e/{}/{req_id}", self.id).as_bytes());
+        let Digest(digest) = Digest::compute(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
         IntentId::from_bytes(bytes)
@@ -487,7 +489,7 @@ impl Session {
             self.open.send_replace(state.open());
             (waiting, state.running.values().cloned().collect::<Vec<_>>())
         };
-        let failure = A2eError::new(Code::RuntimeError, "the session was shut down before the call began");
+        let failure = A2eError::new(A2eCode::RuntimeError, "the session was shut down before the call began");
         waiting
             .iter()
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));

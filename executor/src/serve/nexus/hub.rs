@@ -43,7 +43,7 @@ impl Hub {
 
     /// Counts a message of an agent, unless there are too many: then the time after which one is taken.
     pub(super) fn acquire(&self, name: &str, now: Instant) -> Result<(), Duration> {
-        let limit = RateLimit::per(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
+        let limit = RateLimit::per_period(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
         self.agent(name, |agent| agent.rate.acquire(limit, now))
     }
 

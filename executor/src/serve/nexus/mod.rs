@@ -21,13 +21,13 @@ use crate::fault::{BlockedBy, Fault};
 use crate::govern::{Caller, Credential, Role};
 use crate::ident::{AgentDid, IntentId};
 use crate::memory::Charge;
-use crate::rate_limit::whole_units;
+use crate::rate_limit::to_whole_units;
 use crate::run::{Executor, GatewayAnswer, IntentState, RunEventSink};
 use crate::wire::nexus::decode::{
     self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified,
 };
 use crate::wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
-use crate::wire::nexus::fault::{self, Code, NexusError};
+use crate::wire::nexus::fault::{self, NexusCode, NexusError};
 use crate::wire::nexus::keys::{AgentKeys, Keyring};
 use crate::wire::nexus::message::{
     DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
@@ -176,8 +176,8 @@ async fn post(
             .into_response();
     }
     let Some(caller) = caller else {
-        let refusal =
-            door.unauthenticated_error(None, NexusError::new(Code::AuthFailed, UNAUTHENTICATED.trim_end()));
+        let refusal = door
+            .unauthenticated_error(None, NexusError::new(NexusCode::AuthFailed, UNAUTHENTICATED.trim_end()));
         let head =
             [(header::WWW_AUTHENTICATE, challenge(&credential)), (header::CONTENT_TYPE, "application/json")];
         return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
@@ -393,14 +393,16 @@ impl Nexus {
             let message = format!(
                 "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
             );
-            let retry_after_ms = whole_units(wait, Duration::from_millis(1));
+            let retry_after_ms = to_whole_units(wait, Duration::from_millis(1));
             return Err(closed(
-                NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
+                NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
             ));
         }
         if verified.envelope().to() != self.id {
             let message = format!("the message is for another: this executor is `{}`", self.id);
-            return Err(closed(NexusError::new(Code::NotFound, message).with_detail("pointer", "/to/id")));
+            return Err(closed(
+                NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/to/id"),
+            ));
         }
         verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
         let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
@@ -413,7 +415,7 @@ impl Nexus {
         }
         let content = verified.content(keys, &self.port.bounds);
         let content = content.map_err(|failure| {
-            let opened = failure.code != Code::SignatureInvalid;
+            let opened = failure.code != NexusCode::SignatureInvalid;
             Unaccepted { failure, opened }
         })?;
         let purpose = match &content {
@@ -433,7 +435,7 @@ impl Nexus {
             let message = "the message was created before this executor started, which cannot tell if it was \
                            used: send it again";
             return opened(
-                NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"),
+                NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"),
             );
         }
         let again = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
@@ -441,12 +443,14 @@ impl Nexus {
             Some(IdUse::Again) => true,
             Some(IdUse::Spent) => {
                 let message = "the `id` was used before: every message needs one of its own";
-                return opened(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id"));
+                return opened(
+                    NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id"),
+                );
             }
             Some(IdUse::Full) => {
                 let message = "too many messages came within an hour: send fewer";
                 return opened(
-                    NexusError::new(Code::RateLimited, message).with_detail("retryAfterMs", 60_000),
+                    NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", 60_000),
                 );
             }
         };
@@ -517,7 +521,7 @@ impl Nexus {
     fn subscribe(&self, sender: &MessageSender<'_>, subscribe: SubscribeCommand) -> RequestResult {
         let MessageTransport::Socket(target) = sender.transport else {
             return Err(NexusError::new(
-                Code::ValidationError,
+                NexusCode::ValidationError,
                 "events go over a WebSocket: subscribe over one at `/nexus`",
             )
             .with_detail("pointer", "/action"));
@@ -555,7 +559,7 @@ impl Nexus {
         if self.hub.subscribe(sender.name, subscription, target, self.executor.clock().monotonic()) {
             return success(answer);
         }
-        Err(NexusError::new(Code::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+        Err(NexusError::new(NexusCode::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
     }
 
     /// Answers a query about the executor. Its load is for operators only.
@@ -607,9 +611,8 @@ impl Nexus {
             Some(IntentState::Finished(receipt)) => ("finished", receipt),
             None => {
                 let message = format!("unknown intent `{intent}`");
-                return Err(
-                    NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/resourceId")
-                );
+                return Err(NexusError::new(NexusCode::NotFound, message)
+                    .with_detail("pointer", "/payload/resourceId"));
             }
         };
         let mut answer = json!({ "resourceId": intent.to_string(), "state": state });

@@ -32,7 +32,7 @@ const MAX_OFFSET: u64 = 1_000;
 
 /// A decoded request, one variant for each method.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Request {
+pub enum A2aRequest {
     /// `message/send`.
     Send(Box<SendParams>),
     /// `message/stream`.
@@ -135,7 +135,7 @@ impl StreamingMethod {
     }
 }
 
-impl Request {
+impl A2aRequest {
     /// The streaming method of this request, if it is one.
     #[must_use]
     pub fn streaming(&self) -> Option<StreamingMethod> {
@@ -224,7 +224,7 @@ impl ToolCall {
 ///
 /// # Errors
 /// [`A2aDecodeError`] with the reason.
-pub fn request(text: &str) -> Result<(Id, Request), A2aDecodeError> {
+pub fn request(text: &str) -> Result<(Id, A2aRequest), A2aDecodeError> {
     let framed = match jsonrpc::decode(text, 1) {
         Ok(RpcMessage::Single(framed)) => framed,
         Ok(RpcMessage::Batch(_)) => return Err(A2aDecodeError::framing(Id::null(), batch_fault())),
@@ -276,36 +276,36 @@ pub(super) const METHODS: [&str; 12] = [
     "agent/getAuthenticatedExtendedCard",
 ];
 
-fn decode_method(name: &str, params: &str) -> Result<Request, Fault> {
-    let params = || Object::root(params);
+fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
+    let params = || Object::parse(params);
     match name {
-        "message/send" => Ok(Request::Send(Box::new(decode_send_params(params()?)?))),
-        "message/stream" => Ok(Request::Stream(Box::new(decode_send_params(params()?)?))),
+        "message/send" => Ok(A2aRequest::Send(Box::new(decode_send_params(params()?)?))),
+        "message/stream" => Ok(A2aRequest::Stream(Box::new(decode_send_params(params()?)?))),
         "tasks/get" => get(params()?),
         "tasks/list" => list(params()?),
-        "tasks/cancel" => Ok(Request::Cancel { task: task_id(&mut params()?)? }),
-        "tasks/resubscribe" => Ok(Request::Resubscribe { task: task_id(&mut params()?)? }),
+        "tasks/cancel" => Ok(A2aRequest::Cancel { task: task_id(&mut params()?)? }),
+        "tasks/resubscribe" => Ok(A2aRequest::Resubscribe { task: task_id(&mut params()?)? }),
         "tasks/provideInputAndContinue" => provide(params()?),
         "tasks/pushNotificationConfig/set" => {
             let mut params = params()?;
             let config = Box::new(push::decode_set_params(&mut params)?);
-            Ok(Request::SetPush { task: task_id(&mut params)?, config })
+            Ok(A2aRequest::SetPush { task: task_id(&mut params)?, config })
         }
         "tasks/pushNotificationConfig/get" => {
             let mut params = params()?;
-            Ok(Request::GetPush { task: task_id(&mut params)?, config: push_id(&mut params)? })
+            Ok(A2aRequest::GetPush { task: task_id(&mut params)?, config: push_id(&mut params)? })
         }
-        "tasks/pushNotificationConfig/list" => Ok(Request::ListPush { task: task_id(&mut params()?)? }),
+        "tasks/pushNotificationConfig/list" => Ok(A2aRequest::ListPush { task: task_id(&mut params()?)? }),
         "tasks/pushNotificationConfig/delete" => {
             let mut params = params()?;
             let task = task_id(&mut params)?;
             let missing =
                 || Fault::invalid("/pushNotificationConfigId", "`pushNotificationConfigId` is missing");
-            Ok(Request::DeletePush { task, config: push_id(&mut params)?.ok_or_else(missing)? })
+            Ok(A2aRequest::DeletePush { task, config: push_id(&mut params)?.ok_or_else(missing)? })
         }
         "agent/getAuthenticatedExtendedCard" => {
             params()?;
-            Ok(Request::ExtendedCard)
+            Ok(A2aRequest::ExtendedCard)
         }
         other => {
             let (shown, nearest) = (excerpt(other), did_you_mean(other, METHODS));
@@ -360,16 +360,16 @@ fn history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
     Ok(history.map(|length| usize::try_from(length).unwrap_or(usize::MAX)))
 }
 
-fn get(mut params: Object<'_>) -> Result<Request, Fault> {
-    Ok(Request::Get { task: task_id(&mut params)?, history: history(&mut params)? })
+fn get(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
+    Ok(A2aRequest::Get { task: task_id(&mut params)?, history: history(&mut params)? })
 }
 
-fn list(mut params: Object<'_>) -> Result<Request, Fault> {
+fn list(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
     let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
     let offset = count(&mut params, "offset", MAX_OFFSET)?;
     let after = params.take_unless_null("pageToken")?.map(|token| page_token(&token, offset)).transpose()?;
-    Ok(Request::List {
+    Ok(A2aRequest::List {
         context: optional_name(&mut params, "contextId")?,
         limit: size(limit.unwrap_or(DEFAULT_PAGE_SIZE)),
         offset: size(offset.unwrap_or_default()),
@@ -427,7 +427,7 @@ fn configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
     })
 }
 
-fn provide(mut params: Object<'_>) -> Result<Request, Fault> {
+fn provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
     let task = task_id(&mut params)?;
     let input = params.take_unless_null("input")?;
     let option = params.take_unless_null("permissionOptionId")?;
@@ -441,7 +441,7 @@ fn provide(mut params: Object<'_>) -> Result<Request, Fault> {
         )),
         (None, Some(option)) => {
             let approved = option.enum_value(&[(APPROVED, true), (DENIED, false)])?;
-            Ok(Request::Permit { task, approved })
+            Ok(A2aRequest::Permit { task, approved })
         }
         (Some(input), None) => {
             let metadata = metadata(&mut params, "metadata")?;
@@ -456,7 +456,7 @@ fn provide(mut params: Object<'_>) -> Result<Request, Fault> {
                 }
                 Some(_) | None => sent.message.task_id = Some(task),
             }
-            Ok(Request::Provide { sent: Box::new(sent) })
+            Ok(A2aRequest::Provide { sent: Box::new(sent) })
         }
     }
 }

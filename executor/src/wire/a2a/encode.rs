@@ -6,7 +6,7 @@ use super::page::PageToken;
 use crate::ident::IntentId;
 use crate::outcome::{self, End, LogLine, Progress, Receipt};
 use crate::wire::jsonrpc::{self, Id};
-use crate::wire::raw;
+use crate::wire::to_raw;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -21,7 +21,7 @@ const MAX_LINE_CHARS: usize = 2000;
 /// A JSON-RPC response with a result.
 #[must_use]
 pub fn response(id: &Id, result: &impl Serialize) -> String {
-    response_raw(id, &raw(result))
+    response_raw(id, &to_raw(result))
 }
 
 fn response_raw(id: &Id, result: &RawValue) -> String {
@@ -46,8 +46,8 @@ fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Box<RawV
 
 fn to_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
     match dialect {
-        Dialect::A2a => raw(what),
-        Dialect::Acp => raw(&strip_kinds(json!(what))),
+        Dialect::A2a => to_raw(what),
+        Dialect::Acp => to_raw(&strip_kinds(json!(what))),
     }
 }
 
@@ -73,7 +73,7 @@ pub fn update_response(id: &Id, update: &TaskUpdate, dialect: Dialect) -> String
     let value = match update {
         TaskUpdate::Task(task) => task_value(task, None, dialect),
         TaskUpdate::Status(_) => to_dialect(update, dialect),
-        TaskUpdate::Artifact(_) => raw(update),
+        TaskUpdate::Artifact(_) => to_raw(update),
     };
     response_raw(id, &value)
 }
@@ -195,16 +195,16 @@ pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
 /// The result of a successful run as an artifact.
 fn result(end: &End) -> Option<TaskArtifact> {
     let part = match end {
-        End::Returned(result) => match result.as_string() {
+        End::Returned(result) => match result.parse_string() {
             Some(text) => Part::text(text),
             None if result.is_object() => Part::Data { data: result.clone(), metadata: None },
-            None => Part::Data { data: result.as_member("result"), metadata: None },
+            None => Part::Data { data: result.wrap_as_member("result"), metadata: None },
         },
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::LimitReached(_)
         | End::Aborted(_) => return None,

@@ -236,7 +236,7 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
         | End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::LimitReached(_) => TaskState::Failed,
     };
@@ -258,7 +258,7 @@ pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
         End::Returned(_)
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => json!({ "status": status, "ran": true }),
     };

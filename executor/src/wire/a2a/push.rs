@@ -8,7 +8,7 @@ use crate::fault::Fault;
 use crate::ident::AgentDid;
 use crate::wire::field::{Field, Object};
 use crate::wire::jsonrpc::Id;
-use crate::wire::raw;
+use crate::wire::to_raw;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
@@ -184,7 +184,7 @@ pub fn task_notices(update: &TaskUpdate, before: TaskState, task: &Task) -> Vec<
     if task.status.state.is_terminal() && !task.artifacts.is_empty() {
         happened.push(EventKind::Artifact);
     }
-    vec![(happened, raw(task).get().to_owned())]
+    vec![(happened, to_raw(task).get().to_owned())]
 }
 
 /// The posts for an update in the A2A-ACP dialect: one for each event.
@@ -216,12 +216,12 @@ fn status_events(status: &TaskStatus, before: TaskState) -> Vec<(EventKind, Valu
         events.push((EventKind::StatusChange, data));
     }
     // Progress messages of a running tool are sent on streams only.
-    let said = message.as_ref().filter(|_| state.is_settled()).map(|message| joined_text(&message.parts));
-    if let Some(said) = said.filter(|said| !said.is_empty()) {
-        let data = json!({ "message_role": "assistant", "message_content": said });
+    let text = message.as_ref().filter(|_| state.is_settled()).map(|message| joined_text(&message.parts));
+    if let Some(text) = text.filter(|text| !text.is_empty()) {
+        let data = json!({ "message_role": "assistant", "message_content": text });
         events.push((EventKind::Message, data));
         if *state == TaskState::InputRequired {
-            let data = json!({ "prompt": said, "input_types": ["application/json", "text/plain"] });
+            let data = json!({ "prompt": text, "input_types": ["application/json", "text/plain"] });
             events.push((EventKind::InputRequired, data));
         }
     }

@@ -1,13 +1,13 @@
 //! Decoding, encoding, and the table of error codes.
 
-use super::decode::{self, A2aDecodeError, Request};
+use super::decode::{self, A2aDecodeError, A2aRequest};
 use super::fault::{self, Problem};
 use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
 use super::{Dialect, card, encode};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{IntentId, ToolName};
 use crate::quantity::Timeout;
-use crate::tool::{Contract, Declared, Descriptor, Digest};
+use crate::tool::{Contract, DeclaredCapabilities, Descriptor, Digest};
 use crate::wire::jsonrpc::Id;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-fn asked(method: &str, params: &Value) -> Result<Request, Fault> {
+fn asked(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
     let text = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     decode::request(&text).map(|(_, request)| request).map_err(|malformed| malformed.fault)
 }
@@ -27,11 +27,11 @@ fn send(parts: &Value) -> Value {
 }
 
 fn sent(params: &Value) -> decode::SendParams {
-    let Request::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
+    let A2aRequest::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
     *sent
 }
 
-fn pointer(answer: Result<Request, Fault>) -> String {
+fn pointer(answer: Result<A2aRequest, Fault>) -> String {
     let Err(Fault::InvalidParams { pointer, .. }) = answer else { panic!("{answer:?}") };
     pointer
 }
@@ -389,9 +389,9 @@ fn the_card_claims_what_there_is() {
         version: "1.2.3".into(),
         description: "Reads.".into(),
         contract: Contract::Command,
-        digest: Digest::of(b""),
+        digest: Digest::compute(b""),
         arguments_schema: json!({ "type": "object" }),
-        capabilities: Declared { network: true, ..Declared::default() },
+        capabilities: DeclaredCapabilities { network: true, ..DeclaredCapabilities::default() },
     };
     let place = |asks| card::CardSettings {
         url: "http://localhost:1/a2a/rpc".into(),

@@ -1,6 +1,6 @@
 //! Decoder for lines of an agent, each of which has passed the strict reader.
 
-use super::fault::{self, A2eError, Code};
+use super::fault::{self, A2eCode, A2eError};
 use super::{CAPABILITIES, VERSION};
 use crate::fault::Fault;
 use crate::ident::{IntentId, excerpt};
@@ -145,7 +145,7 @@ pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
         failure: Box::new(failure),
     };
     let frame = |text| {
-        let line = Field::root(text)?;
+        let line = Field::parse(text)?;
         if !line.is_object() {
             return Err(Fault::InvalidRequest("a message must be one object on one line".to_owned()));
         }
@@ -165,7 +165,7 @@ pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
         return Err(A2eDecodeError::Ignored { kind: word });
     }
     let refused = |failure: A2eError| {
-        let handshake = kind == Some(RequestType::Handshake) && failure.code == Code::VersionMismatch;
+        let handshake = kind == Some(RequestType::Handshake) && failure.code == A2eCode::VersionMismatch;
         refused(Some(&id), handshake, failure)
     };
     check_version(&mut members).map_err(refused)?;
@@ -197,19 +197,19 @@ fn take_type(members: &mut Object<'_>) -> Result<String, Fault> {
 
 /// Checks `a2e` and `version`: at least one is present, and both name this version.
 fn check_version(members: &mut Object<'_>) -> Result<(), A2eError> {
-    let mut said = Vec::new();
+    let mut versions = Vec::new();
     for name in ["a2e", "version"] {
         let field = members.take(name).map_err(|fault| fault::to_error(&fault))?;
-        said.extend(field.map(|field| (name, field)));
+        versions.extend(field.map(|field| (name, field)));
     }
-    if said.is_empty() {
+    if versions.is_empty() {
         return Err(fault::to_error(&Fault::invalid("/a2e", "`a2e` is missing")));
     }
-    for (name, field) in said {
-        if !field.string().is_ok_and(|said| said == VERSION) {
-            let shown = excerpt(field.raw().get());
+    for (name, field) in versions {
+        if !field.string().is_ok_and(|version| version == VERSION) {
+            let shown = excerpt(field.as_raw().get());
             let message = format!("`{name}` is `{shown}`, but this executor speaks A2E {VERSION}");
-            return Err(A2eError::new(Code::VersionMismatch, message));
+            return Err(A2eError::new(A2eCode::VersionMismatch, message));
         }
     }
     Ok(())
@@ -288,7 +288,7 @@ fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
 fn optional_timeout(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
     let make = |seconds| {
         if seconds > most {
-            return Err(OutOfRangeError { least: 1, most });
+            return Err(OutOfRangeError { min: 1, max: most });
         }
         Timeout::from_seconds(seconds)
     };

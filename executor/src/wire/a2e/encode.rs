@@ -9,10 +9,10 @@ use super::message::{
 };
 use super::{CAPABILITIES, TOOLS, VERSION, is_tools_capability, tools};
 use crate::ident::IntentId;
-use crate::outcome::{Artifact, End, LogLine, Output, Progress, Receipt};
+use crate::outcome::{Artifact, End, LogLine, Progress, Receipt, RunOutput};
 use crate::tool::Descriptor;
-use crate::wire::raw;
 use crate::wire::strict_json::JsonBounds;
+use crate::wire::to_raw;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -183,13 +183,13 @@ pub fn error(req_id: Option<&str>, failure: &A2eError, ts: f64) -> String {
 pub fn health(uptime_seconds: f64) -> String {
     let health =
         json!({ "status": "ok", "a2e": VERSION, "version": VERSION, "uptime_seconds": uptime_seconds });
-    raw(&health).get().to_owned()
+    to_raw(&health).get().to_owned()
 }
 
 /// The body of the answer to `POST /a2e/session`.
 #[must_use]
 pub fn session(session_id: &str) -> String {
-    raw(&json!({ "session_id": session_id })).get().to_owned()
+    to_raw(&json!({ "session_id": session_id })).get().to_owned()
 }
 
 fn envelope<B: Serialize>(kind: &'static str, body: B, ts: f64) -> Envelope<B> {
@@ -197,7 +197,7 @@ fn envelope<B: Serialize>(kind: &'static str, body: B, ts: f64) -> Envelope<B> {
 }
 
 fn line(kind: &'static str, body: impl Serialize, ts: f64) -> String {
-    raw(&envelope(kind, body, ts)).get().to_owned()
+    to_raw(&envelope(kind, body, ts)).get().to_owned()
 }
 
 /// Id, status and measurements of a run.
@@ -216,8 +216,13 @@ fn run_summary(receipt: &Receipt) -> Value {
 }
 
 /// The events of a finished run: log lines in order, the last progress, artifacts in order.
-fn collect_events<'a>(req_id: &'a str, first: u64, output: &Output, ts: f64) -> Vec<Envelope<ToolEvent<'a>>> {
-    let Output { logs, progress, artifacts, truncated: _ } = output;
+fn collect_events<'a>(
+    req_id: &'a str,
+    first: u64,
+    output: &RunOutput,
+    ts: f64,
+) -> Vec<Envelope<ToolEvent<'a>>> {
+    let RunOutput { logs, progress, artifacts, truncated: _ } = output;
     let happened = logs.iter().map(CallEvent::Log);
     let happened = happened.chain(progress.iter().map(CallEvent::Progress));
     let happened = happened.chain(artifacts.iter().map(CallEvent::Artifact));

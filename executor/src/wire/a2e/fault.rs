@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 /// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Code {
+pub enum A2eCode {
     /// The line is not valid JSON.
     ParseError,
     /// The executor failed or is busy; a retry may succeed.
@@ -39,7 +39,7 @@ pub enum Code {
     CapabilityMissing,
 }
 
-impl Code {
+impl A2eCode {
     /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -81,7 +81,7 @@ impl Code {
 #[derive(Debug, Clone, PartialEq)]
 pub struct A2eError {
     /// The error code.
-    pub code: Code,
+    pub code: A2eCode,
     /// One sentence by the executor.
     pub message: String,
     /// The members of `detail`.
@@ -94,7 +94,7 @@ pub struct A2eError {
 
 impl A2eError {
     /// An error without details, retryable as its code is.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: A2eCode, message: impl Into<String>) -> Self {
         let (detail, retryable) = (Map::new(), code.is_retryable());
         Self { code, message: message.into(), detail, retryable, capability: "" }
     }
@@ -115,40 +115,40 @@ impl A2eError {
 #[must_use]
 pub fn to_error(fault: &Fault) -> A2eError {
     match fault {
-        Fault::Parse(message) => A2eError::new(Code::ParseError, message),
+        Fault::Parse(message) => A2eError::new(A2eCode::ParseError, message),
         Fault::InvalidRequest(message) | Fault::MethodNotFound(message) => {
-            A2eError::new(Code::InvalidMessage, message)
+            A2eError::new(A2eCode::InvalidMessage, message)
         }
         Fault::InvalidParams { message, pointer } => {
-            A2eError::new(Code::SchemaViolation, message).with_detail("pointer", pointer.as_str())
+            A2eError::new(A2eCode::SchemaViolation, message).with_detail("pointer", pointer.as_str())
         }
-        Fault::ToolUnavailable { tool, message } => A2eError::new(Code::ToolError, message)
+        Fault::ToolUnavailable { tool, message } => A2eError::new(A2eCode::ToolError, message)
             .with_detail("tool_name", tool.as_str())
             .for_capability(TOOLS),
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             refusal_error(*intent, *risk_score, *blocked_by, message)
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            A2eError::new(Code::RuntimeError, message)
+            A2eError::new(A2eCode::RuntimeError, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             let (code, message) = receipt_error(receipt)
-                .unwrap_or_else(|| (Code::ToolError, failure_message::describe_failure(&receipt.outcome)));
+                .unwrap_or_else(|| (A2eCode::ToolError, failure_message::describe_failure(&receipt.outcome)));
             A2eError::new(code, message)
                 .with_detail("intent_id", receipt.intent.to_string())
                 .for_capability(TOOLS)
         }
         Fault::Busy { message, retry_after_ms } => {
-            A2eError::new(Code::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
+            A2eError::new(A2eCode::RuntimeError, message).with_detail("retry_after_ms", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => {
-            A2eError::new(Code::RuntimeError, RECEIPT_PENDING)
+            A2eError::new(A2eCode::RuntimeError, RECEIPT_PENDING)
                 .with_detail("intent_id", intent.to_string())
                 .with_detail("ran", true)
                 .with_detail("retry_after_ms", *retry_after_ms)
                 .for_capability(TOOLS)
         }
-        Fault::Internal(_) => A2eError::new(Code::RuntimeError, "internal error of the executor"),
+        Fault::Internal(_) => A2eError::new(A2eCode::RuntimeError, "internal error of the executor"),
     }
 }
 
@@ -165,7 +165,7 @@ pub fn escalation_error(intent: IntentId, risk_score: Option<f64>) -> A2eError {
 pub fn unknown_tool_error<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> A2eError {
     let (shown, nearest) = (excerpt(name), did_you_mean(name, known));
     let message = format!("there is no tool `{shown}`{nearest}: `tool/list/req` lists the tools");
-    A2eError::new(Code::UnknownTool, message).for_capability(TOOLS)
+    A2eError::new(A2eCode::UnknownTool, message).for_capability(TOOLS)
 }
 
 fn refusal_error(
@@ -175,9 +175,9 @@ fn refusal_error(
     message: &str,
 ) -> A2eError {
     let (code, retryable) = match blocked_by {
-        BlockedBy::GovernorUnavailable => (Code::RuntimeError, true),
-        BlockedBy::CallerUnauthorized => (Code::Unauthorized, false),
-        BlockedBy::EscalationPending => (Code::ToolDenied, true),
+        BlockedBy::GovernorUnavailable => (A2eCode::RuntimeError, true),
+        BlockedBy::CallerUnauthorized => (A2eCode::Unauthorized, false),
+        BlockedBy::EscalationPending => (A2eCode::ToolDenied, true),
         BlockedBy::VerdictDenied
         | BlockedBy::VerdictExpired
         | BlockedBy::VerdictMismatch
@@ -187,7 +187,7 @@ fn refusal_error(
         | BlockedBy::IntentReplayed
         | BlockedBy::ConditionUnknown
         | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => (Code::ToolDenied, false),
+        | BlockedBy::StandingPolicy => (A2eCode::ToolDenied, false),
     };
     let mut failure =
         A2eError::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);
@@ -203,17 +203,17 @@ fn refusal_error(
 
 /// The code and the sentence for a failed run; `None` for a successful one.
 #[must_use]
-pub fn receipt_error(receipt: &Receipt) -> Option<(Code, String)> {
+pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
     let outcome = &receipt.outcome;
     let message = || failure_message::describe_failure(outcome);
     Some(match &outcome.end {
         End::Returned(_) => return None,
-        End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::Unlinkable(_) => {
-            (Code::ToolError, message())
+        End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::NotStarted(_) => {
+            (A2eCode::ToolError, message())
         }
-        End::Trapped(_) | End::Crashed(_) => (Code::SandboxCrash, message()),
-        End::LimitReached(Limit::Time) => (Code::Timeout, message()),
-        End::LimitReached(Limit::Memory) => (Code::OutOfMemory, message()),
+        End::Trapped(_) | End::Crashed(_) => (A2eCode::SandboxCrash, message()),
+        End::LimitReached(Limit::Time) => (A2eCode::Timeout, message()),
+        End::LimitReached(Limit::Memory) => (A2eCode::OutOfMemory, message()),
         End::LimitReached(
             Limit::Output
             | Limit::Stack
@@ -224,10 +224,10 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(Code, String)> {
             | Limit::RandomBytes
             | Limit::Subscriptions
             | Limit::Fuel,
-        ) => (Code::ToolError, message()),
-        End::Aborted(AbortReason::Revoked) => (Code::ToolDenied, message()),
+        ) => (A2eCode::ToolError, message()),
+        End::Aborted(AbortReason::Revoked) => (A2eCode::ToolDenied, message()),
         // The shared sentence names `a2g/cancel`, which this door does not have.
-        End::Aborted(AbortReason::Cancelled) => (Code::RuntimeError, "the call was cancelled".to_owned()),
-        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (Code::RuntimeError, message()),
+        End::Aborted(AbortReason::Cancelled) => (A2eCode::RuntimeError, "the call was cancelled".to_owned()),
+        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (A2eCode::RuntimeError, message()),
     })
 }

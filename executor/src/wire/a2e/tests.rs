@@ -2,15 +2,15 @@
 
 use super::decode::{self, A2eDecodeError, AgentMessage, Handshake, MessageBody, ToolCall, ToolFilter};
 use super::encode::{self, AcceptedHandshake, CallEvent, MAX_CHUNK_BYTES, RejectReason};
-use super::fault::{self, A2eError, Code};
+use super::fault::{self, A2eCode, A2eError};
 use crate::fault::{BlockedBy, Fault};
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::limit::{Bound, Budgets, Layer, Limit};
 use crate::outcome::{
-    AbortReason, Artifact, End, LogLevel, LogLine, Metrics, Outcome, Output, Progress, Receipt, Usage,
+    AbortReason, Artifact, End, LogLevel, LogLine, Outcome, Progress, Receipt, RunMetrics, RunOutput, Usage,
 };
 use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use crate::tool::{Contract, Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use crate::wire::strict_json::JsonBounds;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -38,7 +38,7 @@ fn value(line: &str) -> Value {
 }
 
 /// The id and the error code of the answer to a message.
-fn refused(line: &str) -> (Option<String>, Code, A2eError) {
+fn refused(line: &str) -> (Option<String>, A2eCode, A2eError) {
     match read(line) {
         Err(A2eDecodeError::Refused { id, handshake: _, failure }) => (id, failure.code, *failure),
         other => panic!("{line}: {other:?}"),
@@ -82,10 +82,10 @@ fn either_version_is_read_and_both_have_to_be_the_one() {
         json!({ "a2e": "" }),
     ] {
         let (id, code, failure) = refused(&ping(&bad));
-        assert_eq!((id.as_deref(), code), (Some("1"), Code::VersionMismatch), "{bad}: {failure:?}");
+        assert_eq!((id.as_deref(), code), (Some("1"), A2eCode::VersionMismatch), "{bad}: {failure:?}");
     }
     let neither = r#"{"type":"ping","id":"1","ts":1}"#;
-    assert_eq!(refused(neither).1, Code::SchemaViolation);
+    assert_eq!(refused(neither).1, A2eCode::SchemaViolation);
     let other = HANDSHAKE.replace("\"1.0\"", "\"0.9\"");
     assert!(
         matches!(read(&other), Err(A2eDecodeError::Refused { handshake: true, .. })),
@@ -98,27 +98,27 @@ fn either_version_is_read_and_both_have_to_be_the_one() {
 #[test]
 fn what_is_no_message_is_refused_by_its_own_code() {
     for (line, id, code) in [
-        ("[]", None, Code::InvalidMessage),
-        ("1", None, Code::InvalidMessage),
-        ("null", None, Code::InvalidMessage),
-        ("{}", None, Code::InvalidMessage),
-        ("{", None, Code::ParseError),
-        (r#"{"id":"1"}"#, Some("1"), Code::InvalidMessage),
-        (r#"{"id":"1","type":1}"#, Some("1"), Code::InvalidMessage),
-        (r#"{"a2e":"1.0","type":"ping","ts":1}"#, None, Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":1,"ts":1}"#, None, Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"","ts":1}"#, None, Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"a\n","ts":1}"#, None, Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"1"}"#, Some("1"), Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":"1"}"#, Some("1"), Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":-1}"#, Some("1"), Code::SchemaViolation),
-        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":1e999}"#, Some("1"), Code::SchemaViolation),
+        ("[]", None, A2eCode::InvalidMessage),
+        ("1", None, A2eCode::InvalidMessage),
+        ("null", None, A2eCode::InvalidMessage),
+        ("{}", None, A2eCode::InvalidMessage),
+        ("{", None, A2eCode::ParseError),
+        (r#"{"id":"1"}"#, Some("1"), A2eCode::InvalidMessage),
+        (r#"{"id":"1","type":1}"#, Some("1"), A2eCode::InvalidMessage),
+        (r#"{"a2e":"1.0","type":"ping","ts":1}"#, None, A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":1,"ts":1}"#, None, A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"","ts":1}"#, None, A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"a\n","ts":1}"#, None, A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"1"}"#, Some("1"), A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":"1"}"#, Some("1"), A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":-1}"#, Some("1"), A2eCode::SchemaViolation),
+        (r#"{"a2e":"1.0","type":"ping","id":"1","ts":1e999}"#, Some("1"), A2eCode::SchemaViolation),
     ] {
         let (answered, said, failure) = refused(line);
         assert_eq!((answered.as_deref(), said), (id, code), "{line}: {failure:?}");
     }
     let long = ping(&json!({ "id": "x".repeat(decode::MAX_ID_BYTES + 1) }));
-    assert_eq!(refused(&long).1, Code::SchemaViolation);
+    assert_eq!(refused(&long).1, A2eCode::SchemaViolation);
     assert!(read(&ping(&json!({ "id": "x".repeat(decode::MAX_ID_BYTES) }))).is_ok());
 }
 
@@ -175,7 +175,7 @@ fn every_member_has_its_type_and_its_range() {
         ("timeout", json!(604_801)),
     ] {
         let (id, code, failure) = refused(&call(name, bad.clone()));
-        assert_eq!((id.as_deref(), code), (Some("g7h8i9"), Code::SchemaViolation), "{name} {bad}");
+        assert_eq!((id.as_deref(), code), (Some("g7h8i9"), A2eCode::SchemaViolation), "{name} {bad}");
         assert_eq!(failure.detail["pointer"], format!("/{name}"));
     }
     for needed in ["tool_name", "arguments"] {
@@ -189,7 +189,7 @@ fn every_member_has_its_type_and_its_range() {
         MessageBody::Shutdown(Timeout::from_seconds(10).unwrap())
     );
     for bad in [json!(0), json!(3601), json!("1"), json!(1.0), json!(null)] {
-        assert_eq!(refused(&shutdown(bad)).1, Code::SchemaViolation);
+        assert_eq!(refused(&shutdown(bad)).1, A2eCode::SchemaViolation);
     }
     let handshake = |name: &str, value: Value| {
         let mut handshake: Value = serde_json::from_str(HANDSHAKE).unwrap();
@@ -203,7 +203,7 @@ fn every_member_has_its_type_and_its_range() {
         ("agent_caps", json!(vec!["x"; 65])),
         ("auth_token", json!(null)),
     ] {
-        assert_eq!(refused(&handshake(name, bad)).1, Code::SchemaViolation, "{name}");
+        assert_eq!(refused(&handshake(name, bad)).1, A2eCode::SchemaViolation, "{name}");
     }
     let list = |more: Value| {
         let mut list: Value = serde_json::from_str(TOOL_LIST).unwrap();
@@ -216,7 +216,7 @@ fn every_member_has_its_type_and_its_range() {
         json!({ "query": [] }),
         json!({ "include_deferred": "yes" }),
     ] {
-        assert_eq!(refused(&list(bad)).1, Code::SchemaViolation);
+        assert_eq!(refused(&list(bad)).1, A2eCode::SchemaViolation);
     }
 }
 
@@ -415,8 +415,8 @@ fn receipt(end: End) -> Receipt {
         durability: crate::durability::Durability::PowerLoss,
         outcome: Outcome {
             end,
-            output: Output::default(),
-            metrics: Metrics { wall: Duration::from_millis(45), ..Metrics::default() },
+            output: RunOutput::default(),
+            metrics: RunMetrics { wall: Duration::from_millis(45), ..RunMetrics::default() },
             usage: Usage {
                 memory,
                 cpu: Bound { value: CpuPercent::new(10).unwrap(), layer },
@@ -465,7 +465,7 @@ fn a_result_says_what_became_of_the_run() {
         (&json!(INTENT), &json!("SUCCESS"))
     );
     let mut talkative = receipt(End::Returned(json!(1).into()));
-    talkative.outcome.output = Output {
+    talkative.outcome.output = RunOutput {
         logs: vec![LogLine { level: LogLevel::Info, message: "one".into() }],
         progress: Some(Progress { percent: Some(100.0), message: "done".into() }),
         artifacts: vec![Artifact {
@@ -491,7 +491,7 @@ fn every_end_has_its_code() {
         (tool_error, "tool_error"),
         (End::Exited { code: 3, stderr_tail: "oh".into() }, "tool_error"),
         (End::ResultNotJson, "tool_error"),
-        (End::Unlinkable("x".into()), "tool_error"),
+        (End::NotStarted("x".into()), "tool_error"),
         (End::Trapped("unreachable".into()), "sandbox_crash"),
         (End::Crashed("signal 9".into()), "sandbox_crash"),
         (End::LimitReached(Limit::Time), "timeout"),
@@ -563,11 +563,11 @@ fn every_fault_has_its_code() {
     assert_eq!(value(&encode::error(None, &failure, TS))["req_id"], "");
     let pending = Fault::ReceiptPending { intent: IntentId::parse(INTENT).unwrap(), retry_after_ms: 5 };
     let pending = fault::to_error(&pending);
-    assert_eq!((pending.code, pending.retryable), (Code::RuntimeError, true));
+    assert_eq!((pending.code, pending.retryable), (A2eCode::RuntimeError, true));
     let detail = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 5 });
     assert_eq!((json!(pending.detail), pending.message.contains("ran")), (detail, true));
     let escalated = fault::escalation_error(IntentId::parse(INTENT).unwrap(), Some(0.9));
-    assert_eq!((escalated.code, escalated.retryable), (Code::ToolDenied, true));
+    assert_eq!((escalated.code, escalated.retryable), (A2eCode::ToolDenied, true));
     assert_eq!(
         (&escalated.detail["intent_id"], &escalated.detail["risk_score"]),
         (&json!(INTENT), &json!(0.9))
@@ -581,9 +581,13 @@ fn tool(name: &str, contract: Contract, filesystem: DeclaredFilesystem, schema: 
         version: "1.2.3".into(),
         description: format!("Does {name}."),
         contract,
-        digest: Digest::of(b""),
+        digest: Digest::compute(b""),
         arguments_schema: schema,
-        capabilities: Declared { filesystem, network: name.contains("http"), ..Declared::default() },
+        capabilities: DeclaredCapabilities {
+            filesystem,
+            network: name.contains("http"),
+            ..DeclaredCapabilities::default()
+        },
     }
 }
 

@@ -9,12 +9,12 @@ use super::{message, usage};
 use crate::call::Call;
 use crate::ident::{AgentDid, IntentId};
 use crate::json::JsonText;
-use crate::outcome::{Artifact, End, LogLine, Metrics, Outcome, Output, Receipt};
+use crate::outcome::{Artifact, End, LogLine, Outcome, Receipt, RunMetrics, RunOutput};
 use crate::quantity::Timeout;
-use crate::tool::{Declared, Descriptor};
+use crate::tool::{DeclaredCapabilities, Descriptor};
 use crate::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use crate::wire::failure_message;
-use crate::wire::raw;
+use crate::wire::to_raw;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -38,25 +38,31 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         is_new: _,
         charge: _,
     } = call;
-    raw(&message::Intent { agent_did: agent, intent_id: *intent, tool, arguments, context: context.as_ref() })
+    to_raw(&message::IntentMessage {
+        agent_did: agent,
+        intent_id: *intent,
+        tool,
+        arguments,
+        context: context.as_ref(),
+    })
 }
 
 /// The result of `a2g/intent`: the verdict.
 #[must_use]
 pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
-    raw(&verdict_message(verdict))
+    to_raw(&verdict_message(verdict))
 }
 
 /// The result of `a2g/intent` with the proof in addition to the verdict.
 #[must_use]
-pub fn proven_verdict(verdict: &Verdict, proof: &str) -> Box<RawValue> {
+pub fn verdict_with_proof(verdict: &Verdict, proof: &str) -> Box<RawValue> {
     #[derive(Serialize)]
     struct Proven<'a> {
         #[serde(flatten)]
-        verdict: message::Verdict<'a>,
+        verdict: message::VerdictMessage<'a>,
         proof: &'a str,
     }
-    raw(&Proven { verdict: verdict_message(verdict), proof })
+    to_raw(&Proven { verdict: verdict_message(verdict), proof })
 }
 
 /// The header of a proof that is signed with the key of this id.
@@ -68,7 +74,7 @@ pub fn proof_header(key: &str) -> Box<RawValue> {
         kid: &'a str,
         typ: &'static str,
     }
-    raw(&Header { alg: "EdDSA", kid: key, typ: "JWT" })
+    to_raw(&Header { alg: "EdDSA", kid: key, typ: "JWT" })
 }
 
 /// The claims of a proof.
@@ -87,7 +93,7 @@ pub fn proof_claims(claims: &ProofClaims) -> Box<RawValue> {
         module,
         verdict,
     } = claims;
-    raw(&message::ProofClaims {
+    to_raw(&message::ProofClaimsMessage {
         iss: id.issuer().as_str(),
         aud: audience.as_str(),
         sub: agent.as_str(),
@@ -106,30 +112,30 @@ pub fn proof_claims(claims: &ProofClaims) -> Box<RawValue> {
 /// The gateway's answer: the verdict, with the `report` if the tool ran.
 #[must_use]
 pub fn intent_answer(verdict: &Verdict, receipt: Option<&Receipt>) -> Box<RawValue> {
-    raw(&message::IntentAnswer { verdict: verdict_message(verdict), report: receipt.map(report_message) })
+    to_raw(&message::IntentAnswer { verdict: verdict_message(verdict), report: receipt.map(report_message) })
 }
 
 /// The params of `a2g/report`, which are also the result of `a2g/execute`.
 #[must_use]
 pub fn report(receipt: &Receipt) -> Box<RawValue> {
-    raw(&report_message(receipt))
+    to_raw(&report_message(receipt))
 }
 
 /// The report's `error`: one sentence; `None` for a success.
 #[must_use]
-pub fn sentence(outcome: &Outcome) -> Option<String> {
+pub fn describe_failure(outcome: &Outcome) -> Option<String> {
     failure_message::describe(outcome)
 }
 
 /// The params of `a2g/register`: the executor with its public key and the names of its tools.
 #[must_use]
 pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]) -> Box<RawValue> {
-    let metadata = message::Metadata {
+    let metadata = message::RegistrationMetadata {
         name: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),
         runtime: "wasmtime",
     };
-    raw(&message::Registration {
+    to_raw(&message::RegistrationMessage {
         agent_did: agent.as_str(),
         public_key,
         capabilities_requested: tools,
@@ -139,8 +145,8 @@ pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]
 
 /// The result of `a2g/register`: an acceptance, with the agent's standing policy.
 #[must_use]
-pub fn registered(policy: Option<&Policy>) -> Box<RawValue> {
-    raw(&message::Registered { accepted: true, policy: policy.map(policy_message) })
+pub fn registration_result(policy: Option<&Policy>) -> Box<RawValue> {
+    to_raw(&message::RegistrationResult { accepted: true, policy: policy.map(policy_message) })
 }
 
 /// The member `journal` of a heartbeat: the current end of the executor's journal.
@@ -159,13 +165,13 @@ pub struct JournalState<'a> {
 #[must_use]
 pub fn checkpoint_claims(executor: &AgentDid, count: u64, root: &str, issued_at: i64) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Claims<'a> {
+    struct CheckpointClaims<'a> {
         iss: &'a str,
         iat: i64,
         count: u64,
         root: &'a str,
     }
-    raw(&Claims { iss: executor.as_str(), iat: issued_at, count, root })
+    to_raw(&CheckpointClaims { iss: executor.as_str(), iat: issued_at, count, root })
 }
 
 /// The params of `a2g/heartbeat`.
@@ -178,69 +184,70 @@ pub fn heartbeat(
     journal: JournalState<'_>,
 ) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Heartbeat<'a> {
+    struct HeartbeatParams<'a> {
         agent_did: &'a str,
         uptime_seconds: u64,
         running: usize,
         queued: usize,
         journal: JournalState<'a>,
     }
-    raw(&Heartbeat { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
+    to_raw(&HeartbeatParams { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
 }
 
 /// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only
 /// [`super::decode::policy_file`] accepts.
 #[must_use]
 pub fn policy(policy: &Policy) -> Box<RawValue> {
-    raw(&policy_message(policy))
+    to_raw(&policy_message(policy))
 }
 
 /// The result of `a2g/cancel`.
 #[must_use]
-pub fn cancelled(intent: IntentId, cancelled: bool) -> Box<RawValue> {
-    raw(&message::Cancelled { intent_id: intent, cancelled })
+pub fn cancel_result(intent: IntentId, cancelled: bool) -> Box<RawValue> {
+    to_raw(&message::CancelResult { intent_id: intent, cancelled })
 }
 
 /// The result of a notification that is only acknowledged, such as `g2a/policy`.
 #[must_use]
-pub fn accepted() -> Box<RawValue> {
-    raw(&message::Accepted { accepted: true, aborted: None, executors: None })
+pub fn acceptance() -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: None })
 }
 
 /// The result of `g2a/revoke`: the number of waiting or running intents that end now.
 #[must_use]
-pub fn revoked(aborted: usize) -> Box<RawValue> {
-    raw(&message::Accepted { accepted: true, aborted: Some(aborted), executors: None })
+pub fn revoke_result(aborted: usize) -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: Some(aborted), executors: None })
 }
 
 /// The governor's result for a message that it forwarded to its executors.
 #[must_use]
-pub fn relayed(executors: usize) -> Box<RawValue> {
-    raw(&message::Accepted { accepted: true, aborted: None, executors: Some(executors) })
+pub fn relay_result(executors: usize) -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: Some(executors) })
 }
 
 /// One tool of the catalogue.
 #[must_use]
 pub fn tool(tool: &Descriptor) -> Box<RawValue> {
-    raw(&tool_message(tool))
+    to_raw(&tool_message(tool))
 }
 
 /// The result of `a2g/tools`: the catalogue.
 #[must_use]
 pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValue> {
-    raw(&message::Tools { tools: tools.into_iter().map(tool_message).collect() })
+    to_raw(&message::ToolList { tools: tools.into_iter().map(tool_message).collect() })
 }
 
 /// A value that is sent unmodified, such as the OpenRPC document.
 #[must_use]
-pub fn value(value: &Value) -> Box<RawValue> {
-    raw(value)
+pub fn json_value(value: &Value) -> Box<RawValue> {
+    to_raw(value)
 }
 
 /// The state of an intent, as `a2g/status` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+#[schemars(rename = "State")]
+pub enum IntentStateWord {
     /// It waits for a person.
     Escalated,
     /// It waits for a slot.
@@ -253,36 +260,36 @@ pub enum State {
 
 /// The result of `a2g/status`: the state of the intent, with its report once finished.
 #[must_use]
-pub fn status(intent: IntentId, state: State, receipt: Option<&Receipt>) -> Box<RawValue> {
-    raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
+pub fn status(intent: IntentId, state: IntentStateWord, receipt: Option<&Receipt>) -> Box<RawValue> {
+    to_raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
 }
 
-fn verdict_message(verdict: &Verdict) -> message::Verdict<'_> {
+fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
     let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
-    message::Verdict {
+    message::VerdictMessage {
         verdict: Word(*decision),
         intent_id: *intent,
         risk_assessment: risk.as_ref().map(risk_message),
         capability_manifest: manifest_message(manifest),
         conditions,
-        expires_at: expires_at.and_then(moment),
+        expires_at: expires_at.and_then(format_time),
         reason: reason.as_deref(),
     }
 }
 
 /// A time in RFC 3339. A time that has no such form (a year over 9999) is omitted, and every decoder refuses a verdict
 /// without its expiry, so that nothing runs on it.
-fn moment(moment: OffsetDateTime) -> Option<String> {
+fn format_time(moment: OffsetDateTime) -> Option<String> {
     moment.format(&Rfc3339).ok()
 }
 
-fn seconds(timeout: Timeout) -> message::Seconds {
+fn seconds(timeout: Timeout) -> message::WholeSeconds {
     UpTo(timeout.seconds())
 }
 
-fn risk_message(risk: &Risk) -> message::Risk<'_> {
+fn risk_message(risk: &Risk) -> message::RiskMessage<'_> {
     let Risk { score, level, model_score, heuristic_score, threats } = risk;
-    message::Risk {
+    message::RiskMessage {
         score: *score,
         level: Word(*level),
         model_score: *model_score,
@@ -291,9 +298,9 @@ fn risk_message(risk: &Risk) -> message::Risk<'_> {
     }
 }
 
-fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
+fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
-    message::Manifest {
+    message::ManifestMessage {
         max_memory_mb: *max_memory,
         max_cpu_percent: *max_cpu,
         timeout_seconds: timeout.map(seconds),
@@ -303,12 +310,12 @@ fn manifest_message(manifest: &Manifest) -> message::Manifest<'_> {
 }
 
 /// The report of a receipt, for use inside another message.
-pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
+pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
     let Receipt { agent, intent, tool: _, approved_by: _, durability, outcome } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
-    let Output { logs, progress: _, artifacts, truncated } = output;
-    let (result, tool_error) = parts_of(end);
-    message::Report {
+    let RunOutput { logs, progress: _, artifacts, truncated } = output;
+    let (result, tool_error) = split_end(end);
+    message::ReportMessage {
         agent_did: agent,
         intent_id: *intent,
         status: Word(end.status()),
@@ -319,49 +326,49 @@ pub(super) fn report_message(receipt: &Receipt) -> message::Report<'_> {
         logs: logs.iter().map(log_line).collect(),
         artifacts: artifacts.iter().map(artifact).collect(),
         truncated: *truncated,
-        usage: usage::message(usage, metrics),
+        usage: usage::usage_message(usage, metrics),
         durability: (!durability.is_default()).then_some(Word(*durability)),
     }
 }
 
 /// The tool's own output: a result, or an error with its code.
-fn parts_of(end: &End) -> (Option<&JsonText>, Option<message::ToolError<'_>>) {
+fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<'_>>) {
     match end {
         End::Returned(value) => (Some(value), None),
         End::ToolError { code, message, detail } => {
-            (None, Some(message::ToolError { code, message, detail: detail.as_ref() }))
+            (None, Some(message::ToolErrorMessage { code, message, detail: detail.as_ref() }))
         }
         End::Exited { .. }
         | End::ResultNotJson
         | End::Trapped(_)
-        | End::Unlinkable(_)
+        | End::NotStarted(_)
         | End::Crashed(_)
         | End::LimitReached(_)
         | End::Aborted(_) => (None, None),
     }
 }
 
-fn metrics_message(metrics: &Metrics) -> message::Metrics {
-    message::Metrics {
+fn metrics_message(metrics: &RunMetrics) -> message::MetricsMessage {
+    message::MetricsMessage {
         duration_ms: metrics.duration_ms(),
         memory_used_mb: metrics.memory_used_mb(),
         cpu_percent: metrics.cpu_percent(),
     }
 }
 
-fn log_line(line: &LogLine) -> message::LogLine<'_> {
+fn log_line(line: &LogLine) -> message::LogLineMessage<'_> {
     let LogLine { level, message } = line;
-    message::LogLine { level: Word(*level), message }
+    message::LogLineMessage { level: Word(*level), message }
 }
 
-fn artifact(artifact: &Artifact) -> message::Artifact<'_> {
+fn artifact(artifact: &Artifact) -> message::ArtifactMessage<'_> {
     let Artifact { name, mime, content } = artifact;
-    message::Artifact { name, mime, content: message::Base64(content) }
+    message::ArtifactMessage { name, mime, content: message::Base64(content) }
 }
 
-fn policy_message(policy: &Policy) -> message::Policy<'_> {
+fn policy_message(policy: &Policy) -> message::PolicyMessage<'_> {
     let Policy { agent, version, tools, network, resources, constitution_hash } = policy;
-    message::Policy {
+    message::PolicyMessage {
         agent_did: agent.as_ref().map_or("*", AgentDid::as_str),
         version,
         capabilities: message::Capabilities {
@@ -373,9 +380,9 @@ fn policy_message(policy: &Policy) -> message::Policy<'_> {
     }
 }
 
-fn tool_rule(rule: &ToolRule) -> message::ToolRule<'_> {
+fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
     let ToolRule { allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout } = rule;
-    message::ToolRule {
+    message::ToolRuleMessage {
         allowed: *allowed,
         constraints: message::Constraints {
             paths: paths.as_deref(),
@@ -387,35 +394,35 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRule<'_> {
     }
 }
 
-fn network_rule(rule: &NetworkRule) -> message::NetworkRule<'_> {
+fn network_rule(rule: &NetworkRule) -> message::NetworkRuleMessage<'_> {
     let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
-    message::NetworkRule {
+    message::NetworkRuleMessage {
         allowed_domains: allowed_domains.as_deref(),
         blocked_domains,
         max_requests_per_minute: max_requests_per_minute.map(UpTo),
     }
 }
 
-fn resource_rule(rule: &ResourceRule) -> message::ResourceRule {
+fn resource_rule(rule: &ResourceRule) -> message::ResourceRuleMessage {
     let ResourceRule { max_memory, max_cpu, max_disk_mb } = rule;
-    message::ResourceRule {
+    message::ResourceRuleMessage {
         max_memory_mb: *max_memory,
         max_cpu_percent: *max_cpu,
         max_disk_mb: max_disk_mb.map(UpTo),
     }
 }
 
-fn tool_message(tool: &Descriptor) -> message::Tool<'_> {
+fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
     let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
-    let Declared { filesystem, network, memory, cpu, timeout } = capabilities;
-    message::Tool {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+    message::ToolMessage {
         name,
         version,
         description,
         contract: Word(*contract),
         digest: format!("sha256:{digest}"),
         arguments_schema,
-        capabilities: message::Declared {
+        capabilities: message::DeclaredMessage {
             filesystem: Word(*filesystem),
             network: *network,
             max_memory_mb: *memory,

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 ///
 /// [`Fault::Internal`] does not send its detail, which is for the log.
 #[must_use]
-pub fn error(fault: &Fault) -> (i64, String, Option<Value>) {
+pub fn to_error(fault: &Fault) -> (i64, String, Option<Value>) {
     match fault {
         Fault::Parse(message) => (-32700, message.clone(), None),
         Fault::InvalidRequest(message) => (-32600, message.clone(), None),
@@ -26,13 +26,15 @@ pub fn error(fault: &Fault) -> (i64, String, Option<Value>) {
         }
         Fault::Internal(_) => (-32603, "internal error of the executor".to_owned(), None),
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            (-32000, message.clone(), Some(refusal(*intent, *risk_score, *blocked_by)))
+            (-32000, message.clone(), Some(refusal_data(*intent, *risk_score, *blocked_by)))
         }
-        Fault::Failed(receipt) => (-32001, failure(receipt), Some(json!({ "report": report(receipt) }))),
+        Fault::Failed(receipt) => {
+            (-32001, describe_receipt(receipt), Some(json!({ "report": report_data(receipt) })))
+        }
         Fault::RegistrationFailed(message) => (-32002, message.clone(), None),
         Fault::LimitReached(receipt, limit) => {
-            let data = json!({ "report": report(receipt), "limit": limit.as_str() });
-            (-32003, failure(receipt), Some(data))
+            let data = json!({ "report": report_data(receipt), "limit": limit.as_str() });
+            (-32003, describe_receipt(receipt), Some(data))
         }
         Fault::Busy { message, retry_after_ms } => {
             (-32003, message.clone(), Some(json!({ "retry_after_ms": retry_after_ms })))
@@ -46,7 +48,7 @@ pub fn error(fault: &Fault) -> (i64, String, Option<Value>) {
     }
 }
 
-fn refusal(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: BlockedBy) -> Value {
+fn refusal_data(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: BlockedBy) -> Value {
     let mut data = Map::new();
     if let Some(intent) = intent {
         data.insert("intent_id".to_owned(), intent.to_string().into());
@@ -59,11 +61,11 @@ fn refusal(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: Blocke
 }
 
 /// The report's own `error`.
-fn failure(receipt: &Receipt) -> String {
+fn describe_receipt(receipt: &Receipt) -> String {
     failure_message::describe_failure(&receipt.outcome)
 }
 
-fn report(receipt: &Receipt) -> Value {
+fn report_data(receipt: &Receipt) -> Value {
     // Fails only for a map whose keys are not strings, and a report has none.
     serde_json::to_value(encode::report_message(receipt)).unwrap_or_default()
 }

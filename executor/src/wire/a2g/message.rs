@@ -5,7 +5,7 @@
 //! on their members are part of the schemas that clients read.
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
-use super::encode::State;
+use super::encode::IntentStateWord;
 use super::schema::{UpTo, Word};
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -21,7 +21,8 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Intent<'a> {
+#[schemars(rename = "Intent")]
+pub(super) struct IntentMessage<'a> {
     pub(super) agent_did: &'a AgentDid,
     pub(super) intent_id: IntentId,
     pub(super) tool: &'a ToolName,
@@ -32,13 +33,13 @@ pub(super) struct Intent<'a> {
 
 // A caller may omit members that this door always writes.
 #[derive(Serialize, JsonSchema)]
-#[schemars(extend("required" = ["verdict", "intent_id"]))]
-pub(super) struct Verdict<'a> {
+#[schemars(rename = "Verdict", extend("required" = ["verdict", "intent_id"]))]
+pub(super) struct VerdictMessage<'a> {
     pub(super) verdict: Word<Decision>,
     pub(super) intent_id: IntentId,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) risk_assessment: Option<Risk<'a>>,
-    pub(super) capability_manifest: Manifest<'a>,
+    pub(super) risk_assessment: Option<RiskMessage<'a>>,
+    pub(super) capability_manifest: ManifestMessage<'a>,
     pub(super) conditions: &'a [String],
     /// The latest moment at which the tool may start; required except in a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +51,7 @@ pub(super) struct Verdict<'a> {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RiskAssessment", extend("required" = ["score", "level"]))]
-pub(super) struct Risk<'a> {
+pub(super) struct RiskMessage<'a> {
     #[schemars(range(min = 0, max = 1))]
     pub(super) score: f64,
     pub(super) level: Word<RiskLevel>,
@@ -65,23 +66,23 @@ pub(super) struct Risk<'a> {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CapabilityManifest", deny_unknown_fields, extend("required" = []))]
-pub(super) struct Manifest<'a> {
+pub(super) struct ManifestMessage<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_memory_mb: Option<MemoryLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<Seconds>,
+    pub(super) timeout_seconds: Option<WholeSeconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network_allowed: Option<bool>,
     pub(super) filesystem_scope: &'a [String],
 }
 
 /// A timeout in whole seconds.
-pub(super) type Seconds = UpTo<{ Timeout::MAX_SECONDS }>;
+pub(super) type WholeSeconds = UpTo<{ Timeout::MAX_SECONDS }>;
 
 #[derive(Serialize)]
-pub(super) struct ProofClaims<'a> {
+pub(super) struct ProofClaimsMessage<'a> {
     pub(super) iss: &'a str,
     pub(super) aud: &'a str,
     pub(super) sub: &'a str,
@@ -100,14 +101,15 @@ pub(super) struct ProofClaims<'a> {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct IntentAnswer<'a> {
     #[serde(flatten)]
-    pub(super) verdict: Verdict<'a>,
+    pub(super) verdict: VerdictMessage<'a>,
     /// The report, when the tool ran.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) report: Option<Report<'a>>,
+    pub(super) report: Option<ReportMessage<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Report<'a> {
+#[schemars(rename = "Report")]
+pub(super) struct ReportMessage<'a> {
     pub(super) agent_did: &'a AgentDid,
     pub(super) intent_id: IntentId,
     pub(super) status: Word<Status>,
@@ -119,17 +121,17 @@ pub(super) struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tool_error: Option<ToolError<'a>>,
-    pub(super) metrics: Metrics,
+    pub(super) tool_error: Option<ToolErrorMessage<'a>>,
+    pub(super) metrics: MetricsMessage,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) logs: Vec<LogLine<'a>>,
+    pub(super) logs: Vec<LogLineMessage<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) artifacts: Vec<Artifact<'a>>,
+    pub(super) artifacts: Vec<ArtifactMessage<'a>>,
     /// Present when output was dropped at the output limit.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schemars(extend("const" = true))]
     pub(super) truncated: bool,
-    pub(super) usage: Usage<'a>,
+    pub(super) usage: UsageMessage<'a>,
     /// Present when the journal of this report may lose its last moments in a power cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) durability: Option<Word<Durability>>,
@@ -137,7 +139,8 @@ pub(super) struct Report<'a> {
 
 /// An error that the tool reported itself.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct ToolError<'a> {
+#[schemars(rename = "ToolError")]
+pub(super) struct ToolErrorMessage<'a> {
     pub(super) code: &'a str,
     pub(super) message: &'a str,
     /// Further details, as the tool gave them.
@@ -146,7 +149,8 @@ pub(super) struct ToolError<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Metrics {
+#[schemars(rename = "Metrics")]
+pub(super) struct MetricsMessage {
     pub(super) duration_ms: u64,
     pub(super) memory_used_mb: u64,
     #[schemars(range(min = 0))]
@@ -154,13 +158,15 @@ pub(super) struct Metrics {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct LogLine<'a> {
+#[schemars(rename = "LogLine")]
+pub(super) struct LogLineMessage<'a> {
     pub(super) level: Word<LogLevel>,
     pub(super) message: &'a str,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Artifact<'a> {
+#[schemars(rename = "Artifact")]
+pub(super) struct ArtifactMessage<'a> {
     pub(super) name: &'a str,
     pub(super) mime: &'a str,
     #[schemars(with = "String", extend("contentEncoding" = "base64"))]
@@ -178,42 +184,45 @@ impl Serialize for Base64<'_> {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Usage<'a> {
-    pub(super) limits: Limits<'a>,
+#[schemars(rename = "Usage")]
+pub(super) struct UsageMessage<'a> {
+    pub(super) limits: LimitsMessage<'a>,
     /// The hosts that were reached; absent when the run had no network.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) contacted: Option<Vec<Contact<'a>>>,
+    pub(super) contacted: Option<Vec<ContactMessage<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) contacted_truncated: Option<bool>,
-    pub(super) denied: Vec<Denied<'a>>,
+    pub(super) denied: Vec<DenialMessage<'a>>,
     pub(super) denied_truncated: bool,
     /// The run's own process; absent when it had none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) process: Option<Process>,
+    pub(super) process: Option<ProcessUsage>,
 }
 
 /// The kernel's count for the process of a run: the guest's share and the executor's own.
 #[derive(Debug, Serialize, JsonSchema)]
-pub(super) struct Process {
+#[schemars(rename = "Process")]
+pub(super) struct ProcessUsage {
     pub(super) peak_resident_mb: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Limits<'a> {
+#[schemars(rename = "Limits")]
+pub(super) struct LimitsMessage<'a> {
     pub(super) max_memory_mb: Amount<MemoryLimit, u64>,
     pub(super) max_cpu_percent: Amount<CpuPercent, f64>,
     pub(super) timeout_seconds: Amount<Timeout, f64>,
     pub(super) max_output_bytes: Amount<OutputLimit, u64>,
     pub(super) max_written_mb: Amount<MemoryLimit, Option<u64>>,
-    pub(super) max_created: Budget<{ Budgets::MAX }>,
-    pub(super) max_random_bytes: Budget<{ Budgets::MAX }>,
-    pub(super) max_directory_entries: Budget<{ Budgets::MAX }>,
+    pub(super) max_created: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_random_bytes: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_directory_entries: BudgetAmount<{ Budgets::MAX }>,
     /// Absent when no fuel is counted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_fuel: Option<Budget<{ Budgets::MAX_FUEL }>>,
-    pub(super) max_handles: AtOnce,
-    pub(super) max_subscriptions: AtOnce,
-    pub(super) network_allowed: Network,
+    pub(super) max_fuel: Option<BudgetAmount<{ Budgets::MAX_FUEL }>>,
+    pub(super) max_handles: ConcurrencyLimit,
+    pub(super) max_subscriptions: ConcurrencyLimit,
+    pub(super) network_allowed: NetworkGrant,
     /// The limits on the network; absent when the run had none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) network: Option<NetworkLimits<'a>>,
@@ -234,19 +243,19 @@ pub(super) struct Amount<G, U> {
 }
 
 /// A count of which nothing is known when the run's process ended before it could say what it used.
-pub(super) type Budget<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
+pub(super) type BudgetAmount<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
 
 /// A limit on how much there may be at one moment, of which nothing is used up.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct AtOnce {
+pub(super) struct ConcurrencyLimit {
     pub(super) granted: UpTo<{ Budgets::MAX_HANDLES }>,
     pub(super) set_by: Word<Layer>,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
-pub(super) struct Network {
+pub(super) struct NetworkGrant {
     pub(super) granted: bool,
     pub(super) linked: bool,
     pub(super) set_by: Word<Layer>,
@@ -280,7 +289,8 @@ pub(super) struct Rate {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Contact<'a> {
+#[schemars(rename = "Contact")]
+pub(super) struct ContactMessage<'a> {
     pub(super) authority: &'a str,
     pub(super) address: String,
     pub(super) requests: u32,
@@ -293,7 +303,7 @@ pub(super) struct Filesystem<'a> {
     /// The patterns in force.
     pub(super) granted: Vec<&'a str>,
     /// Each of them, with the folder that it lies in.
-    pub(super) trees: Vec<Tree<'a>>,
+    pub(super) trees: Vec<GrantedTree<'a>>,
     /// The patterns that are taken out of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) blocked: Vec<SetPattern<'a>>,
@@ -303,7 +313,8 @@ pub(super) struct Filesystem<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Tree<'a> {
+#[schemars(rename = "Tree")]
+pub(super) struct GrantedTree<'a> {
     pub(super) path: &'a str,
     pub(super) pattern: &'a str,
     pub(super) access: Word<Access>,
@@ -312,30 +323,32 @@ pub(super) struct Tree<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Denied<'a> {
+#[schemars(rename = "Denied")]
+pub(super) struct DenialMessage<'a> {
     pub(super) what: &'a str,
     pub(super) reason: Word<DenialReason>,
     pub(super) count: u64,
 }
 
 #[derive(Serialize)]
-pub(super) struct Registration<'a> {
+pub(super) struct RegistrationMessage<'a> {
     pub(super) agent_did: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) public_key: Option<&'a str>,
     pub(super) capabilities_requested: &'a [String],
-    pub(super) metadata: Metadata,
+    pub(super) metadata: RegistrationMetadata,
 }
 
 #[derive(Serialize)]
-pub(super) struct Metadata {
+pub(super) struct RegistrationMetadata {
     pub(super) name: &'static str,
     pub(super) version: &'static str,
     pub(super) runtime: &'static str,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Accepted {
+#[schemars(rename = "Accepted")]
+pub(super) struct Acceptance {
     #[schemars(extend("const" = true))]
     pub(super) accepted: bool,
     /// The number of waiting or running intents that end now.
@@ -348,15 +361,17 @@ pub(super) struct Accepted {
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Registered<'a> {
+#[schemars(rename = "Registered")]
+pub(super) struct RegistrationResult<'a> {
     #[schemars(extend("const" = true))]
     pub(super) accepted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) policy: Option<Policy<'a>>,
+    pub(super) policy: Option<PolicyMessage<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Cancelled {
+#[schemars(rename = "Cancelled")]
+pub(super) struct CancelResult {
     pub(super) intent_id: IntentId,
     pub(super) cancelled: bool,
 }
@@ -364,18 +379,20 @@ pub(super) struct Cancelled {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct IntentStatus<'a> {
     pub(super) intent_id: IntentId,
-    pub(super) state: State,
+    pub(super) state: IntentStateWord,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) report: Option<Report<'a>>,
+    pub(super) report: Option<ReportMessage<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Tools<'a> {
-    pub(super) tools: Vec<Tool<'a>>,
+#[schemars(rename = "Tools")]
+pub(super) struct ToolList<'a> {
+    pub(super) tools: Vec<ToolMessage<'a>>,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Tool<'a> {
+#[schemars(rename = "Tool")]
+pub(super) struct ToolMessage<'a> {
     pub(super) name: &'a ToolName,
     pub(super) version: &'a str,
     pub(super) description: &'a str,
@@ -384,13 +401,13 @@ pub(super) struct Tool<'a> {
     pub(super) digest: String,
     /// A JSON Schema.
     pub(super) arguments_schema: &'a Value,
-    pub(super) capabilities: Declared,
+    pub(super) capabilities: DeclaredMessage,
 }
 
 /// The capabilities that a tool declares; an absent number is left to the other layers.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "DeclaredCapabilities")]
-pub(super) struct Declared {
+pub(super) struct DeclaredMessage {
     pub(super) filesystem: Word<DeclaredFilesystem>,
     pub(super) network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -398,11 +415,12 @@ pub(super) struct Declared {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<Seconds>,
+    pub(super) timeout_seconds: Option<WholeSeconds>,
 }
 
 #[derive(Serialize, JsonSchema)]
-pub(super) struct Policy<'a> {
+#[schemars(rename = "Policy")]
+pub(super) struct PolicyMessage<'a> {
     // A policy for every agent, `*`, is allowed in a file only.
     #[schemars(with = "AgentDid")]
     pub(super) agent_did: &'a str,
@@ -415,14 +433,14 @@ pub(super) struct Policy<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(deny_unknown_fields, extend("required" = []))]
 pub(super) struct Capabilities<'a> {
-    pub(super) tools: BTreeMap<&'a str, ToolRule<'a>>,
-    pub(super) network: NetworkRule<'a>,
-    pub(super) resources: ResourceRule,
+    pub(super) tools: BTreeMap<&'a str, ToolRuleMessage<'a>>,
+    pub(super) network: NetworkRuleMessage<'a>,
+    pub(super) resources: ResourceRuleMessage,
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields, extend("required" = ["allowed"]))]
-pub(super) struct ToolRule<'a> {
+#[schemars(rename = "ToolRule", deny_unknown_fields, extend("required" = ["allowed"]))]
+pub(super) struct ToolRuleMessage<'a> {
     pub(super) allowed: bool,
     pub(super) constraints: Constraints<'a>,
 }
@@ -439,12 +457,12 @@ pub(super) struct Constraints<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) timeout_seconds: Option<Seconds>,
+    pub(super) timeout_seconds: Option<WholeSeconds>,
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub(super) struct NetworkRule<'a> {
+#[schemars(rename = "NetworkRule", deny_unknown_fields)]
+pub(super) struct NetworkRuleMessage<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allowed_domains: Option<&'a [String]>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
@@ -454,8 +472,8 @@ pub(super) struct NetworkRule<'a> {
 }
 
 #[derive(Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-pub(super) struct ResourceRule {
+#[schemars(rename = "ResourceRule", deny_unknown_fields)]
+pub(super) struct ResourceRuleMessage {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_memory_mb: Option<MemoryLimit>,
     #[serde(skip_serializing_if = "Option::is_none")]

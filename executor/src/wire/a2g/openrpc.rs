@@ -33,12 +33,12 @@ pub fn document(version: &str) -> Value {
             "version": version,
         },
         "methods": methods(),
-        "components": { "schemas": schemas::all(), "errors": errors() },
+        "components": { "schemas": schemas::derive_schemas(), "errors": errors() },
     })
 }
 
-/// A method as one row; [`Method::describe`] adds the members that all methods share.
-struct Method {
+/// A method as one row; [`MethodDescription::describe`] adds the members that all methods share.
+struct MethodDescription {
     name: &'static str,
     summary: &'static str,
     params: Vec<Value>,
@@ -50,7 +50,7 @@ struct Method {
 const COMMON_ERRORS: [&str; 5] =
     ["ParseError", "InvalidRequest", "MethodNotFound", "InvalidParams", "InternalError"];
 
-impl Method {
+impl MethodDescription {
     fn describe(self) -> Value {
         let errors: Vec<Value> = self
             .errors
@@ -69,75 +69,80 @@ impl Method {
     }
 }
 
-fn schema(name: &str) -> Value {
+fn schema_ref(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-fn required(name: &str, schema: Value) -> Value {
+fn required_param(name: &str, schema: Value) -> Value {
     json!({ "name": name, "required": true, "schema": schema })
 }
 
-fn optional(name: &str, schema: Value) -> Value {
+fn optional_param(name: &str, schema: Value) -> Value {
     json!({ "name": name, "required": false, "schema": schema })
 }
 
-fn result(name: &str) -> Value {
-    json!({ "name": name, "schema": schema(name) })
+fn result_schema(name: &str) -> Value {
+    json!({ "name": name, "schema": schema_ref(name) })
 }
 
 fn methods() -> Vec<Value> {
-    running().into_iter().chain(announcing()).chain(governing()).map(Method::describe).collect()
+    run_methods()
+        .into_iter()
+        .chain(agent_methods())
+        .chain(governor_methods())
+        .map(MethodDescription::describe)
+        .collect()
 }
 
-fn running() -> Vec<Method> {
-    let intent_id = || vec![required("intent_id", schema("IntentId"))];
+fn run_methods() -> Vec<MethodDescription> {
+    let intent_id = || vec![required_param("intent_id", schema_ref("IntentId"))];
     vec![
-        Method {
+        MethodDescription {
             name: "a2g/execute",
             summary: "Runs the tool of an intent under the verdict that answers it",
             params: vec![
-                required("intent", schema("Intent")),
-                required("verdict", schema("Verdict")),
-                optional("proof", json!({ "type": "string", "description": "a compact JWS (EdDSA)" })),
+                required_param("intent", schema_ref("Intent")),
+                required_param("verdict", schema_ref("Verdict")),
+                optional_param("proof", json!({ "type": "string", "description": "a compact JWS (EdDSA)" })),
             ],
-            result: result("Report"),
+            result: result_schema("Report"),
             errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
         },
-        Method {
+        MethodDescription {
             name: "a2g/intent",
             summary: "Asks the governor for a verdict, and runs the tool when the verdict allows it",
             params: vec![
-                required("agent_did", schema("AgentDid")),
-                required("intent_id", schema("IntentId")),
-                required("tool", schema("ToolName")),
-                required("arguments", json!({ "type": "object" })),
-                optional("context", json!({ "type": ["object", "null"] })),
+                required_param("agent_did", schema_ref("AgentDid")),
+                required_param("intent_id", schema_ref("IntentId")),
+                required_param("tool", schema_ref("ToolName")),
+                required_param("arguments", json!({ "type": "object" })),
+                optional_param("context", json!({ "type": ["object", "null"] })),
             ],
-            result: result("IntentAnswer"),
+            result: result_schema("IntentAnswer"),
             errors: &["PolicyViolation", "ExecutionError", "CapabilityExhausted"],
         },
-        Method {
+        MethodDescription {
             name: "a2g/cancel",
             summary: "Ends a waiting or running intent as ABORTED",
             params: intent_id(),
-            result: result("Cancelled"),
+            result: result_schema("Cancelled"),
             errors: &[],
         },
-        Method {
+        MethodDescription {
             name: "a2g/status",
             summary: "Says where an intent is, with its report once it is finished",
             params: intent_id(),
-            result: result("IntentStatus"),
+            result: result_schema("IntentStatus"),
             errors: &[],
         },
-        Method {
+        MethodDescription {
             name: "a2g/tools",
             summary: "Lists the tools of the catalogue",
             params: Vec::new(),
-            result: result("Tools"),
+            result: result_schema("Tools"),
             errors: &[],
         },
-        Method {
+        MethodDescription {
             name: "rpc.discover",
             summary: "Answers this document",
             params: Vec::new(),
@@ -148,100 +153,100 @@ fn running() -> Vec<Method> {
 }
 
 /// The messages by which an agent announces itself to its governor, which the executor acknowledges.
-fn announcing() -> Vec<Method> {
-    let agent = || required("agent_did", schema("AgentDid"));
+fn agent_methods() -> Vec<MethodDescription> {
+    let agent = || required_param("agent_did", schema_ref("AgentDid"));
     vec![
-        Method {
+        MethodDescription {
             name: "a2g/register",
             summary: "Answers with the standing policy of an agent, when it has one; keeps nothing",
             params: vec![
                 agent(),
-                optional("public_key", json!({ "type": ["string", "null"] })),
-                optional(
+                optional_param("public_key", json!({ "type": ["string", "null"] })),
+                optional_param(
                     "capabilities_requested",
                     json!({ "type": ["array", "null"], "items": { "type": "string" } }),
                 ),
-                optional("metadata", json!({ "type": ["object", "null"] })),
+                optional_param("metadata", json!({ "type": ["object", "null"] })),
             ],
-            result: result("Registered"),
+            result: result_schema("Registered"),
             errors: &["PolicyViolation"],
         },
-        Method {
+        MethodDescription {
             name: "a2g/report",
             summary: "Acknowledges an agent's own report; the executor's is the one that counts",
             params: vec![
                 agent(),
-                required("intent_id", schema("IntentId")),
-                required("status", schema("Status")),
-                optional("result", json!({})),
-                optional("error", json!({ "type": ["string", "null"] })),
-                optional("metrics", json!({ "type": ["object", "null"] })),
+                required_param("intent_id", schema_ref("IntentId")),
+                required_param("status", schema_ref("Status")),
+                optional_param("result", json!({})),
+                optional_param("error", json!({ "type": ["string", "null"] })),
+                optional_param("metrics", json!({ "type": ["object", "null"] })),
             ],
-            result: result("Accepted"),
+            result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
-        Method {
+        MethodDescription {
             name: "a2g/heartbeat",
             summary: "Acknowledges that an agent is alive",
             params: vec![agent()],
-            result: result("Accepted"),
+            result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
     ]
 }
 
-fn governing() -> Vec<Method> {
+fn governor_methods() -> Vec<MethodDescription> {
     vec![
-        Method {
+        MethodDescription {
             name: "g2a/policy",
             summary: "Sets the standing limits of an agent",
             params: vec![
-                required("agent_did", schema("AgentDid")),
-                required("version", json!({ "type": "string" })),
-                required("capabilities", schema("Capabilities")),
-                optional("constitution_hash", json!({ "type": ["string", "null"] })),
+                required_param("agent_did", schema_ref("AgentDid")),
+                required_param("version", json!({ "type": "string" })),
+                required_param("capabilities", schema_ref("Capabilities")),
+                optional_param("constitution_hash", json!({ "type": ["string", "null"] })),
             ],
-            result: result("Accepted"),
+            result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
-        Method {
+        MethodDescription {
             name: "g2a/revoke",
             summary: "Aborts intents and drops standing capabilities; names an agent, an intent or both",
             params: vec![
-                optional("agent_did", schema("AgentDid")),
-                optional("intent_id", schema("IntentId")),
+                optional_param("agent_did", schema_ref("AgentDid")),
+                optional_param("intent_id", schema_ref("IntentId")),
             ],
-            result: result("Accepted"),
+            result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
-        Method {
+        MethodDescription {
             name: "g2a/directive",
             summary: "Resolves an intent that waits for a person",
             params: vec![
-                required("intent_id", schema("IntentId")),
-                required(
+                required_param("intent_id", schema_ref("IntentId")),
+                required_param(
                     "decision",
                     json!({ "enum": [Decision::Approved.as_str(), Decision::Denied.as_str()] }),
                 ),
-                optional("capability_manifest", schema("CapabilityManifest")),
+                optional_param("capability_manifest", schema_ref("CapabilityManifest")),
             ],
-            result: result("Accepted"),
+            result: result_schema("Accepted"),
             errors: &["PolicyViolation"],
         },
     ]
 }
 
 /// The words of a closed set, joined into one text.
-fn one_of<T: Copy + Into<&'static str> + VariantArray>() -> String {
+fn list_words<T: Copy + Into<&'static str> + VariantArray>() -> String {
     format!("one of {}", words::<T>().join(", "))
 }
 
 fn errors() -> Value {
     let pointer = json!({ "pointer": "a JSON Pointer (RFC 6901) into params" });
     let refused = json!({ "intent_id": "of the intent, when there is one", "risk_score": "when the governor \
-        gave one", "blocked_by": one_of::<BlockedBy>() });
+        gave one", "blocked_by": list_words::<BlockedBy>() });
     let failed = json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
-    let exhausted = json!({ "report": "the report of the run", "limit": one_of::<Limit>(),
+    let exhausted = json!({ "report": "the report of the run", "limit": list_words::<Limit>(),
         "retry_after_ms": "instead of both, when nothing ran for want of room; with intent_id and ran, when the \
         receipt of a run waits for room" });
     let rows: [(&str, i64, &str, Option<Value>); 10] = [

@@ -4,12 +4,12 @@
 use super::message;
 use super::schema::{UpTo, Word};
 use crate::limit::{Bound, Layer};
-use crate::outcome::{Contact, Denial, GrantedArea, HostRule, Metrics, NetworkUsage, Usage};
+use crate::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
 use std::time::Duration;
 
 /// The serialised form of the usage.
-pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage<'a> {
+pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> message::UsageMessage<'a> {
     let Usage {
         memory,
         cpu,
@@ -25,19 +25,22 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         denied,
         denied_truncated,
     } = usage;
-    message::Usage {
-        limits: message::Limits {
-            max_memory_mb: whole(*memory, memory.value.mb(), metrics.memory_used_mb()),
+    message::UsageMessage {
+        limits: message::LimitsMessage {
+            max_memory_mb: whole_amount(*memory, memory.value.mb(), metrics.memory_used_mb()),
             max_cpu_percent: cpu_amount(*cpu, metrics.cpu_percent()),
             timeout_seconds: time_amount(*timeout, metrics.wall),
-            max_output_bytes: whole(*output, output.value.bytes(), metrics.output_bytes),
-            max_written_mb: written(budgets.written, spent.map(|s| s.written_bytes)),
-            max_created: budget(budgets.created, spent.map(|s| s.created)),
-            max_random_bytes: budget(budgets.random_bytes, spent.map(|s| s.random_bytes)),
-            max_directory_entries: budget(budgets.directory_entries, spent.map(|s| s.directory_entries)),
-            max_fuel: budgets.fuel.map(|fuel| budget(fuel, spent.and_then(|s| s.fuel))),
-            max_handles: at_once(budgets.handles),
-            max_subscriptions: at_once(budgets.subscriptions),
+            max_output_bytes: whole_amount(*output, output.value.bytes(), metrics.output_bytes),
+            max_written_mb: written_amount(budgets.written, spent.map(|s| s.written_bytes)),
+            max_created: budget_amount(budgets.created, spent.map(|s| s.created)),
+            max_random_bytes: budget_amount(budgets.random_bytes, spent.map(|s| s.random_bytes)),
+            max_directory_entries: budget_amount(
+                budgets.directory_entries,
+                spent.map(|s| s.directory_entries),
+            ),
+            max_fuel: budgets.fuel.map(|fuel| budget_amount(fuel, spent.and_then(|s| s.fuel))),
+            max_handles: concurrency_limit(budgets.handles),
+            max_subscriptions: concurrency_limit(budgets.subscriptions),
             network_allowed: network_message(*network, network_used.is_some()),
             network: network_used.as_ref().map(network_limits),
             filesystem_scope: filesystem_message(filesystem, blocked, *filesystem_emptied_by),
@@ -48,56 +51,60 @@ pub(super) fn message<'a>(usage: &'a Usage, metrics: &Metrics) -> message::Usage
         denied_truncated: *denied_truncated,
         process: metrics
             .peak_resident_bytes
-            .map(|bytes| message::Process { peak_resident_mb: bytes.div_ceil(BYTES_PER_MB) }),
+            .map(|bytes| message::ProcessUsage { peak_resident_mb: bytes.div_ceil(BYTES_PER_MB) }),
     }
 }
 
-fn written(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
+fn written_amount(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
     let used = bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
     let slack = used.map(|used| granted.mb().saturating_sub(used));
     message::Amount { granted, used, slack, set_by: Word(Layer::Executor) }
 }
 
 /// An amount of network use, which the server itself counts.
-fn counted<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
+fn network_amount<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
     let slack = granted.saturating_sub(used);
     message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
 }
 
-fn budget<const MAX: u64>(granted: u64, used: Option<u64>) -> message::Budget<MAX> {
+fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::BudgetAmount<MAX> {
     let slack = used.map(|used| granted.saturating_sub(used));
     message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
 }
 
-fn at_once(granted: u64) -> message::AtOnce {
-    message::AtOnce { granted: UpTo(granted), set_by: Word(Layer::Executor) }
+fn concurrency_limit(granted: u64) -> message::ConcurrencyLimit {
+    message::ConcurrencyLimit { granted: UpTo(granted), set_by: Word(Layer::Executor) }
 }
 
-fn whole<T>(Bound { value: granted, layer }: Bound<T>, in_units: u64, used: u64) -> message::Amount<T, u64> {
+fn whole_amount<T>(
+    Bound { value: granted, layer }: Bound<T>,
+    in_units: u64,
+    used: u64,
+) -> message::Amount<T, u64> {
     message::Amount { granted, used, slack: in_units.saturating_sub(used), set_by: Word(layer) }
 }
 
 fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, f64> {
     let Bound { value: granted, layer } = cpu;
     let slack = (f64::from(granted.get()) - used).max(0.0);
-    message::Amount { granted, used, slack: rounded(slack, 10.0), set_by: Word(layer) }
+    message::Amount { granted, used, slack: round_to(slack, 10.0), set_by: Word(layer) }
 }
 
 /// Seconds, rounded to milliseconds.
 fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeout, f64> {
     let Bound { value: granted, layer } = timeout;
-    let seconds = |duration: Duration| rounded(duration.as_secs_f64(), 1000.0);
+    let seconds = |duration: Duration| round_to(duration.as_secs_f64(), 1000.0);
     let slack = seconds(granted.duration().saturating_sub(used));
     message::Amount { granted, used: seconds(used), slack, set_by: Word(layer) }
 }
 
-fn rounded(value: f64, parts: f64) -> f64 {
+fn round_to(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts
 }
 
-fn network_message(network: Bound<bool>, linked: bool) -> message::Network {
+fn network_message(network: Bound<bool>, linked: bool) -> message::NetworkGrant {
     let Bound { value: granted, layer } = network;
-    message::Network { granted, linked, set_by: Word(layer) }
+    message::NetworkGrant { granted, linked, set_by: Word(layer) }
 }
 
 fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
@@ -116,10 +123,10 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
     message::NetworkLimits {
         allowed_domains: allowed.iter().map(host_rule).collect(),
         blocked_domains: blocked.iter().map(host_rule).collect(),
-        max_requests: counted(budgets.requests.into(), (*requests).into()),
-        max_connections: counted(budgets.connections.into(), (*connections).into()),
-        max_sent_bytes: counted(budgets.sent_bytes, *sent_bytes),
-        max_received_bytes: counted(budgets.received_bytes, *received_bytes),
+        max_requests: network_amount(budgets.requests.into(), (*requests).into()),
+        max_connections: network_amount(budgets.connections.into(), (*connections).into()),
+        max_sent_bytes: network_amount(budgets.sent_bytes, *sent_bytes),
+        max_received_bytes: network_amount(budgets.received_bytes, *received_bytes),
         max_requests_per_minute: requests_per_minute
             .map(|Bound { value, layer }| message::Rate { granted: value, set_by: Word(layer) }),
     }
@@ -130,9 +137,9 @@ fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
     message::SetPattern { pattern, set_by: Word(*set_by) }
 }
 
-fn contact(contact: &Contact) -> message::Contact<'_> {
+fn contact(contact: &Contact) -> message::ContactMessage<'_> {
     let Contact { authority, address, requests, sent_bytes, received_bytes } = contact;
-    message::Contact {
+    message::ContactMessage {
         authority,
         address: address.to_string(),
         requests: *requests,
@@ -158,9 +165,9 @@ fn filesystem_message<'a>(
     }
 }
 
-fn tree(area: &GrantedArea) -> message::Tree<'_> {
+fn tree(area: &GrantedArea) -> message::GrantedTree<'_> {
     let GrantedArea { path, pattern, access, set_by } = area;
-    message::Tree {
+    message::GrantedTree {
         path,
         pattern,
         access: Word(access.value),
@@ -169,7 +176,7 @@ fn tree(area: &GrantedArea) -> message::Tree<'_> {
     }
 }
 
-fn denial(denial: &Denial) -> message::Denied<'_> {
+fn denial(denial: &Denial) -> message::DenialMessage<'_> {
     let Denial { what, reason, count } = denial;
-    message::Denied { what, reason: Word(*reason), count: *count }
+    message::DenialMessage { what, reason: Word(*reason), count: *count }
 }

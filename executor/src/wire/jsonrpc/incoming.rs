@@ -6,8 +6,8 @@
 
 use super::{Id, deserialize_present, framing_error, parse_string};
 use crate::fault::Fault;
-use crate::wire::raw;
 use crate::wire::strict_json::{self, JsonBounds};
+use crate::wire::to_raw;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -84,7 +84,7 @@ impl<'a> MessageMembers<'a> {
             (None, None, None) => Err("it has no `method`, no `result` and no `error`"),
             (None, None, Some(method)) => {
                 let method = parse_string(method).ok_or("`method` is not a string")?;
-                let params = params.map_or_else(|| raw(&serde_json::Map::new()), ToOwned::to_owned);
+                let params = params.map_or_else(|| to_raw(&serde_json::Map::new()), ToOwned::to_owned);
                 Ok(Incoming::Notification(method, params))
             }
             (error, result, _) => {
@@ -114,7 +114,7 @@ fn normalize_answer(
     }
     let error = serde_json::from_str(error.get());
     let error = error.map_err(|_| "`error` needs an integer `code` and a string `message`")?;
-    Ok(raw(&ErrorResponse { jsonrpc: "2.0", error, id: id.raw() }))
+    Ok(to_raw(&ErrorResponse { jsonrpc: "2.0", error, id: id.as_raw() }))
 }
 
 /// The id is read leniently: whatever else is wrong with the message, its id ends one call and starts nothing.

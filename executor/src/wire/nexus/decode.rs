@@ -1,6 +1,6 @@
 //! Decoder for incoming messages, which have passed the strict reader.
 
-use super::fault::{self, Code, NexusError};
+use super::fault::{self, NexusCode, NexusError};
 use super::keys::{AgentKeys, SealedPayload};
 use super::message::{
     AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
@@ -131,17 +131,17 @@ pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
 }
 
 fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
-    let body = Field::root(text)?;
+    let body = Field::parse(text)?;
     if !body.is_object() {
         return Err(Fault::InvalidRequest("a message is one object".to_owned()));
     }
     let mut body = body.object()?;
     let id = body.require("id")?;
-    let id_raw = id.raw();
+    let id_raw = id.as_raw();
     let id = id.parse_with(IntentId::parse)?;
     *known = Some(id);
     let kind = body.require("type")?;
-    let kind_raw = kind.raw();
+    let kind_raw = kind.as_raw();
     let kind = kind.enum_value(&MessageType::WORDS).map_err(as_invalid_request)?;
     let version = body.require("version")?.string()?;
     if version != VERSION {
@@ -149,14 +149,14 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         return Err(Fault::InvalidRequest(format!("`version` must be \"{VERSION}\", not `{version}`")));
     }
     let timestamp = body.require("timestamp")?;
-    let timestamp_raw = timestamp.raw();
+    let timestamp_raw = timestamp.as_raw();
     let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
     let (from, to) = (body.require("from")?, body.require("to")?);
-    let (from_raw, to_raw) = (from.raw(), to.raw());
+    let (from_raw, to_raw) = (from.as_raw(), to.as_raw());
     let (from, to) = (decode_identity(from)?, decode_identity(to)?);
     let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.string()).transpose()?;
     let action = body.take_unless_null("action")?;
-    let payload = body.take_unless_null("payload")?.map(|payload| payload.raw());
+    let payload = body.take_unless_null("payload")?.map(|payload| payload.as_raw());
     let sealed = body.take_unless_null("encryption")?.map(decode_sealed).transpose()?;
     if payload.is_some() && sealed.is_some() {
         return Err(Fault::invalid(
@@ -171,7 +171,7 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
         |name: &str, raw: Option<&RawValue>| raw.map_or(String::new(), |raw| format!(r#","{name}":{raw}"#));
     let full = format!(
         r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw}{}{},"timestamp":{timestamp_raw}}}"#,
-        member("action", action.as_ref().map(Field::raw)),
+        member("action", action.as_ref().map(Field::as_raw)),
         member("payload", payload),
     );
     let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
@@ -327,7 +327,7 @@ impl<'a> Envelope<'a> {
             return Ok(Verified { envelope: self, scope });
         }
         Err(NexusError::new(
-            Code::SignatureInvalid,
+            NexusCode::SignatureInvalid,
             "`signature` does not match this message and the secret of the agent in `from.id`",
         ))
     }
@@ -371,7 +371,7 @@ impl<'a> Verified<'a> {
     pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
         let late = |message: &str| {
-            Err(NexusError::new(Code::ValidationError, message).with_detail("pointer", "/timestamp"))
+            Err(NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"))
         };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
             return late("`timestamp` is ahead of the executor's clock: compare the clocks");
@@ -402,7 +402,7 @@ impl<'a> Verified<'a> {
         // sealed under that header or covered by the full signature.
         if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
             return Err(NexusError::new(
-                Code::SignatureInvalid,
+                NexusCode::SignatureInvalid,
                 "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
                  `signature_scope = \"full\"`",
             ));
@@ -412,7 +412,7 @@ impl<'a> Verified<'a> {
 }
 
 fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
-    let refuse = |message| NexusError::new(Code::SignatureInvalid, message);
+    let refuse = |message| NexusError::new(NexusCode::SignatureInvalid, message);
     if !keys.can_seal() {
         return Err(refuse("this executor has no encryption key for this agent"));
     }
@@ -427,7 +427,7 @@ fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Resul
 /// The payload as an object; pointers of faults are relative to the message.
 fn payload_object(payload: Option<&str>) -> Result<Object<'_>, Fault> {
     let payload = payload.ok_or_else(|| Fault::invalid("/payload", "`payload` is missing"))?;
-    Field::root(payload)?.object().map_err(prefix_pointer)
+    Field::parse(payload)?.object().map_err(prefix_pointer)
 }
 
 fn prefix_pointer(fault: Fault) -> Fault {

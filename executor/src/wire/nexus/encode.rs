@@ -10,7 +10,7 @@ use crate::ident::IntentId;
 use crate::json::JsonText;
 use crate::outcome::{Artifact, End, Receipt};
 use crate::tool::Descriptor;
-use crate::wire::raw;
+use crate::wire::to_raw;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
@@ -191,7 +191,7 @@ impl MessageWriter<'_> {
             (SignatureScope::Full, Some(_)) | (SignatureScope::Header, _) => header,
         };
         message.signature = keys.map_or(String::new(), |keys| keys.sign(&text));
-        raw(&message).get().to_owned()
+        to_raw(&message).get().to_owned()
     }
 }
 
@@ -249,14 +249,14 @@ impl<'a> EncodedMessage<'a> {
             #[serde(flatten)]
             content: &'a MessageContent<'a>,
         }
-        raw(&Content { status: self.status, content: &self.content })
+        to_raw(&Content { status: self.status, content: &self.content })
     }
 }
 
 /// The executor's identity.
 #[must_use]
 pub fn executor_identity(id: &str) -> Box<RawValue> {
-    raw(&json!({
+    to_raw(&json!({
         "id": id,
         "type": "mcp",
         "version": env!("CARGO_PKG_VERSION"),
@@ -267,7 +267,7 @@ pub fn executor_identity(id: &str) -> Box<RawValue> {
 /// The payload of an event.
 #[must_use]
 pub fn event_payload(data: &Value) -> Box<RawValue> {
-    raw(&json!({
+    to_raw(&json!({
         "data": data,
         "metadata": { "schemaVersion": SCHEMA_VERSION, "contentType": "application/json" },
     }))
@@ -290,7 +290,7 @@ pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<N
         artifacts: Vec<Value>,
     }
     let Receipt { agent: _, intent, tool, approved_by: _, durability: _, outcome } = receipt;
-    let data = raw(&RunReport {
+    let data = to_raw(&RunReport {
         intent_id: intent.to_string(),
         tool: tool.as_str(),
         status: outcome.end.status().as_str(),
@@ -322,7 +322,7 @@ pub fn finished_state(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
         error: Option<Value>,
     }
     let (_, report, error) = run_report(receipt);
-    raw(&Finished {
+    to_raw(&Finished {
         resource_id: intent.to_string(),
         state: "finished",
         status: receipt.outcome.end.status().as_str(),
@@ -334,7 +334,7 @@ pub fn finished_state(intent: IntentId, receipt: &Receipt) -> Box<RawValue> {
 /// An answer from a JSON value.
 #[must_use]
 pub fn answer(data: &Value) -> Box<RawValue> {
-    raw(data)
+    to_raw(data)
 }
 
 /// The measurements of a run.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// An error code of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Code {
+pub enum NexusCode {
     /// The token is not valid.
     AuthFailed,
     /// The caller is authenticated and not permitted.
@@ -37,7 +37,7 @@ pub enum Code {
     ExecutionFailed,
 }
 
-impl Code {
+impl NexusCode {
     /// All codes.
     pub const ALL: [Self; 12] = [
         Self::AuthFailed,
@@ -97,7 +97,7 @@ impl Code {
 #[derive(Debug, Clone, PartialEq)]
 pub struct NexusError {
     /// The error code.
-    pub code: Code,
+    pub code: NexusCode,
     /// The tool's own message, verbatim, or a sentence by the executor.
     pub message: String,
     /// The members of `details`.
@@ -107,7 +107,7 @@ pub struct NexusError {
 impl NexusError {
     /// An error without details.
     #[must_use]
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: NexusCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), details: Map::new() }
     }
 
@@ -138,14 +138,14 @@ impl NexusError {
 pub fn to_error(fault: &Fault) -> NexusError {
     match fault {
         Fault::Parse(message) | Fault::InvalidRequest(message) => {
-            NexusError::new(Code::InvalidMessage, message)
+            NexusError::new(NexusCode::InvalidMessage, message)
         }
-        Fault::MethodNotFound(message) => NexusError::new(Code::NotFound, message),
+        Fault::MethodNotFound(message) => NexusError::new(NexusCode::NotFound, message),
         Fault::InvalidParams { message, pointer } => {
-            NexusError::new(Code::ValidationError, message).with_detail("pointer", pointer.as_str())
+            NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", pointer.as_str())
         }
         Fault::ToolUnavailable { tool, message } => {
-            NexusError::new(Code::Unavailable, message).with_detail("tool", tool.as_str())
+            NexusError::new(NexusCode::Unavailable, message).with_detail("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
             let mut failure = NexusError::new(refusal_code(*blocked_by), message)
@@ -159,23 +159,23 @@ pub fn to_error(fault: &Fault) -> NexusError {
             }
         }
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
-            NexusError::new(Code::Unavailable, message)
+            NexusError::new(NexusCode::Unavailable, message)
         }
         Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
             receipt_error(receipt).unwrap_or_else(|| {
-                NexusError::new(Code::InternalError, failure_message::describe_failure(&receipt.outcome))
+                NexusError::new(NexusCode::InternalError, failure_message::describe_failure(&receipt.outcome))
             })
         }
         Fault::Busy { message, retry_after_ms } => {
-            NexusError::new(Code::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
+            NexusError::new(NexusCode::Unavailable, message).with_detail("retryAfterMs", *retry_after_ms)
         }
         Fault::ReceiptPending { intent, retry_after_ms } => {
-            NexusError::new(Code::Unavailable, RECEIPT_PENDING)
+            NexusError::new(NexusCode::Unavailable, RECEIPT_PENDING)
                 .with_detail("intentId", intent.to_string())
                 .with_detail("ran", true)
                 .with_detail("retryAfterMs", *retry_after_ms)
         }
-        Fault::Internal(_) => NexusError::new(Code::InternalError, "internal error of the executor"),
+        Fault::Internal(_) => NexusError::new(NexusCode::InternalError, "internal error of the executor"),
     }
 }
 
@@ -185,12 +185,12 @@ pub fn to_error(fault: &Fault) -> NexusError {
 pub fn execution_error(fault: &Fault) -> NexusError {
     match fault {
         Fault::InvalidParams { message, pointer } if pointer == "/tool" => {
-            NexusError::new(Code::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
+            NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/payload/parameters/tool")
         }
-        Fault::InvalidParams { message, pointer } => NexusError::new(Code::ValidationError, message)
+        Fault::InvalidParams { message, pointer } => NexusError::new(NexusCode::ValidationError, message)
             .with_detail("pointer", format!("/payload/parameters{pointer}")),
         Fault::InvalidRequest(message) => {
-            NexusError::new(Code::ValidationError, message).with_detail("pointer", "/id")
+            NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id")
         }
         Fault::Parse(_)
         | Fault::MethodNotFound(_)
@@ -206,9 +206,9 @@ pub fn execution_error(fault: &Fault) -> NexusError {
     }
 }
 
-fn refusal_code(blocked_by: BlockedBy) -> Code {
+fn refusal_code(blocked_by: BlockedBy) -> NexusCode {
     match blocked_by {
-        BlockedBy::GovernorUnavailable => Code::NetworkError,
+        BlockedBy::GovernorUnavailable => NexusCode::NetworkError,
         BlockedBy::VerdictDenied
         | BlockedBy::VerdictExpired
         | BlockedBy::VerdictMismatch
@@ -220,7 +220,7 @@ fn refusal_code(blocked_by: BlockedBy) -> Code {
         | BlockedBy::ConditionUnknown
         | BlockedBy::EscalationPending
         | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => Code::Unauthorized,
+        | BlockedBy::StandingPolicy => NexusCode::Unauthorized,
     }
 }
 
@@ -232,22 +232,22 @@ pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
         End::Returned(_) => return None,
         End::ToolError { code, message, detail } => {
             let failure =
-                NexusError::new(Code::ExecutionFailed, message).with_detail("toolCode", code.as_str());
+                NexusError::new(NexusCode::ExecutionFailed, message).with_detail("toolCode", code.as_str());
             match detail {
                 Some(detail) => failure.with_detail("detail", detail.clone()),
                 None => failure,
             }
         }
         End::Exited { code, stderr_tail: _ } => {
-            NexusError::new(Code::ExecutionFailed, message).with_detail("exitCode", *code)
+            NexusError::new(NexusCode::ExecutionFailed, message).with_detail("exitCode", *code)
         }
-        End::Unlinkable(_) => NexusError::new(Code::Unavailable, message),
+        End::NotStarted(_) => NexusError::new(NexusCode::Unavailable, message),
         End::LimitReached(limit) => {
-            let code = if *limit == Limit::Time { Code::Timeout } else { Code::ExecutionFailed };
+            let code = if *limit == Limit::Time { NexusCode::Timeout } else { NexusCode::ExecutionFailed };
             NexusError::new(code, message).with_detail("limit", limit.as_str())
         }
         End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            NexusError::new(Code::ExecutionFailed, message)
+            NexusError::new(NexusCode::ExecutionFailed, message)
         }
     })
 }

@@ -1,6 +1,6 @@
 use super::decode::{self, Content, ExecuteCommand, SubscribeCommand};
 use super::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
-use super::fault::{self, Code, NexusError};
+use super::fault::{self, NexusCode, NexusError};
 use super::keys::AgentKeys;
 use super::message::{
     DeliveryGuarantee, EventName, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
@@ -78,7 +78,7 @@ fn content(message: &Value, scope: SignatureScope) -> Result<Content, NexusError
     envelope.verify(Some(&keys()), scope)?.content(&keys(), &BOUNDS)
 }
 
-fn code(message: &Value, scope: SignatureScope) -> Code {
+fn code(message: &Value, scope: SignatureScope) -> NexusCode {
     content(message, scope).unwrap_err().code
 }
 
@@ -121,7 +121,7 @@ fn the_signature_is_the_documents() {
         let changed = message.replacen(from, to, 1);
         assert_ne!(changed, message);
         let refused = decode::envelope(&changed).unwrap().verify(Some(&keys()), SignatureScope::Header);
-        assert_eq!(refused.unwrap_err().code, Code::SignatureInvalid, "{to}");
+        assert_eq!(refused.unwrap_err().code, NexusCode::SignatureInvalid, "{to}");
     }
 }
 
@@ -201,14 +201,14 @@ fn every_command_and_query_is_read() {
         assert_eq!(content(&full, SignatureScope::Full).as_ref(), Ok(expected));
         // The header signature does not cover a plaintext payload.
         let header = message("command", &clear, None, SignatureScope::Header);
-        assert_eq!(code(&header, SignatureScope::Header), Code::SignatureInvalid);
+        assert_eq!(code(&header, SignatureScope::Header), NexusCode::SignatureInvalid);
         // The header signature does not cover the action, so no other action accepts the payload.
         for ((other, _), _) in &commands {
             if other != more {
                 let swapped = message("command", other, Some(payload), SignatureScope::Header);
                 assert_eq!(
                     code(&swapped, SignatureScope::Header),
-                    Code::ValidationError,
+                    NexusCode::ValidationError,
                     "{more} as {other}"
                 );
             }
@@ -246,9 +246,9 @@ fn a_full_signature_is_of_action_and_payload() {
     for (pointer, value) in [("/payload/parameters/tool", "u"), ("/action", "tool.cancel")] {
         let mut bent = signed.clone();
         *bent.pointer_mut(pointer).unwrap() = json!(value);
-        assert_eq!(code(&bent, SignatureScope::Full), Code::SignatureInvalid);
+        assert_eq!(code(&bent, SignatureScope::Full), NexusCode::SignatureInvalid);
     }
-    assert_eq!(code(&signed, SignatureScope::Header), Code::SignatureInvalid, "and of no other scope");
+    assert_eq!(code(&signed, SignatureScope::Header), NexusCode::SignatureInvalid, "and of no other scope");
 }
 
 #[test]
@@ -272,51 +272,51 @@ fn what_is_no_message_is_refused_in_its_own_word() {
     ] {
         let mut bad = good.clone();
         bad.as_object_mut().unwrap().remove(missing);
-        assert_eq!(code(&bad, SignatureScope::Header), Code::ValidationError, "{missing}");
+        assert_eq!(code(&bad, SignatureScope::Header), NexusCode::ValidationError, "{missing}");
     }
     for (name, value, expected) in [
-        ("id", json!("1"), Code::ValidationError),
-        ("id", json!(1), Code::ValidationError),
-        ("type", json!("COMMAND"), Code::InvalidMessage),
-        ("type", json!("shout"), Code::InvalidMessage),
-        ("version", json!("2.0.0"), Code::InvalidMessage),
-        ("timestamp", json!(0), Code::ValidationError),
-        ("timestamp", json!("1700000000000"), Code::ValidationError),
-        ("timestamp", json!(1.5), Code::ValidationError),
-        ("ttl", json!(0), Code::ValidationError),
-        ("ttl", json!(-1), Code::ValidationError),
-        ("ttl", json!(3_600_001), Code::ValidationError),
-        ("ttl", Value::Null, Code::ValidationError),
-        ("priority", json!("urgent"), Code::ValidationError),
-        ("requiresAck", json!("true"), Code::ValidationError),
-        ("from", json!("a"), Code::ValidationError),
+        ("id", json!("1"), NexusCode::ValidationError),
+        ("id", json!(1), NexusCode::ValidationError),
+        ("type", json!("COMMAND"), NexusCode::InvalidMessage),
+        ("type", json!("shout"), NexusCode::InvalidMessage),
+        ("version", json!("2.0.0"), NexusCode::InvalidMessage),
+        ("timestamp", json!(0), NexusCode::ValidationError),
+        ("timestamp", json!("1700000000000"), NexusCode::ValidationError),
+        ("timestamp", json!(1.5), NexusCode::ValidationError),
+        ("ttl", json!(0), NexusCode::ValidationError),
+        ("ttl", json!(-1), NexusCode::ValidationError),
+        ("ttl", json!(3_600_001), NexusCode::ValidationError),
+        ("ttl", Value::Null, NexusCode::ValidationError),
+        ("priority", json!("urgent"), NexusCode::ValidationError),
+        ("requiresAck", json!("true"), NexusCode::ValidationError),
+        ("from", json!("a"), NexusCode::ValidationError),
         (
             "from",
             json!({ "id": "", "type": "nexus", "version": "1", "capabilities": [] }),
-            Code::ValidationError,
+            NexusCode::ValidationError,
         ),
         (
             "from",
             json!({ "id": "a", "type": "human", "version": "1", "capabilities": [] }),
-            Code::ValidationError,
+            NexusCode::ValidationError,
         ),
-        ("from", json!({ "id": "a", "type": "nexus", "version": "1" }), Code::ValidationError),
-        ("signature", Value::Null, Code::SignatureInvalid),
-        ("signature", json!("00"), Code::SignatureInvalid),
-        ("action", json!("get_secrets"), Code::NotFound),
-        ("payload", json!([]), Code::ValidationError),
-        ("payload", json!({ "resourceId": "everything" }), Code::ValidationError),
-        ("payload", json!({ "resourceId": "executor", "more": 1 }), Code::ValidationError),
-        ("encryption", json!({}), Code::ValidationError),
+        ("from", json!({ "id": "a", "type": "nexus", "version": "1" }), NexusCode::ValidationError),
+        ("signature", Value::Null, NexusCode::SignatureInvalid),
+        ("signature", json!("00"), NexusCode::SignatureInvalid),
+        ("action", json!("get_secrets"), NexusCode::NotFound),
+        ("payload", json!([]), NexusCode::ValidationError),
+        ("payload", json!({ "resourceId": "everything" }), NexusCode::ValidationError),
+        ("payload", json!({ "resourceId": "executor", "more": 1 }), NexusCode::ValidationError),
+        ("encryption", json!({}), NexusCode::ValidationError),
         (
             "encryption",
             json!({ "algorithm": "AES-128-GCM", "iv": "", "ciphertext": "", "authTag": "" }),
-            Code::ValidationError,
+            NexusCode::ValidationError,
         ),
         (
             "encryption",
             json!({ "algorithm": "AES-256-GCM", "iv": "AAAA", "ciphertext": "", "authTag": "" }),
-            Code::ValidationError,
+            NexusCode::ValidationError,
         ),
     ] {
         let mut bad = good.clone();
@@ -324,11 +324,11 @@ fn what_is_no_message_is_refused_in_its_own_word() {
         assert_eq!(code(&bad, SignatureScope::Header), expected, "{name}: {}", bad[name]);
     }
     for bad in ["[]", "1", "null", "\"x\""] {
-        assert_eq!(decode::envelope(bad).unwrap_err().failure.code, Code::InvalidMessage);
+        assert_eq!(decode::envelope(bad).unwrap_err().failure.code, NexusCode::InvalidMessage);
     }
     let unknown =
         message("command", &json!({ "action": "tool.destroy" }), Some(&json!({})), SignatureScope::Header);
-    assert_eq!(code(&unknown, SignatureScope::Header), Code::NotFound);
+    assert_eq!(code(&unknown, SignatureScope::Header), NexusCode::NotFound);
     // A sealed payload passes the strict reader, too.
     let (from, to) = (identity("a"), identity("b"));
     let header =
@@ -338,7 +338,7 @@ fn what_is_no_message_is_refused_in_its_own_word() {
         message("command", &json!({ "action": "tool.execute" }), Some(&json!({})), SignatureScope::Header);
     twice["encryption"]["ciphertext"] = STANDARD.encode(sealed.ciphertext).into();
     twice["encryption"]["authTag"] = STANDARD.encode(sealed.auth_tag).into();
-    assert_eq!(code(&twice, SignatureScope::Header), Code::InvalidMessage);
+    assert_eq!(code(&twice, SignatureScope::Header), NexusCode::InvalidMessage);
 }
 
 #[test]
@@ -357,10 +357,13 @@ fn a_message_is_of_its_time() {
 
 #[test]
 fn every_fault_has_its_code() {
-    let codes = Code::ALL.map(Code::as_str);
-    assert_eq!(codes.iter().collect::<std::collections::BTreeSet<_>>().len(), Code::ALL.len());
-    let retryable =
-        Code::ALL.into_iter().filter(|code| code.is_retryable()).map(Code::as_str).collect::<Vec<_>>();
+    let codes = NexusCode::ALL.map(NexusCode::as_str);
+    assert_eq!(codes.iter().collect::<std::collections::BTreeSet<_>>().len(), NexusCode::ALL.len());
+    let retryable = NexusCode::ALL
+        .into_iter()
+        .filter(|code| code.is_retryable())
+        .map(NexusCode::as_str)
+        .collect::<Vec<_>>();
     assert_eq!(
         retryable,
         ["TIMEOUT", "UNAVAILABLE", "RATE_LIMITED", "INTERNAL_ERROR", "NETWORK_ERROR", "EXECUTION_FAILED"]
@@ -398,11 +401,14 @@ fn every_fault_has_its_code() {
     let unknown = fault::execution_error(&Fault::invalid("/tool", "there is none"));
     assert_eq!(
         (unknown.code, &unknown.details["pointer"]),
-        (Code::NotFound, &json!("/payload/parameters/tool"))
+        (NexusCode::NotFound, &json!("/payload/parameters/tool"))
     );
     let schema = fault::execution_error(&Fault::invalid("/arguments/path", "no"));
     assert_eq!(schema.details["pointer"], "/payload/parameters/arguments/path");
-    assert_eq!(fault::execution_error(&Fault::InvalidRequest("used".to_owned())).code, Code::ValidationError);
+    assert_eq!(
+        fault::execution_error(&Fault::InvalidRequest("used".to_owned())).code,
+        NexusCode::ValidationError
+    );
 }
 
 /// Parses a message of the executor as its peer would.
@@ -446,7 +452,7 @@ fn answers_are_signed_and_sealed_as_they_were_asked_for() {
     let request = IntentId::random();
     for scope in [SignatureScope::Header, SignatureScope::Full] {
         for sealed in [false, true] {
-            let failure = NexusError::new(Code::Timeout, "late").with_detail("limit", "time");
+            let failure = NexusError::new(NexusCode::Timeout, "late").with_detail("limit", "time");
             let response = OutgoingBody::Response {
                 request,
                 status: ResponseStatus::Failure,

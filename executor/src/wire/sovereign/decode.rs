@@ -20,7 +20,7 @@ pub enum RequestForm {
 
 /// A request to run an operation of a skill.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub struct SovereignRequest {
     /// The form.
     pub form: RequestForm,
     /// The id of the response; `None` if the request had none.
@@ -63,13 +63,13 @@ pub struct SovereignDecodeError {
 ///
 /// # Errors
 /// [`SovereignDecodeError`], in the form in which the request seems to be.
-pub fn request(text: &str) -> Result<Request, Box<SovereignDecodeError>> {
+pub fn request(text: &str) -> Result<SovereignRequest, Box<SovereignDecodeError>> {
     let mut known = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut known) {
         Ok((payload, stream, hints)) => {
             let PartialRequest { form, id, skill, operation } = known;
             let skill = skill.unwrap_or_default();
-            Ok(Request { form, id, skill, operation, payload, stream, hints })
+            Ok(SovereignRequest { form, id, skill, operation, payload, stream, hints })
         }
         Err(fault) => {
             let PartialRequest { form, id, skill, operation } = known;
@@ -89,7 +89,7 @@ struct PartialRequest {
 type RequestBody = (Map<String, Value>, bool, ContextHints);
 
 fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
-    let body = Field::root(text)?;
+    let body = Field::parse(text)?;
     if !body.is_object() {
         return Err(Fault::InvalidRequest(
             "a request must be one object: this door does not accept batches".to_owned(),

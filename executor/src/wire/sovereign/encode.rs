@@ -3,21 +3,22 @@
 use super::decode::RequestForm;
 use super::fault::{self, SovereignError};
 use super::message::{
-    AgentCard, LegacyResponse, Response, ResponseError, ResponseMetadata, ResponseResult, SuccessResult,
+    AgentCard, LegacyResponse, ResponseError, ResponseMetadata, ResponseResult, SovereignResponse,
+    SuccessResult,
 };
 use super::skills;
 use crate::json::JsonText;
 use crate::outcome::{Artifact, End, LogLine, Progress, Receipt};
 use crate::tool::Descriptor;
 use crate::wire::jsonrpc::Id;
-use crate::wire::raw;
+use crate::wire::to_raw;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 /// The parts of a request that its responses repeat.
 #[derive(Debug, Clone)]
-pub struct Reply {
+pub struct ReplyEncoder {
     /// The form of the request.
     pub form: RequestForm,
     /// The request's id, or a random one if it had none.
@@ -39,7 +40,7 @@ pub enum PartialResult<'a> {
     Artifact(&'a Artifact),
 }
 
-impl Reply {
+impl ReplyEncoder {
     /// The response to a finished run, successful or not.
     #[must_use]
     pub fn report(&self, receipt: &Receipt, tools: &[Descriptor]) -> String {
@@ -51,7 +52,7 @@ impl Reply {
         let status_code = receipt.outcome.end.status().as_str();
         if self.form == RequestForm::Legacy {
             return self.flat(LegacyResponse {
-                request_id: self.id.raw(),
+                request_id: self.id.as_raw(),
                 success: true,
                 status_code,
                 data: Some(&result),
@@ -78,7 +79,7 @@ impl Reply {
         let data = fault::error_data(failure, self.skill.as_deref(), self.operation.as_deref());
         if self.form == RequestForm::Legacy {
             return self.flat(LegacyResponse {
-                request_id: self.id.raw(),
+                request_id: self.id.as_raw(),
                 success: false,
                 status_code: &failure.status_code,
                 data: None,
@@ -132,11 +133,11 @@ impl Reply {
             RequestForm::Sovereign | RequestForm::Legacy => ("3.0", Some(metadata)),
             RequestForm::JsonRpc2 => ("2.0", None),
         };
-        raw(&Response { jsonrpc, id: self.id.raw(), result, error, metadata }).get().to_owned()
+        to_raw(&SovereignResponse { jsonrpc, id: self.id.as_raw(), result, error, metadata }).get().to_owned()
     }
 
     fn flat(&self, answer: LegacyResponse<'_>) -> String {
-        raw(&answer).get().to_owned()
+        to_raw(&answer).get().to_owned()
     }
 }
 
@@ -160,7 +161,7 @@ pub fn capabilities(tools: &[Descriptor]) -> String {
         "agent_card": agent_card(tools),
         "skills": skills.collect::<Vec<_>>(),
     });
-    raw(&answer).get().to_owned()
+    to_raw(&answer).get().to_owned()
 }
 
 fn agent_card(tools: &[Descriptor]) -> AgentCard<'_> {

@@ -151,7 +151,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
             let message = if words.is_empty() { &sentence } else { words };
             SovereignError::new(-32000, status, message).with_data("exit_code", *code)
         }
-        End::Unlinkable(_) => SovereignError::new(-32003, status, &sentence),
+        End::NotStarted(_) => SovereignError::new(-32003, status, &sentence),
         End::LimitReached(limit) => {
             let code = if *limit == Limit::Time { -32001 } else { -32000 };
             SovereignError::new(code, status, &sentence).with_data("limit", limit.as_str())

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// A response to a JSON-RPC request.
 #[derive(Serialize)]
-pub(super) struct Response<'a> {
+pub(super) struct SovereignResponse<'a> {
     pub(super) jsonrpc: &'static str,
     pub(super) id: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
 //! Decoding, encoding, and the table of errors.
 
-use super::decode::{self, ContextHints, Request, RequestForm};
-use super::encode::Reply;
+use super::decode::{self, ContextHints, RequestForm, SovereignRequest};
+use super::encode::ReplyEncoder;
 use super::fault::{self, SovereignError};
 use super::skills;
 use crate::fault::{BlockedBy, Fault};
@@ -11,12 +11,12 @@ use crate::wire::jsonrpc::Id;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-fn read(body: &Value) -> Result<Request, i64> {
+fn read(body: &Value) -> Result<SovereignRequest, i64> {
     decode::request(&body.to_string()).map_err(|malformed| fault::to_error(&malformed.fault).code)
 }
 
 /// A request of a client.
-fn written(request: &Request) -> Value {
+fn written(request: &SovereignRequest) -> Value {
     let mut params = Map::new();
     params.insert("skill".to_owned(), json!(request.skill));
     if let Some(operation) = &request.operation {
@@ -52,8 +52,8 @@ prop_compose! {
         stream in any::<bool>(),
         timeout in prop::option::of(1..=604_800_000_u64),
         corrects_payload in any::<bool>(),
-    ) -> Request {
-        Request {
+    ) -> SovereignRequest {
+        SovereignRequest {
             form,
             id: id.map(|id| Id::from_text(&id)),
             skill,
@@ -147,7 +147,7 @@ fn every_fault_has_its_code_and_keeps_what_is_private() {
 fn an_error_says_what_was_asked_for_in_every_form() {
     let failure = fault::to_error(&Fault::Busy { message: "full".to_owned(), retry_after_ms: 5 });
     let answer = |form, failure: &SovereignError| -> Value {
-        let reply = Reply {
+        let reply = ReplyEncoder {
             form,
             id: Id::from_text("r"),
             skill: Some("a".to_owned()),

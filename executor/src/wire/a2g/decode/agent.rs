@@ -50,8 +50,8 @@ pub struct ReportHead {
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
-pub fn register(params: &str) -> Result<Registration, Fault> {
-    let mut object = Object::root(params)?;
+pub fn registration(params: &str) -> Result<Registration, Fault> {
+    let mut object = Object::parse(params)?;
     let requested = object.take_unless_null("capabilities_requested")?;
     Ok(Registration {
         agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
@@ -64,9 +64,9 @@ pub fn register(params: &str) -> Result<Registration, Fault> {
 /// Decodes the params of `a2g/heartbeat`.
 ///
 /// # Errors
-/// As [`register`].
+/// As [`registration`].
 pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
-    let mut object = Object::root(params)?;
+    let mut object = Object::parse(params)?;
     let agent = object.require("agent_did")?.parse_with(AgentDid::parse)?;
     let mut count = |name| object.require(name)?.integer(0, u64::MAX);
     Ok(Heartbeat {
@@ -74,7 +74,7 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
         uptime_seconds: count("uptime_seconds")?,
         running: count("running")?,
         queued: count("queued")?,
-        journal: object.take_unless_null("journal")?.map(journal).transpose()?,
+        journal: object.take_unless_null("journal")?.map(decode_journal).transpose()?,
     })
 }
 
@@ -82,13 +82,13 @@ pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
 /// message, and no other member of it.
 ///
 /// # Errors
-/// As [`register`].
+/// As [`registration`].
 pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
-    Object::root(params)?.require("agent_did")?.parse_with(AgentDid::parse)
+    Object::parse(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
 /// The count and the root of a journal. The signature is not read here; it is for those who store the checkpoint.
-fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
+fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
     let count = object.require("count")?.integer(0, u64::MAX)?;
     let root = object.require("root")?.string()?;
@@ -99,13 +99,13 @@ fn journal(member: Field<'_>) -> Result<(u64, String), Fault> {
 /// such as `usage`, are ignored. The reference's SDKs measure a part of `metrics`, or nothing.
 ///
 /// # Errors
-/// As [`register`].
+/// As [`registration`].
 pub fn report(params: &str) -> Result<ReportHead, Fault> {
-    let mut object = Object::root(params)?;
+    let mut object = Object::parse(params)?;
     let head = ReportHead {
         agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
         intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
-        status: object.require("status")?.one_of::<Status>()?,
+        status: object.require("status")?.enum_variant::<Status>()?,
     };
     if let Some(error) = object.take_unless_null("error")? {
         error.string()?;

@@ -9,9 +9,9 @@ mod proof;
 mod signature;
 mod verdict;
 
-pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, register, report};
+pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
 pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
-pub use policy::{policy, policy_file, registered};
+pub use policy::{policy, policy_file, registration_result};
 pub use proof::{ProofClaims, proof_claims, proof_header};
 pub use signature::context_signature;
 pub use verdict::{directive, verdict};
@@ -24,7 +24,7 @@ use crate::wire::field::{Field, Object};
 
 /// The params of `a2g/execute`: an intent with the verdict that answers it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Execute {
+pub struct ExecuteParams {
     /// The call.
     pub call: Call,
     /// The claimed verdict of the governor.
@@ -35,7 +35,7 @@ pub struct Execute {
 
 /// The params of `g2a/revoke`. At least one of the two members is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Revoke {
+pub struct RevokeParams {
     /// The agent whose intents are aborted and whose standing capabilities are dropped.
     pub agent: Option<AgentDid>,
     /// The one intent that is aborted.
@@ -47,19 +47,20 @@ pub struct Revoke {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn intent(params: &str) -> Result<Call, Fault> {
-    call(Field::root(params)?)
+    decode_call(Field::parse(params)?)
 }
 
 /// Decodes the params of `a2g/execute`.
 ///
 /// # Errors
 /// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
-pub fn execute(params: &str) -> Result<Execute, Fault> {
-    let mut object = Object::root(params)?;
-    let call = call(object.require("intent")?)?;
-    let said = object.require("verdict")?;
-    let proof = object.take_unless_null("proof")?.map(|field| proof(&field, &said)).transpose()?;
-    let execute = Execute { call, verdict: verdict::read(said)?, proof };
+pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
+    let mut object = Object::parse(params)?;
+    let call = decode_call(object.require("intent")?)?;
+    let raw_verdict = object.require("verdict")?;
+    let proof =
+        object.take_unless_null("proof")?.map(|field| decode_proof(&field, &raw_verdict)).transpose()?;
+    let execute = ExecuteParams { call, verdict: verdict::decode(raw_verdict)?, proof };
     object.finish()?;
     Ok(execute)
 }
@@ -69,11 +70,11 @@ pub fn execute(params: &str) -> Result<Execute, Fault> {
 ///
 /// # Errors
 /// As [`intent`], and if neither an agent nor an intent is named.
-pub fn revoke(params: &str) -> Result<Revoke, Fault> {
-    let mut object = Object::root(params)?;
+pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
+    let mut object = Object::parse(params)?;
     let agent = object.take_unless_null("agent_did")?;
     let intent = object.take_unless_null("intent_id")?;
-    let revoke = Revoke {
+    let revoke = RevokeParams {
         agent: agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?,
         intent: intent.map(|field| field.parse_with(IntentId::parse)).transpose()?,
     };
@@ -88,7 +89,7 @@ pub fn revoke(params: &str) -> Result<Revoke, Fault> {
 /// # Errors
 /// As [`intent`].
 pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
-    Object::root(params)?.require("intent_id")?.parse_with(IntentId::parse)
+    Object::parse(params)?.require("intent_id")?.parse_with(IntentId::parse)
 }
 
 /// Checks that a method without parameters received none: no params, `{}` or `[]`.
@@ -97,7 +98,7 @@ pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
 /// [`Fault::InvalidParams`] for anything else.
 pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
     let Some(params) = params else { return Ok(()) };
-    let field = Field::root(params)?;
+    let field = Field::parse(params)?;
     let empty = matches!(serde_json::from_str(params), Ok(serde_json::Value::Array(list)) if list.is_empty());
     if empty { Ok(()) } else { field.object()?.finish() }
 }
@@ -106,7 +107,7 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] if it is present and not a DID.
-pub fn executor_of(call: &Call) -> Result<Option<AgentDid>, Fault> {
+pub fn requested_executor(call: &Call) -> Result<Option<AgentDid>, Fault> {
     let Some(named) = call.context.as_ref().and_then(|context| context.get("executor")) else {
         return Ok(None);
     };
@@ -116,13 +117,13 @@ pub fn executor_of(call: &Call) -> Result<Option<AgentDid>, Fault> {
     parsed.map(Some).map_err(invalid)
 }
 
-fn proof(field: &Field<'_>, said: &Field<'_>) -> Result<Proof, Fault> {
-    let mut verdict = said.map()?;
+fn decode_proof(field: &Field<'_>, raw_verdict: &Field<'_>) -> Result<Proof, Fault> {
+    let mut verdict = raw_verdict.map()?;
     verdict.shift_remove("proof");
     Ok(Proof { compact: field.string()?, verdict })
 }
 
-fn call(field: Field<'_>) -> Result<Call, Fault> {
+fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
     let mut object = field.object()?;
     Ok(Call {
         at_most: None,

@@ -17,7 +17,7 @@ pub(in crate::wire::a2g) const MAX_SIZE_BYTES: u64 = 1 << 50;
 
 /// The accepted values of `agent_did`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum PolicySource {
     /// A governor: one agent.
     Governor,
     /// A file of the operator: one agent, or `"*"` for all of them.
@@ -29,7 +29,7 @@ enum Source {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn policy(params: &str) -> Result<Policy, Fault> {
-    read(Object::root(params)?, Source::Governor)
+    decode(Object::parse(params)?, PolicySource::Governor)
 }
 
 /// Decodes a policy file: as [`policy`], but `agent_did` may be `"*"`, and a `description` (a string) may state its
@@ -39,11 +39,11 @@ pub fn policy(params: &str) -> Result<Policy, Fault> {
 /// As [`policy`].
 pub fn policy_file(text: &str) -> Result<Policy, Fault> {
     let text = strict_json::check(text.as_bytes(), &JsonBounds::default())?;
-    let mut object = Object::root(text)?;
+    let mut object = Object::parse(text)?;
     if let Some(description) = object.take("description")? {
         description.string()?;
     }
-    read(object, Source::File)
+    decode(object, PolicySource::File)
 }
 
 /// Decodes the result of `a2g/register`: the agent's standing policy, if the result has one as `policy`. Any other
@@ -51,17 +51,17 @@ pub fn policy_file(text: &str) -> Result<Policy, Fault> {
 ///
 /// # Errors
 /// As [`policy`], with pointers into the result.
-pub fn registered(result: &str) -> Result<Option<Policy>, Fault> {
-    let field = Field::root(result)?;
+pub fn registration_result(result: &str) -> Result<Option<Policy>, Fault> {
+    let field = Field::parse(result)?;
     if !field.is_object() {
         return Ok(None);
     }
     let policy = field.object()?.take_unless_null("policy")?;
-    policy.map(|field| read(field.object()?, Source::Governor)).transpose()
+    policy.map(|field| decode(field.object()?, PolicySource::Governor)).transpose()
 }
 
-fn read(mut object: Object<'_>, source: Source) -> Result<Policy, Fault> {
-    let agent = agent(&object.require("agent_did")?, source)?;
+fn decode(mut object: Object<'_>, source: PolicySource) -> Result<Policy, Fault> {
+    let agent = decode_agent(&object.require("agent_did")?, source)?;
     let version = object.require("version")?.string()?;
     let capabilities = object.require("capabilities")?;
     let hash = object.take_unless_null("constitution_hash")?;
@@ -72,36 +72,36 @@ fn read(mut object: Object<'_>, source: Source) -> Result<Policy, Fault> {
     let policy = Policy {
         agent,
         version,
-        tools: object.take("tools")?.map(tools).transpose()?.unwrap_or_default(),
-        network: object.take("network")?.map(network).transpose()?.unwrap_or_default(),
-        resources: object.take("resources")?.map(resources).transpose()?.unwrap_or_default(),
+        tools: object.take("tools")?.map(decode_tools).transpose()?.unwrap_or_default(),
+        network: object.take("network")?.map(decode_network).transpose()?.unwrap_or_default(),
+        resources: object.take("resources")?.map(decode_resources).transpose()?.unwrap_or_default(),
         constitution_hash,
     };
     object.finish()?;
     Ok(policy)
 }
 
-fn agent(field: &Field<'_>, source: Source) -> Result<Option<AgentDid>, Fault> {
-    if source == Source::File && field.string()? == "*" {
+fn decode_agent(field: &Field<'_>, source: PolicySource) -> Result<Option<AgentDid>, Fault> {
+    if source == PolicySource::File && field.string()? == "*" {
         return Ok(None);
     }
     field.parse_with(AgentDid::parse).map(Some)
 }
 
-fn tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
+fn decode_tools(field: Field<'_>) -> Result<BTreeMap<ToolName, ToolRule>, Fault> {
     let mut rules = BTreeMap::new();
     let whole = field.pointer().to_owned();
     for (key, field) in field.object()?.remaining() {
         let name = ToolName::parse(&key).map_err(|error| Fault::invalid(&whole, error.to_string()))?;
         let pointer = field.pointer().to_owned();
-        if rules.insert(name, tool(field)?).is_some() {
+        if rules.insert(name, decode_tool(field)?).is_some() {
             return Err(Fault::invalid(pointer, "the tool occurs twice"));
         }
     }
     Ok(rules)
 }
 
-fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
+fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     let mut object = field.object()?;
     let allowed = object.require("allowed")?.boolean()?;
     let constraints = object.take("constraints")?;
@@ -114,8 +114,8 @@ fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     let rule = ToolRule {
         allowed,
         paths: object.take("paths")?.map(Field::strings).transpose()?,
-        blocked_paths: texts(&mut object, "blocked_paths")?,
-        blocked_patterns: texts(&mut object, "blocked_patterns")?,
+        blocked_paths: optional_strings(&mut object, "blocked_paths")?,
+        blocked_patterns: optional_strings(&mut object, "blocked_patterns")?,
         max_size_bytes: size.map(|field| field.integer(1, MAX_SIZE_BYTES)).transpose()?,
         timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
     };
@@ -123,12 +123,12 @@ fn tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     Ok(rule)
 }
 
-fn network(field: Field<'_>) -> Result<NetworkRule, Fault> {
+fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {
     let mut object = field.object()?;
     let requests = object.take("max_requests_per_minute")?;
     let rule = NetworkRule {
         allowed_domains: object.take("allowed_domains")?.map(Field::strings).transpose()?,
-        blocked_domains: texts(&mut object, "blocked_domains")?,
+        blocked_domains: optional_strings(&mut object, "blocked_domains")?,
         max_requests_per_minute: requests
             .map(|field| field.integer(1, MAX_REQUESTS_PER_MINUTE))
             .transpose()?,
@@ -137,7 +137,7 @@ fn network(field: Field<'_>) -> Result<NetworkRule, Fault> {
     Ok(rule)
 }
 
-fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
+fn decode_resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
     let mut object = field.object()?;
     let memory = object.take("max_memory_mb")?;
     let cpu = object.take("max_cpu_percent")?;
@@ -151,6 +151,6 @@ fn resources(field: Field<'_>) -> Result<ResourceRule, Fault> {
 }
 
 /// A list of strings; empty if it is absent.
-fn texts(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
+fn optional_strings(object: &mut Object<'_>, name: &str) -> Result<Vec<String>, Fault> {
     Ok(object.take(name)?.map(Field::strings).transpose()?.unwrap_or_default())
 }

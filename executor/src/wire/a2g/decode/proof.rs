@@ -47,7 +47,7 @@ pub struct ProofClaims {
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
 pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
     let key = object.require("kid")?.string()?;
     object.take("typ")?.map(|field| field.enum_value(&[("JWT", ())])).transpose()?;
@@ -60,7 +60,7 @@ pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
 /// # Errors
 /// As [`proof_header`], with pointers into the claims.
 pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
-    let mut object = Object::root(strict_json::check(text, &JsonBounds::default())?)?;
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     let issuer = object.require("iss")?.parse_with(Issuer::parse)?;
     let claims = ProofClaims {
         id: object.require("jti")?.parse_with(|text| ProofId::parse(issuer, text))?,

@@ -21,7 +21,7 @@ const LATEST_MILLISECOND: u64 = 253_402_300_799_999;
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
 pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<ContextSignature>, Fault> {
-    let Some(context) = Object::root(params)?.take_unless_null("context")? else { return Ok(None) };
+    let Some(context) = Object::parse(params)?.take_unless_null("context")? else { return Ok(None) };
     let Some(signature) = context.object()?.take_unless_null("signature")? else { return Ok(None) };
     let mut object = signature.object()?;
     let timestamp = object.require("timestamp")?;
@@ -31,8 +31,8 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
     let (nonce, hash) = (object.require("nonce")?, object.require("hash")?);
     let timestamp_ms = timestamp_ms
         .ok_or_else(|| timestamp.expected_error("milliseconds since 1970, in digits, as a string"))?;
-    let head = format!("{timestamp_ms}:{}:", nonce.parse_with(nonce_of)?);
-    let texts = texts(params, escape_non_ascii)?.into_iter().map(|text| format!("{head}{text}"));
+    let head = format!("{timestamp_ms}:{}:", nonce.parse_with(parse_nonce)?);
+    let texts = canonical_texts(params, escape_non_ascii)?.into_iter().map(|text| format!("{head}{text}"));
     Ok(Some(ContextSignature {
         timestamp_ms,
         nonce: nonce.string()?,
@@ -41,75 +41,75 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
     }))
 }
 
-fn nonce_of(text: &str) -> Result<String, &'static str> {
+fn parse_nonce(text: &str) -> Result<String, &'static str> {
     let fits =
         (8..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     if fits { Ok(text.to_owned()) } else { Err("has to be 8 to 128 letters, digits and `-`") }
 }
 
 /// The canonical texts of params without `context.signature`.
-fn texts(params: &str, escape: bool) -> Result<Vec<String>, Fault> {
-    let root = Field::root(params)?;
+fn canonical_texts(params: &str, escape: bool) -> Result<Vec<String>, Fault> {
+    let root = Field::parse(params)?;
     let unreadable = || root.expected_error("an object of JSON");
-    let mut members = members(params).ok_or_else(unreadable)?;
+    let mut members = parse_members(params).ok_or_else(unreadable)?;
     let context = members.get("context").map(|raw| raw.get());
-    let mut inside = context.and_then(self::members).ok_or_else(unreadable)?;
+    let mut inside = context.and_then(parse_members).ok_or_else(unreadable)?;
     inside.remove("signature");
     let emptied = inside.is_empty();
     let mut context = String::new();
-    object(&inside, escape, &mut context).ok_or_else(unreadable)?;
+    write_object(&inside, escape, &mut context).ok_or_else(unreadable)?;
     let context = RawValue::from_string(context).map_err(|_| unreadable())?;
     members.insert("context".into(), &context);
     let mut with = String::new();
-    object(&members, escape, &mut with).ok_or_else(unreadable)?;
+    write_object(&members, escape, &mut with).ok_or_else(unreadable)?;
     if !emptied {
         return Ok(vec![with]);
     }
     members.remove("context");
     let mut without = String::new();
-    object(&members, escape, &mut without).ok_or_else(unreadable)?;
+    write_object(&members, escape, &mut without).ok_or_else(unreadable)?;
     Ok(vec![with, without])
 }
 
-type Members<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+type SortedMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
 
 /// The members of an object, sorted by the code points of their names.
-fn members(text: &str) -> Option<Members<'_>> {
+fn parse_members(text: &str) -> Option<SortedMembers<'_>> {
     #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-    struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
-    let members = serde_json::from_str::<BTreeMap<Key<'_>, &RawValue>>(text).ok()?;
+    struct SortedName<'a>(#[serde(borrow)] Cow<'a, str>);
+    let members = serde_json::from_str::<BTreeMap<SortedName<'_>, &RawValue>>(text).ok()?;
     Some(members.into_iter().map(|(key, value)| (key.0, value)).collect())
 }
 
-fn object(members: &Members<'_>, escape: bool, into: &mut String) -> Option<()> {
+fn write_object(members: &SortedMembers<'_>, escape: bool, into: &mut String) -> Option<()> {
     into.push('{');
     for (nth, (key, value)) in members.iter().enumerate() {
         if nth > 0 {
             into.push(',');
         }
-        string(key, escape, into);
+        write_string(key, escape, into);
         into.push(':');
-        write(value.get(), escape, into)?;
+        write_value(value.get(), escape, into)?;
     }
     into.push('}');
     Some(())
 }
 
 /// Writes a value in canonical form. The depth is bounded by the strict check that the message has passed.
-fn write(value: &str, escape: bool, into: &mut String) -> Option<()> {
+fn write_value(value: &str, escape: bool, into: &mut String) -> Option<()> {
     match value.as_bytes().first()? {
-        b'{' => object(&members(value)?, escape, into)?,
+        b'{' => write_object(&parse_members(value)?, escape, into)?,
         b'[' => {
             into.push('[');
             for (nth, item) in serde_json::from_str::<Vec<&RawValue>>(value).ok()?.iter().enumerate() {
                 if nth > 0 {
                     into.push(',');
                 }
-                write(item.get(), escape, into)?;
+                write_value(item.get(), escape, into)?;
             }
             into.push(']');
         }
-        b'"' => string(&serde_json::from_str::<String>(value).ok()?, escape, into),
+        b'"' => write_string(&serde_json::from_str::<String>(value).ok()?, escape, into),
         // A number, `true`, `false` or `null`, verbatim.
         _scalar => into.push_str(value),
     }
@@ -117,7 +117,7 @@ fn write(value: &str, escape: bool, into: &mut String) -> Option<()> {
 }
 
 /// Writes a string with the escapes that all SDKs use and, with `escape`, with `\uXXXX` for characters beyond `~`.
-fn string(text: &str, escape: bool, into: &mut String) {
+fn write_string(text: &str, escape: bool, into: &mut String) {
     into.push('"');
     for c in text.chars() {
         match c {

@@ -17,7 +17,7 @@ use time::format_description::well_known::Rfc3339;
 /// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not
 /// JSON.
 pub fn verdict(result: &str) -> Result<Verdict, Fault> {
-    read(Field::root(result)?)
+    decode(Field::parse(result)?)
 }
 
 /// Decodes the params of `g2a/directive`. Unknown members are refused.
@@ -25,20 +25,20 @@ pub fn verdict(result: &str) -> Result<Verdict, Fault> {
 /// # Errors
 /// As [`verdict`], with pointers into `params`.
 pub fn directive(params: &str) -> Result<Directive, Fault> {
-    let mut object = Object::root(params)?;
+    let mut object = Object::parse(params)?;
     let directive = Directive {
         intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
         approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
-        manifest: object.take("capability_manifest")?.map(manifest).transpose()?,
+        manifest: object.take("capability_manifest")?.map(decode_manifest).transpose()?,
     };
     object.finish()?;
     Ok(directive)
 }
 
 /// Decodes the verdict in a field.
-pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
+pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
     let mut object = field.object()?;
-    let decision = object.require("verdict")?.one_of::<Decision>()?;
+    let decision = object.require("verdict")?.enum_variant::<Decision>()?;
     let intent = object.require("intent_id")?.parse_with(IntentId::parse)?;
     let (needs_manifest, needs_conditions, needs_expiry) = match decision {
         Decision::Approved => (true, false, true),
@@ -46,22 +46,22 @@ pub(super) fn read(field: Field<'_>) -> Result<Verdict, Fault> {
         Decision::Escalate => (false, false, true),
         Decision::Denied => (false, false, false),
     };
-    let granted = member(&mut object, "capability_manifest", needs_manifest, decision)?;
-    let conditions = member(&mut object, "conditions", needs_conditions, decision)?;
-    let expires_at = member(&mut object, "expires_at", needs_expiry, decision)?;
+    let granted = take_limiting_member(&mut object, "capability_manifest", needs_manifest, decision)?;
+    let conditions = take_limiting_member(&mut object, "conditions", needs_conditions, decision)?;
+    let expires_at = take_limiting_member(&mut object, "expires_at", needs_expiry, decision)?;
     Ok(Verdict {
         decision,
         intent,
-        risk: object.take_unless_null("risk_assessment")?.map(risk).transpose()?,
-        manifest: granted.map(manifest).transpose()?.unwrap_or_default(),
+        risk: object.take_unless_null("risk_assessment")?.map(decode_risk).transpose()?,
+        manifest: granted.map(decode_manifest).transpose()?.unwrap_or_default(),
         conditions: conditions.map(Field::strings).transpose()?.unwrap_or_default(),
-        expires_at: expires_at.map(|field| moment(&field)).transpose()?,
+        expires_at: expires_at.map(|field| decode_time(&field)).transpose()?,
         reason: object.take_unless_null("reason")?.map(|field| field.string()).transpose()?,
     })
 }
 
 /// A member that bounds what may run. Only a denial, which runs nothing, may have `null` for it.
-fn member<'a>(
+fn take_limiting_member<'a>(
     object: &mut Object<'a>,
     name: &str,
     needed: bool,
@@ -76,12 +76,12 @@ fn member<'a>(
     }
 }
 
-fn risk(field: Field<'_>) -> Result<Risk, Fault> {
+fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
     let mut object = field.object()?;
     let score = |field: Field<'_>| field.number(0.0, 1.0);
     Ok(Risk {
         score: score(object.require("score")?)?,
-        level: object.require("level")?.one_of::<RiskLevel>()?,
+        level: object.require("level")?.enum_variant::<RiskLevel>()?,
         model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
         heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
         threats: object.take_unless_null("threats")?.map(Field::strings).transpose()?.unwrap_or_default(),
@@ -89,7 +89,7 @@ fn risk(field: Field<'_>) -> Result<Risk, Fault> {
 }
 
 /// Decodes a capability manifest. An absent member is left to the other layers; an unknown one is refused.
-fn manifest(field: Field<'_>) -> Result<Manifest, Fault> {
+fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     let mut object = field.object()?;
     let memory = object.take("max_memory_mb")?;
     let cpu = object.take("max_cpu_percent")?;
@@ -106,7 +106,7 @@ fn manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     })
 }
 
-fn moment(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
+fn decode_time(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
     OffsetDateTime::parse(&field.string()?, &Rfc3339)
         .map_err(|_| field.expected_error("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
 }

@@ -10,20 +10,20 @@ use serde_json::{Map, Value};
 const MAY_HAVE_NULL: [&str; 3] = ["Intent", "Verdict", "RiskAssessment"];
 
 /// All schemas by name.
-pub(super) fn all() -> Map<String, Value> {
+pub(super) fn derive_schemas() -> Map<String, Value> {
     let settings = SchemaSettings::draft07().for_serialize().with(|settings| {
         settings.definitions_path = "/components/schemas".into();
     });
     let mut generator = settings.into_generator();
-    generator.subschema_for::<message::Intent<'_>>();
-    generator.subschema_for::<message::Verdict<'_>>();
+    generator.subschema_for::<message::IntentMessage<'_>>();
+    generator.subschema_for::<message::VerdictMessage<'_>>();
     generator.subschema_for::<message::IntentAnswer<'_>>();
-    generator.subschema_for::<message::Report<'_>>();
-    generator.subschema_for::<message::Tools<'_>>();
-    generator.subschema_for::<message::Cancelled>();
+    generator.subschema_for::<message::ReportMessage<'_>>();
+    generator.subschema_for::<message::ToolList<'_>>();
+    generator.subschema_for::<message::CancelResult>();
     generator.subschema_for::<message::IntentStatus<'_>>();
-    generator.subschema_for::<message::Accepted>();
-    generator.subschema_for::<message::Registered<'_>>();
+    generator.subschema_for::<message::Acceptance>();
+    generator.subschema_for::<message::RegistrationResult<'_>>();
     let mut schemas = generator.take_definitions(true);
     for (name, schema) in &mut schemas {
         if let Ok(schema) = <&mut Schema>::try_from(schema) {
@@ -51,13 +51,13 @@ fn remove_null(schema: &mut Schema) {
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for (name, property) in properties.into_iter().flatten() {
         if !required.contains(&Value::from(name.as_str())) {
-            without_null(property);
+            strip_null(property);
         }
     }
 }
 
 /// The schema of an `Option`, without its `null`.
-fn without_null(property: &mut Value) {
+fn strip_null(property: &mut Value) {
     let Some(property) = property.as_object_mut() else { return };
     let null = Value::from("null");
     if let Some(kinds) = property.get_mut("type").and_then(Value::as_array_mut) {

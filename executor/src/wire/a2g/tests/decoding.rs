@@ -7,8 +7,8 @@ use crate::wire::a2g::decode;
 use crate::wire::strict_json::{self, JsonBounds};
 use time::macros::datetime;
 
-fn execute(verdict: &Value) -> Result<decode::Execute, Fault> {
-    decode::execute(&json!({ "intent": document_intent(), "verdict": verdict }).to_string())
+fn execute(verdict: &Value) -> Result<decode::ExecuteParams, Fault> {
+    decode::execute_params(&json!({ "intent": document_intent(), "verdict": verdict }).to_string())
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_documents_policy_report_and_registration() {
         "capabilities_requested": ["write_file", "read_file", "execute_command"],
         "metadata": { "name": "My Agent", "version": "1.0.0", "runtime": "python" }
     });
-    let registration = decode::register(&registration.to_string()).unwrap();
+    let registration = decode::registration(&registration.to_string()).unwrap();
     assert_eq!(registration.capabilities_requested.len(), 3);
     assert_eq!(registration.metadata.unwrap()["runtime"], "python");
 }
@@ -72,7 +72,7 @@ fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
     for (name, most) in MANIFEST {
         let verdict: Decoder = |text| decode::verdict(text).map(drop);
         fields.push((verdict, document_verdict(), format!("/capability_manifest/{name}"), most));
-        let execute: Decoder = |text| decode::execute(text).map(drop);
+        let execute: Decoder = |text| decode::execute_params(text).map(drop);
         let both = json!({ "intent": document_intent(), "verdict": document_verdict() });
         fields.push((execute, both, format!("/verdict/capability_manifest/{name}"), most));
         let directive: Decoder = |text| decode::directive(text).map(drop);
@@ -129,7 +129,7 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
             strict_json::check(body.as_bytes(), &JsonBounds::default()).unwrap();
             let (at, message) = invalid(decoder(&body));
             assert_eq!(at, pointer, "{bad}");
-            let expected = format!("`{name}` {}, not ", OutOfRangeError { least: 1, most });
+            let expected = format!("`{name}` {}, not ", OutOfRangeError { min: 1, max: most });
             assert!(message.starts_with(&expected), "{pointer} = {bad}: {message}");
         }
         for good in [1, most] {
@@ -257,8 +257,8 @@ fn an_unknown_member_is_refused_where_it_could_restrict() {
     let both = json!({ "intent": document_intent(), "verdict": document_verdict() });
     let directive = json!({ "intent_id": INTENT, "decision": "DENIED", "capability_manifest": {} });
     let refused: [(Decoder, &Value, &str); 10] = [
-        (|text| decode::execute(text).map(drop), &both, "/limits"),
-        (|text| decode::execute(text).map(drop), &both, "/verdict/capability_manifest/max_files"),
+        (|text| decode::execute_params(text).map(drop), &both, "/limits"),
+        (|text| decode::execute_params(text).map(drop), &both, "/verdict/capability_manifest/max_files"),
         (|text| decode::directive(text).map(drop), &directive, "/conditions"),
         (|text| decode::directive(text).map(drop), &directive, "/capability_manifest/a~1b"),
         (|text| decode::policy(text).map(drop), &document_policy(), "/description"),
@@ -337,7 +337,7 @@ fn a_policy_file_may_bind_every_agent_and_say_why_it_exists() {
 
 #[test]
 fn revocations_directives_and_the_rest() {
-    let revoke = |params: Value| decode::revoke(&params.to_string());
+    let revoke = |params: Value| decode::revoke_params(&params.to_string());
     assert!(revoke(json!({ "agent_did": AGENT })).unwrap().intent.is_none());
     assert!(revoke(json!({ "intent_id": INTENT, "agent_did": null })).unwrap().intent.is_some());
     assert_eq!(invalid(revoke(json!({}))).0, "");
@@ -391,12 +391,12 @@ fn no_params_are_none_or_empty() {
 #[test]
 fn the_answer_to_a_registration() {
     for acknowledged in ["null", "true", "{}", r#"{"status":"ok","policy":null}"#, "\"ok\"", "[]"] {
-        assert_eq!(decode::registered(acknowledged).unwrap(), None, "{acknowledged}");
+        assert_eq!(decode::registration_result(acknowledged).unwrap(), None, "{acknowledged}");
     }
     let answer = json!({ "accepted": true, "policy": document_policy() });
-    assert!(decode::registered(&answer.to_string()).unwrap().unwrap().agent.is_some());
+    assert!(decode::registration_result(&answer.to_string()).unwrap().unwrap().agent.is_some());
     let bad = json!({ "policy": { "agent_did": "*" } });
-    assert_eq!(invalid(decode::registered(&bad.to_string())).0, "/policy/agent_did");
+    assert_eq!(invalid(decode::registration_result(&bad.to_string())).0, "/policy/agent_did");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::fault::BlockedBy;
 use crate::limit::{Limit, NetworkBudgets};
 use crate::outcome::{Contact, HostRule, NetworkUsage, Status};
-use crate::tool::{Contract, Declared, DeclaredFilesystem, Descriptor, Digest};
+use crate::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use crate::wire::a2g::schema::words;
 use crate::wire::a2g::{decode, encode, openrpc};
 use serde_json::value::RawValue;
@@ -75,7 +75,7 @@ fn the_documents_report_with_usage_behind_it() {
 #[test]
 fn slack_is_never_below_zero() {
     let mut receipt = receipt(End::ResultNotJson);
-    receipt.outcome.metrics = Metrics {
+    receipt.outcome.metrics = RunMetrics {
         wall: Duration::from_secs(31),
         cpu: Duration::from_secs(62),
         peak_memory_bytes: 51 * BYTES_PER_MB,
@@ -187,26 +187,32 @@ fn the_gateways_answer_is_the_verdict_with_the_report() {
 fn small_answers() {
     let intent = IntentId::parse(INTENT).unwrap();
     let agent = AgentDid::parse(AGENT).unwrap();
-    assert_eq!(value(&encode::cancelled(intent, true)), json!({ "intent_id": INTENT, "cancelled": true }));
     assert_eq!(
-        value(&encode::status(intent, encode::State::Queued, None)),
+        value(&encode::cancel_result(intent, true)),
+        json!({ "intent_id": INTENT, "cancelled": true })
+    );
+    assert_eq!(
+        value(&encode::status(intent, encode::IntentStateWord::Queued, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
-    assert_eq!(value(&encode::accepted()), json!({ "accepted": true }));
-    assert_eq!(value(&encode::revoked(2)), json!({ "accepted": true, "aborted": 2 }));
-    assert_eq!(value(&encode::relayed(3)), json!({ "accepted": true, "executors": 3 }));
+    assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
+    assert_eq!(value(&encode::revoke_result(2)), json!({ "accepted": true, "aborted": 2 }));
+    assert_eq!(value(&encode::relay_result(3)), json!({ "accepted": true, "executors": 3 }));
 
     let journal = encode::JournalState { count: 3, root: "ab", signature: Some("x.y.z") };
     let beat = decode::heartbeat(encode::heartbeat(&agent, 7, 1, 2, journal).get()).unwrap();
     assert_eq!((beat.agent, beat.uptime_seconds, beat.running, beat.queued), (agent.clone(), 7, 1, 2));
     let registration =
-        decode::register(encode::registration(&agent, Some("ed25519:00"), &["echo".to_owned()]).get())
+        decode::registration(encode::registration(&agent, Some("ed25519:00"), &["echo".to_owned()]).get())
             .unwrap();
     assert_eq!(registration.capabilities_requested, ["echo"]);
 
     let policy = decode::policy(&document_policy().to_string()).unwrap();
-    assert_eq!(decode::registered(encode::registered(Some(&policy)).get()).unwrap(), Some(policy));
-    assert_eq!(decode::registered(encode::registered(None).get()).unwrap(), None);
+    assert_eq!(
+        decode::registration_result(encode::registration_result(Some(&policy)).get()).unwrap(),
+        Some(policy)
+    );
+    assert_eq!(decode::registration_result(encode::registration_result(None).get()).unwrap(), None);
 }
 
 fn descriptor() -> Descriptor {
@@ -217,7 +223,7 @@ fn descriptor() -> Descriptor {
         contract: Contract::Command,
         digest: Digest([0xab; 32]),
         arguments_schema: json!({ "type": "object" }),
-        capabilities: Declared {
+        capabilities: DeclaredCapabilities {
             filesystem: DeclaredFilesystem::ReadWrite,
             network: false,
             memory: MemoryLimit::from_mb(16).ok(),
@@ -245,17 +251,17 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     let policy = decode::policy(&document_policy().to_string()).unwrap();
     let failed = receipt(End::ToolError { code: "E".into(), message: "m".into(), detail: Some(json!(1)) });
     let intent = verdict.intent;
-    check("Intent", &encode::value(&document_intent()));
+    check("Intent", &encode::json_value(&document_intent()));
     check("Verdict", &encode::verdict(&verdict));
     check("IntentAnswer", &encode::intent_answer(&verdict, Some(&talkative_receipt())));
     check("Report", &encode::report(&failed));
     check("Report", &encode::report(&talkative_receipt()));
-    check("Capabilities", &encode::value(&value(&encode::policy(&policy))["capabilities"]));
+    check("Capabilities", &encode::json_value(&value(&encode::policy(&policy))["capabilities"]));
     check("Tools", &encode::tools([&descriptor()]));
     check("Tool", &encode::tool(&descriptor()));
-    check("Cancelled", &encode::cancelled(intent, false));
-    check("IntentStatus", &encode::status(intent, encode::State::Finished, Some(&failed)));
-    check("Accepted", &encode::revoked(1));
+    check("Cancelled", &encode::cancel_result(intent, false));
+    check("IntentStatus", &encode::status(intent, encode::IntentStateWord::Finished, Some(&failed)));
+    check("Accepted", &encode::revoke_result(1));
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
     assert!(manifest(json!({ "max_files": 1 })).is_err());

@@ -13,19 +13,19 @@ fn every_fault_has_its_code_and_its_data() {
     let intent = IntentId::parse(INTENT).unwrap();
     let tool = ToolName::parse("echo").unwrap();
     let m = || "m".to_owned();
-    let plain = |fault: Fault, code: i64| assert_eq!(fault::error(&fault), (code, m(), None));
+    let plain = |fault: Fault, code: i64| assert_eq!(fault::to_error(&fault), (code, m(), None));
     plain(Fault::Parse(m()), -32700);
     plain(Fault::InvalidRequest(m()), -32600);
     plain(Fault::MethodNotFound(m()), -32601);
     plain(Fault::RegistrationFailed(m()), -32002);
     plain(Fault::SessionExpired(m()), -32004);
     let with_data = |fault: Fault, code: i64, data: Value| {
-        assert_eq!(fault::error(&fault), (code, m(), Some(data)));
+        assert_eq!(fault::to_error(&fault), (code, m(), Some(data)));
     };
     with_data(Fault::invalid("/a~1b", "m"), -32602, json!({ "pointer": "/a~1b" }));
     let busy = Fault::Busy { message: m(), retry_after_ms: 250 };
     with_data(busy, -32003, json!({ "retry_after_ms": 250 }));
-    let (code, message, data) = fault::error(&Fault::ReceiptPending { intent, retry_after_ms: 250 });
+    let (code, message, data) = fault::to_error(&Fault::ReceiptPending { intent, retry_after_ms: 250 });
     let pending = json!({ "intent_id": INTENT, "ran": true, "retry_after_ms": 250 });
     assert_eq!((code, data), (-32003, Some(pending)));
     assert!(message.contains("the tool ran") && message.contains("a2g/status"), "{message}");
@@ -43,7 +43,8 @@ fn every_fault_has_its_code_and_its_data() {
 
 #[test]
 fn an_internal_fault_keeps_its_detail() {
-    let (code, message, data) = fault::error(&Fault::Internal("/home/operator/journal is full".to_owned()));
+    let (code, message, data) =
+        fault::to_error(&Fault::Internal("/home/operator/journal is full".to_owned()));
     assert_eq!((code, data), (-32603, None));
     assert!(!message.contains("journal"), "{message}");
 }
@@ -62,14 +63,14 @@ fn a_report_says_what_its_journal_does_not_wait_for() {
 #[test]
 fn a_failed_run_carries_its_report_and_says_the_same() {
     let failed = Arc::new(receipt(End::Exited { code: 3, stderr_tail: "trying\nno such file\n\n".into() }));
-    let (code, message, data) = fault::error(&Fault::Failed(Arc::clone(&failed)));
+    let (code, message, data) = fault::to_error(&Fault::Failed(Arc::clone(&failed)));
     let report: Value = serde_json::from_str(encode::report(&failed).get()).unwrap();
     assert_eq!((code, message.as_str()), (-32001, "the tool exited with code 3: no such file"));
     assert_eq!(report["error"], message);
     assert_eq!((&report["status"], data), (&json!("FAILURE"), Some(json!({ "report": report }))));
 
     let late = Arc::new(receipt(End::LimitReached(Limit::Time)));
-    let (code, message, data) = fault::error(&Fault::LimitReached(late, Limit::Time));
+    let (code, message, data) = fault::to_error(&Fault::LimitReached(late, Limit::Time));
     let data = data.unwrap();
     assert_eq!(
         (code, &data["limit"], &data["report"]["status"]),
@@ -89,7 +90,7 @@ fn every_end_has_one_sentence() {
         (End::Exited { code: 1, stderr_tail: " \n".into() }, "the tool exited with code 1"),
         (End::ResultNotJson, "the tool's standard output is not one JSON value"),
         (End::Trapped("out of bounds memory access".into()), "the tool trapped: out of bounds memory access"),
-        (End::Unlinkable("unknown import `x`".into()), "the tool cannot be started: unknown import `x`"),
+        (End::NotStarted("unknown import `x`".into()), "the tool cannot be started: unknown import `x`"),
         (End::LimitReached(Limit::Memory), "the tool reached its memory limit of 50 MB, set by the verdict"),
         (
             End::LimitReached(Limit::Output),

@@ -7,10 +7,10 @@ mod round_trips;
 
 use crate::fault::Fault;
 use crate::ident::{AgentDid, IntentId, ToolName};
-use crate::limit::{Access, Bound, Budgets, Layer, Spent};
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, Layer};
 use crate::outcome::{
-    Artifact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, Metrics, Outcome, Output, Receipt,
-    Usage,
+    Artifact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, Outcome, Receipt, RunMetrics,
+    RunOutput, Usage,
 };
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde_json::{Value, json};
@@ -96,8 +96,8 @@ fn receipt(end: End) -> Receipt {
         durability: crate::durability::Durability::PowerLoss,
         outcome: Outcome {
             end,
-            output: Output::default(),
-            metrics: Metrics {
+            output: RunOutput::default(),
+            metrics: RunMetrics {
                 wall: Duration::from_millis(45),
                 cpu: Duration::from_micros(675),
                 peak_memory_bytes: BYTES_PER_MB + 1,
@@ -127,7 +127,7 @@ fn receipt(end: End) -> Receipt {
                     fuel: None,
                     hard_links: false,
                 },
-                spent: Some(Spent {
+                spent: Some(BudgetUsage {
                     written_bytes: 5,
                     created: 2,
                     random_bytes: 16,
@@ -150,7 +150,7 @@ fn receipt(end: End) -> Receipt {
 /// The same run with everything that a report may contain in addition to its result.
 fn talkative_receipt() -> Receipt {
     let mut receipt = receipt(End::Returned(json!("done").into()));
-    receipt.outcome.output = Output {
+    receipt.outcome.output = RunOutput {
         logs: vec![LogLine { level: LogLevel::Warn, message: "slow".to_owned() }],
         progress: None,
         artifacts: vec![Artifact {

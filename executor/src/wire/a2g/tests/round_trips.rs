@@ -205,9 +205,9 @@ proptest! {
             "verdict": encode::verdict(&verdict),
             "proof": proof,
         });
-        let execute = decode::execute(&params.to_string()).unwrap();
+        let execute = decode::execute_params(&params.to_string()).unwrap();
         let said = serde_json::from_str(encode::verdict(&verdict).get()).unwrap();
         let proof = proof.map(|compact| Proof { compact, verdict: said });
-        prop_assert_eq!(execute, decode::Execute { call, verdict, proof });
+        prop_assert_eq!(execute, decode::ExecuteParams { call, verdict, proof });
     }
 }
