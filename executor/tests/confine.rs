@@ -144,11 +144,11 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn only_granted_folders_are_there() {
+fn only_granted_folders_are_visible() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("only_granted_folders_are_there", |confinement| {
+    let code = alone("only_granted_folders_are_visible", |confinement| {
         let (granted, other) = (folder(), folder());
         let root = File::open(granted.path()).unwrap();
         apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
@@ -217,11 +217,11 @@ fn a_read_only_root_is_read_only() {
 }
 
 #[test]
-fn a_folder_without_a_name_has_to_be_a_root_as_well() {
+fn an_unnamed_folder_must_also_be_a_root() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_folder_without_a_name_has_to_be_a_root_as_well", |confinement| {
+    let code = alone("an_unnamed_folder_must_also_be_a_root", |confinement| {
         let nameless = || {
             let folder = tempfile::tempdir().unwrap();
             let handle = File::open(folder.path()).unwrap();
@@ -281,11 +281,11 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
 ];
 
 #[test]
-fn what_no_guest_needs_ends_the_process() {
+fn forbidden_system_calls_end_the_process() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("what_no_guest_needs_ends_the_process", |_| {
+    let code = alone("forbidden_system_calls_end_the_process", |_| {
         let confinement = &Confinement::prepare().unwrap();
         for (name, number, arguments) in FORBIDDEN {
             let code = ended(fork(|| {
@@ -325,11 +325,11 @@ fn no_thread_can_be_started() {
 }
 
 #[test]
-fn the_other_end_of_an_open_socket_is_reached() {
+fn a_child_reaches_the_peer_of_its_open_socket() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("the_other_end_of_an_open_socket_is_reached", |confinement| {
+    let code = alone("a_child_reaches_the_peer_of_its_open_socket", |confinement| {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         // Read as a file is: the child itself never receives.
         let mut theirs = File::from(std::os::fd::OwnedFd::from(theirs));
@@ -359,11 +359,11 @@ fn private_memory_ends_at_the_limit_and_the_overhead() {
 }
 
 #[test]
-fn a_waiting_child_has_few_files_and_small_ones() {
+fn a_waiting_child_has_a_low_file_count_and_file_size_limit() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
+    let code = alone("a_waiting_child_has_a_low_file_count_and_file_size_limit", |confinement| {
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let open = (0..MAX_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
         assert!((open.len() as u64) < MAX_FILES, "{}", open.len());
@@ -379,11 +379,11 @@ fn a_waiting_child_has_few_files_and_small_ones() {
 }
 
 #[test]
-fn a_child_inherits_what_the_zygote_gave_up() {
+fn a_child_inherits_the_dropped_rights_of_its_zygote() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_child_inherits_what_the_zygote_gave_up", |_| {
+    let code = alone("a_child_inherits_the_dropped_rights_of_its_zygote", |_| {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -452,28 +452,28 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
 }
 
 #[test]
-fn a_child_of_root_is_another_user_in_all_its_threads() {
+fn a_child_of_root_changes_user_in_all_its_threads() {
     let no_rights = "0000000000000000";
     assert_user(
-        "a_child_of_root_is_another_user_in_all_its_threads",
+        "a_child_of_root_changes_user_in_all_its_threads",
         Some(User { uid: 4321, gid: 4322 }),
         &["4321 4321 4321 4321", "4322 4322 4322 4322", no_rights, no_rights],
     );
 }
 
 #[test]
-fn a_child_that_stays_root_has_rights_over_files_only() {
+fn a_child_that_stays_root_keeps_file_capabilities_only() {
     let files = "000000000000000a";
-    let name = "a_child_that_stays_root_has_rights_over_files_only";
+    let name = "a_child_that_stays_root_keeps_file_capabilities_only";
     assert_user(name, None, &["0 0 0 0", "0 0 0 0", files, files]);
 }
 
 #[test]
-fn no_step_can_be_left_out() {
+fn no_confinement_step_can_be_skipped() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("no_step_can_be_left_out", |confinement| {
+    let code = alone("no_confinement_step_can_be_skipped", |confinement| {
         let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
     });
@@ -481,11 +481,11 @@ fn no_step_can_be_left_out() {
 }
 
 #[test]
-fn a_thread_that_did_not_give_up_its_files_is_noticed() {
+fn a_thread_that_still_shares_its_files_is_detected() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
+    let code = alone("a_thread_that_still_shares_its_files_is_detected", |confinement| {
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
@@ -498,11 +498,11 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
 }
 
 #[test]
-fn an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest() {
+fn an_aux_thread_has_no_files_and_only_the_guests_system_calls() {
     if !can_be_confined() {
         return;
     }
-    let name = "an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest";
+    let name = "an_aux_thread_has_no_files_and_only_the_guests_system_calls";
     let code = alone(name, |confinement| {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
@@ -560,11 +560,11 @@ fn a_child_ends_with_the_process_that_forked_it() {
 }
 
 #[test]
-fn a_child_whose_parent_is_gone_goes_no_further() {
+fn a_child_whose_parent_is_gone_exits_before_it_runs() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
+    let code = alone("a_child_whose_parent_is_gone_exits_before_it_runs", |confinement| {
         // The child of a child is not one of the process that prepared.
         let code = ended(fork(|| {
             let refused = confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES);
@@ -729,11 +729,11 @@ const BUSY: &str = r"
 ";
 
 #[test]
-fn a_guest_that_uses_everything_ends_well() {
+fn a_guest_that_uses_every_host_call_succeeds_under_confinement() {
     if !can_be_confined() {
         return;
     }
-    let name = "a_guest_that_uses_everything_ends_well";
+    let name = "a_guest_that_uses_every_host_call_succeeds_under_confinement";
     let compiled = compiled(&wat(BUSY));
     let code = alone(name, |confinement| {
         let folder = folder();
@@ -747,11 +747,11 @@ fn a_guest_that_uses_everything_ends_well() {
 }
 
 #[test]
-fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
+fn a_trap_is_distinguished_from_a_breach() {
     if !can_be_confined() {
         return;
     }
-    let name = "a_guest_that_traps_is_told_from_one_that_breaks_out";
+    let name = "a_trap_is_distinguished_from_a_breach";
     let guests = [
         ("(drop (call $deep (i32.const 0)))", None),
         ("unreachable", Some("unreachable")),
@@ -779,12 +779,12 @@ fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
 }
 
 #[test]
-fn a_busy_guest_is_slowed_down_and_ended() {
+fn a_busy_guest_is_throttled_and_ended() {
     if !can_be_confined() {
         return;
     }
     let compiled = compiled(&wat("(call $forever)"));
-    let code = alone("a_busy_guest_is_slowed_down_and_ended", |confinement| {
+    let code = alone("a_busy_guest_is_throttled_and_ended", |confinement| {
         let folder = folder();
         let outcome = guest(confinement, &compiled, folder.path(), 10, 2);
         assert_eq!(outcome.end, End::LimitReached(Limit::Time));
@@ -795,11 +795,11 @@ fn a_busy_guest_is_slowed_down_and_ended() {
 }
 
 #[test]
-fn a_host_that_panics_is_told_from_one_that_breaks_out() {
+fn a_panic_of_the_host_is_distinguished_from_a_breach() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_host_that_panics_is_told_from_one_that_breaks_out", |confinement| {
+    let code = alone("a_panic_of_the_host_is_distinguished_from_a_breach", |confinement| {
         apply(confinement, &[]);
         panic!("on purpose");
     });

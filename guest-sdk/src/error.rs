@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_an_error_is_left_out() {
+    fn the_errno_suffix_is_removed_from_an_io_error() {
         const ENOENT: i32 = 2;
         let failed: io::Result<()> = Err(io::Error::from_raw_os_error(ENOENT));
         let Err(error) = failed.at("/data/x") else { unreachable!("the result is an error") };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_named_in_the_message_and_in_the_detail() {
+    fn an_error_at_a_path_names_it_in_message_and_detail() {
         let failed: io::Result<()> = Err(io::Error::new(ErrorKind::NotFound, "gone"));
         let Err(error) = failed.at("/data/x") else { unreachable!("the result is an error") };
         assert_eq!(error.code(), "not_found");

@@ -258,7 +258,7 @@ fn gate() -> Value {
 }
 
 #[test]
-fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
+fn the_card_is_public_and_all_else_requires_authentication() {
     let list = List::new();
     let token = agent(&list, "mine", MINE);
     let executor = Executor::start(list.of(unlimited(Options::new())));
@@ -301,7 +301,7 @@ fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
 }
 
 #[test]
-fn a_call_runs_and_its_task_has_what_it_made() {
+fn a_completed_task_contains_its_artifacts() {
     let (executor, ..) = governed(|options| options);
     let mut client = Client::of(&executor);
     let mut params = call("write_file", write("made", "hello"));
@@ -346,7 +346,7 @@ fn a_call_runs_and_its_task_has_what_it_made() {
 
 /// The public compatibility kit does all of this, without an `id`.
 #[test]
-fn a_text_names_no_tool_and_its_task_waits() {
+fn a_text_message_names_no_tool_and_its_task_requires_input() {
     let (executor, ..) = governed(|options| options);
     let mut client = Client::of(&executor);
     let bare = |method: &str, params: Value| {
@@ -394,7 +394,7 @@ fn a_text_names_no_tool_and_its_task_waits() {
 }
 
 #[test]
-fn every_end_has_its_state() {
+fn every_outcome_maps_to_a_task_state() {
     let trap = r#"(module (func (export "_start") unreachable))"#;
     let catalogue = methods::catalogue().add(Tool::command("trap", trap));
     let allowed = json!({ "paths": ["/workspace/**"] });
@@ -432,7 +432,7 @@ fn every_end_has_its_state() {
 }
 
 #[test]
-fn a_person_permits_a_call_or_does_not() {
+fn an_approver_approves_or_denies_a_call() {
     let list = List::new();
     let agent = agent(&list, "mine", MINE);
     let approver = list.add("approver", &["--role", "approver"]);
@@ -534,7 +534,7 @@ fn chatty() -> String {
 }
 
 #[test]
-fn a_stream_tells_the_task_and_what_changes_to_the_end() {
+fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
     let (executor, ..) = governed(|options| options);
     let client = Client::of(&executor);
     let mut stream = client.stream("message/stream", call("gate", gate()));
@@ -576,7 +576,7 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
 
 /// Whoever is removed from the list is told no more of what it asked for before.
 #[test]
-fn a_stream_ends_when_its_caller_is_no_longer_known() {
+fn a_stream_ends_when_its_caller_is_removed() {
     let list = List::new();
     let (token, other) = (agent(&list, "mine", MINE), agent(&list, "also-mine", MINE));
     let operator = list.add("operator", &["--role", "operator"]);
@@ -603,7 +603,7 @@ fn a_stream_ends_when_its_caller_is_no_longer_known() {
 }
 
 #[test]
-fn who_goes_away_or_reads_nothing_holds_nobody_up() {
+fn clients_that_disconnect_or_never_read_delay_no_others() {
     let catalogue = methods::catalogue().add(Tool::command("chatty", &chatty()).filesystem("read-write"));
     let allowed = json!({ "paths": ["/workspace/**"] });
     let tools = ["gate", "chatty"].map(|tool| (tool, allowed.clone()));
@@ -659,7 +659,7 @@ fn ask_without_waiting(executor: &Executor, params: &Value) -> TcpStream {
 }
 
 #[test]
-fn tasks_outlive_the_process() {
+fn tasks_survive_a_restart() {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
     let options = unlimited(Options::new().catalogue(&catalogue).policies(policies.path()));
     let executor = Executor::start(options);
@@ -723,7 +723,7 @@ fn tasks_outlive_the_process() {
 /// A disk that takes its time is the moment in between: a stream that hears of an end before it is on the disk hears of
 /// one that a crash takes back.
 #[test]
-fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
+fn a_final_stream_event_survives_an_immediate_crash() {
     if !Path::new("/usr/bin/strace").exists() {
         skipped("there is no strace here");
         return;
@@ -746,7 +746,7 @@ fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
 }
 
 #[test]
-fn another_agents_task_is_not_there() {
+fn tasks_of_other_agents_are_not_found() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "theirs", OTHER));
     let operator = list.add("operator", &["--role", "operator"]);
@@ -781,7 +781,7 @@ fn another_agents_task_is_not_there() {
 }
 
 #[test]
-fn what_is_no_request_runs_nothing() {
+fn invalid_requests_run_nothing() {
     let (executor, ..) = governed(|options| options);
     let mut client = Client::of(&executor);
     let good = json!({
@@ -865,7 +865,7 @@ fn what_is_no_request_runs_nothing() {
 
 /// Everything else of the document's own shapes and codes is in the transcripts.
 #[test]
-fn the_stream_that_the_documents_dialect_names_goes_to_the_end() {
+fn the_stream_of_the_document_dialect_runs_to_completion() {
     let (executor, ..) = governed(|options| door(options, json!({ "dialect": "acp" })));
     let mut client = Client::of(&executor);
     let named = client.rpc_unchecked("message/stream", call("gate", gate()))["result"].clone();
@@ -879,7 +879,7 @@ fn the_stream_that_the_documents_dialect_names_goes_to_the_end() {
 }
 
 #[test]
-fn who_asks_too_often_is_told_when_to_come_again() {
+fn a_rate_limited_caller_gets_a_retry_delay() {
     let limits = json!({ "requests_per_minute": 1_000_000, "requests_per_hour": 8, "requests_at_once": 1 });
     let (executor, ..) = governed(|options| door(options, limits));
     let mut client = Client::of(&executor);
@@ -919,7 +919,7 @@ fn who_asks_too_often_is_told_when_to_come_again() {
 }
 
 #[test]
-fn a_task_is_canceled_while_the_governor_thinks() {
+fn a_task_is_canceled_while_its_verdict_is_pending() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => {
             let approved =
@@ -962,7 +962,7 @@ fn a_task_is_canceled_while_the_governor_thinks() {
 }
 
 #[test]
-fn a_door_that_is_switched_off_is_not_there() {
+fn a_disabled_door_is_not_served() {
     let executor = Executor::start(Options::new().set("doors.a2a", json!({ "enabled": false })));
     let mut client = Client::of(&executor);
     assert_eq!(client.post("{}").status, 404);
@@ -1048,7 +1048,7 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(Headers, Vec<u8>)> {
 }
 
 #[test]
-fn webhooks_are_told_of_what_they_asked_for() {
+fn webhooks_receive_the_events_they_subscribed_to() {
     let hook = Hook::start(&[]);
     let (executor, ..) = governed(|options| hook.of(options));
     let mut client = Client::of(&executor);
@@ -1124,7 +1124,7 @@ fn webhooks_are_told_of_what_they_asked_for() {
 }
 
 #[test]
-fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
+fn a_failed_webhook_is_retried_and_redirects_are_not_followed() {
     let hook = Hook::start(&[503, 500]);
     let (executor, ..) = governed(|options| hook.of(options));
     let mut client = Client::of(&executor);

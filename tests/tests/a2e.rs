@@ -439,7 +439,7 @@ fn refuses_bad_lines(peer: &mut impl A2ePeer) {
 }
 
 #[test]
-fn what_is_no_message_is_answered_and_runs_nothing() {
+fn invalid_messages_are_answered_and_run_nothing() {
     let served = Served::new();
     let small = |options: Options| options.set("server.max_body_bytes", 4096);
     let executor = Executor::start(small(served.options()));
@@ -459,7 +459,7 @@ fn what_is_no_message_is_answered_and_runs_nothing() {
 }
 
 #[test]
-fn http_says_what_is_wrong_with_a_request() {
+fn invalid_http_requests_get_specific_errors() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
@@ -497,7 +497,7 @@ fn http_says_what_is_wrong_with_a_request() {
 }
 
 #[test]
-fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
+fn a_session_belongs_to_its_caller_and_uses_the_callers_agents() {
     let (served, list) = (Served::new(), List::new());
     let (planner, other) = (list.agent("planner", AGENT_DID), list.agent("other", "did:a2e:other"));
     let options = served.options().set("server.callers", json!(list.path()));
@@ -537,7 +537,7 @@ fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
 }
 
 #[test]
-fn over_stdio_the_handshake_shows_a_token_where_callers_are_listed() {
+fn the_stdio_handshake_requires_a_token_if_callers_are_configured() {
     let (served, list) = (Served::new(), List::new());
     let token = list.agent("planner", AGENT_DID);
     let options = served.options().set("server.callers", json!(list.path()));
@@ -553,7 +553,7 @@ fn over_stdio_the_handshake_shows_a_token_where_callers_are_listed() {
 }
 
 #[test]
-fn a_door_that_is_open_to_everybody_still_checks_a_token_that_is_shown() {
+fn a_public_door_still_checks_a_presented_token() {
     let (served, list) = (Served::new(), List::new());
     let token = list.agent("planner", AGENT_DID);
     let options = served.with(json!({ "open_to": "everybody", "agent": "did:a2e:guest" }));
@@ -574,7 +574,7 @@ fn a_door_that_is_open_to_everybody_still_checks_a_token_that_is_shown() {
 }
 
 #[test]
-fn no_more_than_max_parallel_run_at_once() {
+fn at_most_max_parallel_calls_run_at_once() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 2 })));
     let mut session = A2eSession::open(&executor, None);
@@ -605,7 +605,7 @@ fn no_more_than_max_parallel_run_at_once() {
 }
 
 #[test]
-fn those_who_wait_begin_in_the_order_in_which_they_came() {
+fn queued_calls_start_in_order_of_arrival() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
@@ -624,7 +624,7 @@ fn those_who_wait_begin_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn more_calls_than_may_wait_are_refused() {
+fn calls_beyond_the_queue_limit_are_refused() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
@@ -639,7 +639,7 @@ fn more_calls_than_may_wait_are_refused() {
 }
 
 #[test]
-fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
+fn calls_of_a_disconnected_agent_are_cancelled() {
     let served = Served::new();
     let door = json!({ "max_parallel": 1, "reconnect_seconds": 1 });
     let executor = Executor::start(served.with(door));
@@ -658,7 +658,7 @@ fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
 }
 
 #[test]
-fn an_agent_that_comes_back_in_time_finds_its_answers() {
+fn an_agent_that_reconnects_in_time_gets_its_answers() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
     let mut session = A2eSession::open(&executor, None);
@@ -678,7 +678,7 @@ fn an_agent_that_comes_back_in_time_finds_its_answers() {
 }
 
 #[test]
-fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
+fn a_call_shared_by_two_sessions_survives_the_first() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 1 })));
     let mut first = A2eSession::open(&executor, None);
@@ -698,7 +698,7 @@ fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
 }
 
 #[test]
-fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
+fn a_client_that_never_reads_delays_no_runs_and_no_others() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
     let mut deaf = A2eSession::begin(&executor, None);
@@ -738,7 +738,7 @@ fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
 }
 
 #[test]
-fn an_operator_cancels_a_call_and_its_agent_is_told() {
+fn an_agent_is_notified_of_a_call_that_an_operator_cancels() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
@@ -757,7 +757,7 @@ fn an_operator_cancels_a_call_and_its_agent_is_told() {
 }
 
 #[test]
-fn what_a_person_approved_is_there_for_the_same_call() {
+fn an_approved_call_succeeds_on_resubmission() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
@@ -771,7 +771,7 @@ fn what_a_person_approved_is_there_for_the_same_call() {
 }
 
 #[test]
-fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
+fn a_shutdown_drains_calls_and_cancels_the_rest() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
@@ -803,7 +803,7 @@ fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
 }
 
 #[test]
-fn the_end_of_standard_input_lets_calls_end() {
+fn calls_complete_after_the_end_of_standard_input() {
     let served = Served::new();
     let mut door = StdioClient::start_as("--a2e-stdio", served.with(json!({ "max_parallel": 1 })));
     door.shake_hands("planner", "");
@@ -819,7 +819,7 @@ fn the_end_of_standard_input_lets_calls_end() {
 }
 
 #[test]
-fn sigterm_lets_calls_end_and_be_answered() {
+fn calls_complete_and_are_answered_after_sigterm() {
     let served = Served::new();
     let mut executor = Executor::start(served.options().set("executor.drain_seconds", 60));
     let mut session = A2eSession::open(&executor, None);
@@ -845,7 +845,7 @@ fn sigterm_lets_calls_end_and_be_answered() {
 }
 
 #[test]
-fn sessions_are_bounded_and_end_when_nobody_comes() {
+fn sessions_are_limited_in_number_and_expire_if_unattached() {
     let served = Served::new();
     let door = json!({ "max_sessions_per_caller": 2, "max_sessions": 8, "idle_seconds": 1 });
     let executor = Executor::start(served.with(door));
@@ -871,7 +871,7 @@ fn sessions_are_bounded_and_end_when_nobody_comes() {
 }
 
 #[test]
-fn a_door_that_is_switched_off_is_not_there() {
+fn a_disabled_door_is_not_served() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "enabled": false })));
     assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 404);
@@ -884,7 +884,7 @@ fn a_door_that_is_switched_off_is_not_there() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_ends_no_stream_and_no_call() {
+fn silent_connections_evict_no_stream_and_no_call() {
     let served = Served::new();
     let executor = Executor::start(served.options().set("server.max_connections", 4));
     let mut session = A2eSession::open(&executor, None);

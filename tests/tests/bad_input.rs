@@ -97,7 +97,7 @@ fn a_duplicate_key_is_refused_at_every_depth_and_in_every_spelling() {
 }
 
 #[test]
-fn what_is_no_request_is_an_invalid_request() {
+fn a_malformed_request_is_an_invalid_request() {
     let executor = Executor::start(Options::new());
     let params = call().to_string();
     let cases = [
@@ -196,7 +196,7 @@ const NO_LIMITS: [&str; 14] = [
 ];
 
 #[test]
-fn a_limit_of_a_verdict_that_is_no_integer_in_range_is_refused() {
+fn verdict_limits_out_of_range_are_refused() {
     let executor = Executor::start(Options::new());
     for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds"] {
         let pointer = format!("/verdict/capability_manifest/{limit}");
@@ -216,7 +216,7 @@ fn a_limit_of_a_verdict_that_is_no_integer_in_range_is_refused() {
 }
 
 #[test]
-fn a_limit_of_a_policy_or_a_directive_that_is_no_integer_in_range_is_refused() {
+fn policy_and_directive_limits_out_of_range_are_refused() {
     let executor = Executor::start(Options::new());
     let policy = json!({
         "agent_did": AGENT, "version": "1", "capabilities": {
@@ -255,7 +255,7 @@ fn a_limit_of_a_policy_or_a_directive_that_is_no_integer_in_range_is_refused() {
 }
 
 #[test]
-fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
+fn unknown_tools_and_invalid_arguments_are_refused_with_a_pointer() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let cases: [(&str, Value, &str, &str); 8] = [
@@ -296,7 +296,7 @@ fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
 }
 
 #[test]
-fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
+fn each_unusable_verdict_blocks_with_its_own_reason() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let scope = "/verdict/capability_manifest/filesystem_scope";
@@ -535,7 +535,7 @@ fn every_known_condition_is_enforced() {
 }
 
 #[test]
-fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
+fn a_tampered_tool_does_not_run_and_other_tools_do() {
     let catalogue = Catalogue::with_tools()
         .add(Tool::command("broken", "(module (memory (export \"memory\") 1) (func (export \"_start\")))"))
         .add(Tool::command_bytes("garbage", b"\0asm of a kind".to_vec()))
@@ -583,7 +583,7 @@ fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
 }
 
 #[test]
-fn without_the_leave_of_the_operator_nothing_that_comes_through_the_door_is_obeyed() {
+fn governor_messages_need_the_operators_permission() {
     let executor = Executor::start(Options::new().signed_only());
     let mut client = executor.client();
     blocked(&client.rpc("a2g/execute", &call()), "verdict_untrusted");
@@ -602,7 +602,7 @@ fn without_the_leave_of_the_operator_nothing_that_comes_through_the_door_is_obey
 }
 
 #[test]
-fn only_json_is_read_and_only_from_friends() {
+fn requests_must_be_json_from_an_allowed_host_and_origin() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let body = request(&call().to_string());
@@ -656,7 +656,7 @@ fn only_json_is_read_and_only_from_friends() {
 }
 
 #[test]
-fn what_is_too_long_or_too_deep_is_refused_in_few_words() {
+fn oversized_and_deeply_nested_input_is_refused_briefly() {
     let executor = Executor::start(Options::new());
     let nested = |levels: usize| {
         // Two levels are the request and its params.
@@ -710,7 +710,7 @@ fn what_is_too_long_or_too_deep_is_refused_in_few_words() {
 }
 
 #[test]
-fn a_body_that_never_ends_does_not_keep_the_door_from_others() {
+fn an_endless_body_does_not_block_other_clients() {
     let executor = Executor::start(Options::new());
     let head = format!(
         "POST /jsonrpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{{",
@@ -725,7 +725,7 @@ fn a_body_that_never_ends_does_not_keep_the_door_from_others() {
 }
 
 #[test]
-fn an_invalid_configuration_ends_with_code_2_and_names_line_and_key() {
+fn an_invalid_configuration_exits_with_2_and_names_line_and_key() {
     let cases = [
         ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
         ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
@@ -758,7 +758,7 @@ fn an_invalid_configuration_ends_with_code_2_and_names_line_and_key() {
 }
 
 #[test]
-fn an_invalid_policy_ends_with_code_2_and_names_line_or_key() {
+fn an_invalid_policy_exits_with_2_and_names_line_or_key() {
     let good = methods::policy().to_string();
     let cases = [
         (good.replace("\"version\"", "\"versio\""), "version"),
@@ -805,7 +805,7 @@ fn an_invalid_policy_ends_with_code_2_and_names_line_or_key() {
 }
 
 #[test]
-fn unsigned_verdicts_are_taken_on_loopback_only() {
+fn unsigned_verdicts_are_accepted_on_loopback_only() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
         let output = run(["serve", "--insecure-accept-unsigned", "--listen", address]);
         let stderr = String::from_utf8_lossy(&output.stderr);

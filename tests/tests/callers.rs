@@ -86,7 +86,7 @@ pub fn rpc(client: &mut HttpClient, token: &str, method: &str, params: &Value) -
 }
 
 #[test]
-fn nobody_is_heard_who_is_not_known() {
+fn unauthenticated_requests_are_rejected() {
     let list = List::new();
     let token = agent(&list, "planner", AGENT);
     let executor = Executor::start(list.options().signed_only());
@@ -126,7 +126,7 @@ fn nobody_is_heard_who_is_not_known() {
 
 /// What each role may call, as the documentation has it.
 #[test]
-fn every_role_may_call_what_it_is_for_and_nothing_else() {
+fn each_role_may_call_its_own_methods_only() {
     let list = List::new();
     let tokens = [
         ("agent", agent(&list, "an-agent", AGENT)),
@@ -175,7 +175,7 @@ fn every_role_may_call_what_it_is_for_and_nothing_else() {
 }
 
 #[test]
-fn an_agent_has_its_own_intents_and_no_others() {
+fn an_agent_accesses_its_own_intents_only() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
     let operator = list.add("operator", &["--role", "operator"]);
@@ -232,7 +232,7 @@ fn an_agent_has_its_own_intents_and_no_others() {
 /// Whatever became of an intent, another agent that uses its id is answered in the same words, which are those for an agent
 /// that uses an id of its own twice.
 #[test]
-fn the_intent_of_another_agent_is_not_told_of_by_its_id() {
+fn an_intent_id_reveals_nothing_to_other_agents() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
     let approver = list.add("approver", &["--role", "approver"]);
@@ -315,7 +315,7 @@ fn an_approver_decides_without_being_the_governor() {
 
 /// Whoever decides sees what waits, and whoever looks later sees who denied it.
 #[test]
-fn what_waits_is_listed_and_who_denied_it_is_on_record() {
+fn pending_escalations_are_listed_and_denials_name_their_caller() {
     let list = List::new();
     let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
     let operator = bearer(&list.add("operator", &["--role", "operator"]));
@@ -379,7 +379,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
 
 /// Of two who decide in the same moment one is told that it did, and that is what happens.
 #[test]
-fn two_who_decide_at_once_are_told_the_truth() {
+fn concurrent_decisions_are_answered_consistently() {
     let list = List::new();
     let mine = agent(&list, "mine", AGENT);
     let approvers = ["one", "two"].map(|name| list.add(name, &["--role", "approver", "--role", "operator"]));
@@ -430,7 +430,7 @@ fn two_who_decide_at_once_are_told_the_truth() {
 }
 
 #[test]
-fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
+fn removed_callers_are_rejected_even_on_an_open_web_socket() {
     let list = List::new();
     let (first, second) = (agent(&list, "first", AGENT), agent(&list, "second", AGENT));
     let mut executor = Executor::start(list.options());
@@ -465,7 +465,7 @@ fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
 }
 
 #[test]
-fn a_port_that_others_reach_needs_a_list_of_callers() {
+fn a_public_port_requires_a_list_of_callers() {
     let refused = |more: &[&str], words: &str| {
         let home = Home::new(Options::new().signed_only());
         ends(home.command().args(["--listen", "0.0.0.0:0"]).args(more), 2, words);
@@ -481,7 +481,7 @@ fn a_port_that_others_reach_needs_a_list_of_callers() {
 }
 
 #[test]
-fn the_commands_show_a_token_once_and_keep_none() {
+fn caller_commands_show_a_token_once_and_store_only_its_hash() {
     let list = List::new();
     let token = list.add("planner", &["--role", "agent", "--agent", AGENT, "--days", "30"]);
     assert_eq!((token.len(), token.starts_with("a2g_")), (47, true), "{token}");
@@ -631,7 +631,7 @@ fn dns(name: &str) -> SanType {
 }
 
 #[test]
-fn tls_is_served_and_its_certificate_can_be_renewed() {
+fn tls_certificates_can_be_renewed_while_serving() {
     let (authority, list) = (Authority::new(), List::new());
     let token = agent(&list, "planner", AGENT);
     authority.issue("server", vec![dns("executor.test")]);
@@ -663,7 +663,7 @@ fn tls_is_served_and_its_certificate_can_be_renewed() {
 }
 
 #[test]
-fn a_certificate_says_who_calls() {
+fn a_client_certificate_authenticates_its_caller() {
     let (servers, clients, strangers, list) =
         (Authority::new(), Authority::new(), Authority::new(), List::new());
     servers.issue("server", vec![dns("executor.test")]);
@@ -690,7 +690,7 @@ fn a_certificate_says_who_calls() {
 }
 
 #[test]
-fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
+fn readable_keys_and_unmatched_certificates_are_refused() {
     let (authority, list) = (Authority::new(), List::new());
     agent(&list, "planner", AGENT);
     for name in ["server", "other"] {
@@ -730,7 +730,7 @@ fn ask_socket(path: &Path, body: &str) -> std::io::Result<String> {
 }
 
 #[test]
-fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
+fn a_unix_socket_is_private_and_removed_at_shutdown() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("executor.sock");
@@ -763,7 +763,7 @@ fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
 }
 
 #[test]
-fn an_agent_that_fills_its_share_keeps_no_other_waiting() {
+fn an_agent_at_its_share_does_not_delay_others() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let options = list.options().set("executor.concurrent", 2).set("executor.concurrent_per_agent", 1);

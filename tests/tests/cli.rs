@@ -91,7 +91,7 @@ impl Done {
 }
 
 #[test]
-fn the_help_of_each_command_gives_examples() {
+fn the_help_of_each_command_has_examples() {
     let place = Place::new();
     let commands: [&[&str]; 12] = [
         &[],
@@ -120,7 +120,7 @@ fn the_help_of_each_command_gives_examples() {
 }
 
 #[test]
-fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
+fn an_invalid_command_line_exits_with_2() {
     let place = Place::new();
     let cases: [&[&str]; 17] = [
         &[],
@@ -194,7 +194,7 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
 }
 
 #[test]
-fn what_a_tool_says_does_not_steer_the_terminal() {
+fn tool_output_cannot_control_the_terminal() {
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let manifest = catalogue.folder().join("gate/tool.toml");
     let text = std::fs::read_to_string(&manifest).unwrap();
@@ -212,7 +212,7 @@ fn what_a_tool_says_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn a_failure_of_the_system_is_said_once() {
+fn a_system_error_is_printed_once() {
     let place = Place::new();
     for arguments in [
         &["tool", "add", "missing"][..],
@@ -273,7 +273,7 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
 }
 
 #[test]
-fn a_module_of_the_other_contract_is_told_from_one_of_none() {
+fn a_module_of_another_contract_is_distinguished_from_one_of_none() {
     let catalogue = Catalogue::empty();
     let place = Place::with(&catalogue.folder());
     let typed = std::fs::read(tools().join("write_file/tool.wasm")).unwrap();
@@ -311,7 +311,7 @@ fn a_module_of_the_other_contract_is_told_from_one_of_none() {
 }
 
 #[test]
-fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() {
+fn tool_list_keeps_to_the_column_width_with_broken_manifests() {
     let catalogue = Catalogue::empty();
     let place = Place::with(&catalogue.folder());
     for name in ["half", "odd"] {
@@ -342,7 +342,7 @@ fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() 
 }
 
 #[test]
-fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
+fn arguments_are_read_from_the_command_line_a_file_or_standard_input() {
     let place = Place::new();
     let write = r#"{"path":"/workspace/a.txt","content":"Hello, World!"}"#;
     let scope = ["--scope", "/workspace/**"];
@@ -365,7 +365,7 @@ fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
 }
 
 #[test]
-fn the_exit_code_tells_failure_refusal_and_limit_apart() {
+fn exit_codes_distinguish_failure_refusal_and_limit() {
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let place = Place::with(&catalogue.folder());
     let scope = ["--scope", "/workspace/**"];
@@ -400,7 +400,7 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
 }
 
 #[test]
-fn a_refusal_says_what_to_change_on_the_command_line() {
+fn a_refusal_names_the_command_line_option_to_change() {
     let place = Place::new();
     place.run(&["run", "nothing"]).ended(3).says("`nothing`: `a2g-executor tool list` lists");
     place.run(&["run", "read_file", "--arguments", r#"{"path":5}"#]).ended(3).says("(argument `path`)");
@@ -413,7 +413,7 @@ fn a_refusal_says_what_to_change_on_the_command_line() {
 }
 
 #[test]
-fn a_policy_decides_in_the_place_of_limits() {
+fn a_policy_replaces_limits_of_the_command_line() {
     let place = Place::new();
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.json");
     let restricted = default.with_file_name("demo-restricted.json");
@@ -473,7 +473,7 @@ const TELL: &str = r#"(module
     (call $proc_exit (i32.const 7))))"#;
 
 #[test]
-fn any_module_runs_with_its_own_streams_arguments_and_exit_code() {
+fn a_command_module_has_its_own_streams_arguments_and_exit_code() {
     let place = Place::new();
     place.module("cat.wasm", CAT);
     let long = "all of this, ".repeat(20_000);
@@ -498,7 +498,7 @@ fn any_module_runs_with_its_own_streams_arguments_and_exit_code() {
 }
 
 #[test]
-fn a_module_that_is_stopped_ends_with_the_codes_of_shells() {
+fn a_stopped_module_exits_with_the_shell_codes() {
     let place = Place::new();
     place.module("gate.wasm", GATE);
     place
@@ -525,7 +525,7 @@ fn a_module_that_is_stopped_ends_with_the_codes_of_shells() {
 }
 
 #[test]
-fn the_doctor_says_what_is_missing_by_its_exit_code_too() {
+fn doctor_reports_missing_controls_in_its_exit_code() {
     let place = Place::new();
     let json = place.run(&["doctor", "--json"]);
     let rows = json.json().as_array().unwrap().clone();
@@ -555,7 +555,7 @@ fn assert_whole(shown: &str, names: &[&str]) {
 }
 
 #[test]
-fn the_doctor_says_available_or_missing_and_breaks_no_word() {
+fn doctor_prints_available_or_missing_without_splitting_words() {
     let rows = serde_json::from_slice::<Value>(&run(["doctor", "--json"]).stdout).unwrap();
     let text = |row: &Value, name: &str| row[name].as_str().map(str::to_owned);
     for columns in [40, 80, 100, 200] {
@@ -573,7 +573,7 @@ fn the_doctor_says_available_or_missing_and_breaks_no_word() {
 }
 
 #[test]
-fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
+fn journal_list_prints_a_line_and_journal_show_a_page_for_each_entry() {
     let executor = Executor::start(Options::new());
     let ran = execute("write_file", json!({ "path": "/workspace/a.txt", "content": "x" }));
     let failed = execute("read_file", json!({ "path": "/workspace/none.txt" }));
@@ -635,7 +635,7 @@ fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
 }
 
 #[test]
-fn what_is_listed_at_80_columns_is_whole() {
+fn listed_values_are_not_truncated_at_80_columns() {
     let catalogue = Catalogue::empty();
     let long = "a_tool_with_a_long_name_that_nobody_wants_to_see_in_two_pieces";
     Tool::command(long, GATE).write(&catalogue.folder().join(long), true);
@@ -665,7 +665,7 @@ fn what_is_listed_at_80_columns_is_whole() {
 }
 
 #[test]
-fn a_wrong_name_gets_the_nearest_right_one() {
+fn a_misspelled_name_gets_the_nearest_valid_one() {
     let place = Place::new();
     place.run(&["tool", "inspect", "hash_fil"]).ended(1).says("(did you mean `hash_file`?)");
     place
@@ -689,7 +689,7 @@ fn a_wrong_name_gets_the_nearest_right_one() {
 }
 
 #[test]
-fn shells_get_completions() {
+fn completions_are_generated_for_each_shell() {
     let place = Place::new();
     for (shell, mark) in
         [("bash", "complete "), ("zsh", "#compdef a2g-executor"), ("fish", "complete -c a2g-executor")]
@@ -701,7 +701,7 @@ fn shells_get_completions() {
 }
 
 #[test]
-fn config_check_says_what_is_in_force() {
+fn config_check_prints_the_effective_configuration() {
     let place = Place::new();
     let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
     for line in [
@@ -723,7 +723,7 @@ fn config_check_says_what_is_in_force() {
 }
 
 #[test]
-fn config_check_finds_folders_that_are_missing() {
+fn config_check_reports_missing_folders() {
     let place = Place::new();
     std::fs::remove_dir(place.path("workspace")).unwrap();
     place.run(&["config", "check"]).ended(2).says("`mount.host` names `").says("executor.toml` line ");
@@ -747,13 +747,13 @@ fn config_check_finds_folders_that_are_missing() {
 }
 
 #[test]
-fn a_name_can_be_listened_on() {
+fn a_host_name_is_a_valid_listen_address() {
     let executor = Executor::start(Options::new().argument("--listen").argument("localhost:0"));
     assert!(executor.address().ip().is_loopback());
 }
 
 #[test]
-fn serving_into_a_pipe_writes_no_escape_codes() {
+fn serve_writes_no_escape_codes_into_a_pipe() {
     for variable in [None, Some(("NO_COLOR", "1")), Some(("CLICOLOR_FORCE", "1"))] {
         let mut options = Options::new().environment("RUST_LOG", "debug");
         if let Some((name, value)) = variable {
@@ -766,7 +766,7 @@ fn serving_into_a_pipe_writes_no_escape_codes() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
+fn a_port_in_use_is_reported_and_exits_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let place = Place::new();

@@ -44,7 +44,7 @@ fn listed() -> (List, Options) {
 const REACHABLE: [&str; 2] = ["--listen", "0.0.0.0:0"];
 
 #[test]
-fn on_loopback_one_warning_names_what_is_absent() {
+fn on_loopback_one_warning_names_the_missing_controls() {
     if !can_be_taken_away() {
         return;
     }
@@ -60,7 +60,7 @@ fn on_loopback_one_warning_names_what_is_absent() {
 }
 
 #[test]
-fn where_others_can_call_nothing_starts_without_what_is_absent() {
+fn a_public_server_does_not_start_with_missing_controls() {
     let (_list, options) = listed();
     let home = Home::new(options);
     if can_be_taken_away() {

@@ -157,7 +157,7 @@ fn flood(address: SocketAddr) {
 }
 
 #[test]
-fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
+fn health_checks_are_answered_during_ten_thousand_held_connections() {
     // Bodies are let in that are long enough for their content to be what is refused.
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
     let (address, over) = (executor.address(), AtomicBool::new(false));
@@ -176,7 +176,7 @@ fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
 
 /// Without a length nobody knows how long a body is, until it is too long.
 #[test]
-fn a_body_without_an_end_is_refused_when_it_is_too_long() {
+fn an_endless_body_is_refused_at_the_limit() {
     let executor = Executor::start(Options::new());
     let head = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     let piece = [b"10000\r\n".as_slice(), &[b'['; 0x10000], b"\r\n"].concat();
@@ -192,7 +192,7 @@ fn a_body_without_an_end_is_refused_when_it_is_too_long() {
 
 /// A line without an end takes no more memory than the longest that is read, and the next is understood.
 #[test]
-fn a_line_without_an_end_over_stdio_is_not_kept() {
+fn an_endless_line_over_stdio_is_not_buffered() {
     let mut door = StdioClient::start(Options::new());
     error(&door.exchange(&"[".repeat(1000)), -32700);
     let before = resident_kb(&mut door);

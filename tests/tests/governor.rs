@@ -22,7 +22,7 @@ fn urls(governor: &Governor) -> [String; 2] {
 }
 
 #[test]
-fn a_governor_decides_and_keeps_every_report_once() {
+fn a_governor_decides_and_stores_every_report_once() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -58,7 +58,7 @@ fn a_governor_decides_and_keeps_every_report_once() {
 }
 
 #[test]
-fn a_governor_says_what_it_decided_and_why() {
+fn a_governor_logs_its_decisions_with_reasons() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
@@ -78,7 +78,7 @@ fn a_governor_says_what_it_decided_and_why() {
 }
 
 #[test]
-fn who_cannot_listen_does_not_register() {
+fn a_server_that_cannot_listen_does_not_register() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
@@ -98,7 +98,7 @@ fn who_cannot_listen_does_not_register() {
 }
 
 #[test]
-fn a_governor_that_forgot_the_executor_is_registered_with_again() {
+fn the_executor_registers_again_with_a_governor_that_lost_it() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -113,7 +113,7 @@ fn a_governor_that_forgot_the_executor_is_registered_with_again() {
 }
 
 #[test]
-fn without_a_governor_nothing_runs_and_reports_wait_for_it() {
+fn without_a_governor_nothing_runs_and_reports_are_queued() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -167,7 +167,7 @@ fn an_executor_starts_before_its_governor() {
 }
 
 #[test]
-fn what_the_governor_pushes_over_web_socket_is_obeyed() {
+fn governor_pushes_over_web_socket_are_applied() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
@@ -217,7 +217,7 @@ fn what_the_governor_pushes_over_web_socket_is_obeyed() {
 }
 
 #[test]
-fn whoever_reaches_the_door_is_not_the_governor() {
+fn governor_methods_are_refused_from_other_callers() {
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&methods::catalogue(), &governor.http_url()));
     let mut client = executor.client();
@@ -237,7 +237,7 @@ fn public_key(pair: &Path) -> String {
 }
 
 #[test]
-fn a_registration_has_the_public_key_of_a_file_that_is_kept() {
+fn a_registration_contains_the_public_key_of_a_persistent_file() {
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({})));
     let registered = |nth: usize| {
         eventually("it registers", || {

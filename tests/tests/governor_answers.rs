@@ -111,7 +111,7 @@ const CASES: [&str; 32] = [
 ];
 
 #[test]
-fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
+fn only_a_valid_verdict_of_the_governor_runs_anything() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => match nonsense(params["arguments"]["content"].as_str().unwrap(), params) {
             Some((reply, _)) => reply,
@@ -206,7 +206,7 @@ impl Gathering {
 }
 
 #[test]
-fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
+fn a_denial_or_garbage_over_web_socket_affects_no_other_intent() {
     const INTENTS: usize = 100;
     let all_asked = Gathering::of(INTENTS);
     let governor = FakeGovernor::start(move |method, params| {
@@ -258,7 +258,7 @@ fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
 }
 
 #[test]
-fn a_denial_with_both_members_keeps_its_words_over_http() {
+fn a_denial_with_result_and_error_keeps_its_message_over_http() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => Reply::Body(reference_denial(params)),
         _ => Reply::Result(json!({})),
@@ -292,7 +292,7 @@ fn a_malformed_answer_ends_its_own_call_at_once() {
 }
 
 #[test]
-fn an_error_that_is_no_denial_is_no_verdict() {
+fn a_governor_error_other_than_a_denial_is_not_a_verdict() {
     const CODES: [(i64, &str); 13] = [
         (-32000, "verdict_denied"),
         (-32003, "verdict_denied"),
@@ -349,7 +349,7 @@ fn failing(ways: &'static [fn() -> Reply]) -> FakeGovernor {
 }
 
 #[test]
-fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
+fn an_intent_is_resent_until_there_is_a_verdict() {
     fn busy() -> Reply {
         with(r#""error":{"code":-32603,"message":"the model is loading"}"#)
     }
@@ -372,7 +372,7 @@ fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
 }
 
 #[test]
-fn a_report_is_sent_again_until_the_governor_takes_it() {
+fn a_report_is_resent_until_the_governor_accepts_it() {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let governor = FakeGovernor::start(move |method, params| match method {
         "a2g/intent" => Reply::Result(approval(params)),

@@ -218,7 +218,7 @@ fn asks(answer: &Answer) -> &str {
 }
 
 #[test]
-fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
+fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     about(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
@@ -248,7 +248,7 @@ fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
 
 /// Each is refused, its caller is told no more than that, and the log says why.
 #[test]
-fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
+fn unknown_credentials_are_rejected_and_logged() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let operator = list.add("operator", &["--role", "operator"]);
@@ -423,7 +423,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
 }
 
 #[test]
-fn keys_are_used_only_from_a_file_that_is_in_order() {
+fn invalid_or_writable_key_files_are_refused() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let refused = |options: Options, words: &str| {
@@ -464,7 +464,7 @@ fn keys_are_used_only_from_a_file_that_is_in_order() {
 }
 
 #[test]
-fn a_name_is_of_its_own_provider() {
+fn a_subject_is_valid_only_for_its_own_issuer() {
     let (ours, theirs, list) = (Provider::new(), Provider::new(), List::new());
     an_agent(&list, "anna");
     let issuers = json!([
@@ -484,7 +484,7 @@ fn a_name_is_of_its_own_provider() {
 }
 
 #[test]
-fn a_key_that_was_removed_is_believed_no_more() {
+fn tokens_of_a_removed_key_are_rejected() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let kept = agent(&list, "kept", AGENT);
@@ -529,7 +529,7 @@ fn a_key_that_was_removed_is_believed_no_more() {
 }
 
 #[test]
-fn a_token_that_has_expired_is_heard_no_more_also_on_an_open_web_socket() {
+fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let executor = Executor::start(provider.options(&list));
@@ -549,7 +549,7 @@ fn a_token_that_has_expired_is_heard_no_more_also_on_an_open_web_socket() {
 }
 
 #[test]
-fn every_door_takes_tokens_in_the_place_of_a_token() {
+fn every_door_accepts_web_tokens_as_bearer_tokens() {
     const AGENTS: [nexus::Agent; 1] =
         [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
     let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
@@ -598,7 +598,7 @@ fn every_door_takes_tokens_in_the_place_of_a_token() {
 }
 
 #[test]
-fn a_session_goes_on_with_the_token_of_its_last_handshake() {
+fn a_session_continues_with_the_token_of_its_latest_handshake() {
     let (provider, list) = (Provider::new(), List::new());
     about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     let executor = Executor::start(provider.options(&list));
@@ -619,7 +619,7 @@ fn a_session_goes_on_with_the_token_of_its_last_handshake() {
 }
 
 #[test]
-fn the_agent_card_says_that_tokens_are_taken_where_they_are() {
+fn the_agent_card_declares_web_tokens_if_they_are_accepted() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let card = |options: Options| {

@@ -34,7 +34,7 @@ fn state(executor: &Executor, call: &Value) -> String {
 }
 
 #[test]
-fn the_same_intent_again_gets_the_stored_report_and_no_second_run() {
+fn a_repeated_intent_gets_the_stored_report_without_a_second_run() {
     let (executor, _catalogue) = start(Options::new());
     let mut client = executor.client();
     let append = json!({ "path": "/workspace/log", "content": "x", "mode": "append" });
@@ -71,7 +71,7 @@ fn a_failed_run_is_not_run_again_either() {
 }
 
 #[test]
-fn the_same_intent_with_other_content_is_an_invalid_request() {
+fn a_repeated_intent_with_other_content_is_an_invalid_request() {
     let (executor, _catalogue) = start(Options::new());
     let mut client = executor.client();
     let call = execute("write_file", write("one", "x"));
@@ -105,7 +105,7 @@ fn the_same_intent_with_other_content_is_an_invalid_request() {
 }
 
 #[test]
-fn one_intent_from_32_clients_at_once_runs_once_and_is_answered_32_times() {
+fn an_intent_sent_by_32_clients_runs_once_and_is_answered_32_times() {
     let (executor, _catalogue) = start(Options::new());
     let call = execute("gate", json!({}));
     let clients: Vec<_> = (0..32).map(|_| call_aside(&executor, "a2g/execute", &call)).collect();
@@ -121,7 +121,7 @@ fn one_intent_from_32_clients_at_once_runs_once_and_is_answered_32_times() {
 }
 
 #[test]
-fn a_client_that_goes_away_changes_nothing_for_the_run() {
+fn a_run_continues_after_its_client_disconnects() {
     let (mut executor, _catalogue) = start(Options::new());
     let call = execute("gate", json!({}));
     let body = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": call, "id": 1 }).to_string();
@@ -153,7 +153,7 @@ fn a_client_that_goes_away_changes_nothing_for_the_run() {
 }
 
 #[test]
-fn sigterm_lets_a_run_end_and_be_answered_and_reported() {
+fn a_run_completes_and_is_reported_after_sigterm() {
     let governor = Governor::start(&[methods::policy()]);
     let catalogue = methods::catalogue();
     for options in [Options::new(), Options::new().governor(&governor.http_url())] {
@@ -189,7 +189,7 @@ fn a_run_that_outlasts_the_drain_limit_is_aborted_and_reported() {
 }
 
 #[test]
-fn after_sigterm_nothing_new_is_taken() {
+fn new_intents_are_refused_after_sigterm() {
     let (mut executor, _catalogue) = start(Options::new().set("executor.drain_seconds", 60));
     let mut socket = executor.web_socket();
     result(&socket.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":0}"#));
@@ -215,7 +215,7 @@ fn after_sigterm_nothing_new_is_taken() {
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_again() {
+fn a_full_queue_answers_with_a_retry_delay() {
     let (executor, _catalogue) = start(Options::new().set("executor.concurrent", 1).set("executor.queue", 1));
     let call = |n: usize| execute("gate", json!({ "n": n }));
     let (first, second, third) = (call(1), call(2), call(3));
@@ -278,7 +278,7 @@ fn a_verdict_that_expires_in_the_queue_never_starts() {
 }
 
 #[test]
-fn the_governors_answer_to_a_running_intent_is_the_one_run() {
+fn concurrent_copies_of_a_governed_intent_share_one_run() {
     let policies = methods::policy_folder(&[methods::policy()]);
     let (executor, _catalogue) = start(Options::new().policies(policies.path()));
     let call = intent("gate", json!({ "path": "/workspace/x" }));

@@ -259,7 +259,7 @@ fn nothing_ran(executor: &Executor, after: &str) {
 }
 
 #[test]
-fn a_sealed_command_runs_and_its_answer_is_sealed() {
+fn a_sealed_command_gets_a_sealed_answer() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a.txt", "hello"));
@@ -280,7 +280,7 @@ fn a_sealed_command_runs_and_its_answer_is_sealed() {
 }
 
 #[test]
-fn an_acknowledgement_comes_first() {
+fn a_command_is_acknowledged_first() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
@@ -325,7 +325,7 @@ fn post_with_chunks(executor: &Executor, message: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn nothing_runs_on_the_word_of_nobody() {
+fn unauthenticated_messages_run_nothing() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let good = PLANNER.execute("write_file", write("a", "x"));
@@ -420,7 +420,7 @@ fn a_full_signature_needs_no_seal() {
 }
 
 #[test]
-fn an_id_is_used_once_and_a_command_runs_once() {
+fn message_ids_and_commands_are_single_use() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "one"));
@@ -462,7 +462,7 @@ fn an_id_is_used_once_and_a_command_runs_once() {
 }
 
 #[test]
-fn every_end_of_a_run_has_its_words() {
+fn every_outcome_has_its_status_and_code() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
@@ -519,7 +519,7 @@ fn every_end_of_a_run_has_its_words() {
 }
 
 #[test]
-fn queries_say_what_is_known() {
+fn queries_describe_agents_and_runs() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "x"));
@@ -544,7 +544,7 @@ fn queries_say_what_is_known() {
 }
 
 #[test]
-fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
+fn invalid_messages_are_errors_and_the_connection_stays_open() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options().set("server.max_body_bytes", 20_000));
     let good = PLANNER.query("get_status", "executor");
@@ -644,7 +644,7 @@ fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
 }
 
 #[test]
-fn an_event_is_acknowledged_as_its_guarantee_says() {
+fn events_are_acknowledged_according_to_their_guarantee() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let payload = json!({ "data": { "a": 1 }, "metadata": { "schemaVersion": "1", "contentType": "application/json" } });
@@ -685,7 +685,7 @@ fn callers(folder: &Path) -> [String; 3] {
 }
 
 #[test]
-fn a_token_speaks_for_its_agents_and_no_others() {
+fn a_token_may_act_for_its_own_agents_only() {
     let keys = Keys::new();
     let [planner, other, operator] = callers(keys.0.path());
     let options =
@@ -768,7 +768,7 @@ fn a_token_speaks_for_its_agents_and_no_others() {
 }
 
 #[test]
-fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
+fn a_line_stream_ends_when_its_caller_is_removed() {
     let keys = Keys::new();
     let [planner, ..] = callers(keys.0.path());
     let list = keys.0.path().join("callers.toml");
@@ -800,7 +800,7 @@ fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
 }
 
 #[test]
-fn a_hundred_messages_a_second_and_no_more() {
+fn messages_are_limited_to_a_hundred_per_second() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut socket = socket(&executor, &[]);
@@ -864,7 +864,7 @@ fn priorities_order_the_queue() {
 }
 
 #[test]
-fn events_are_told_as_surely_as_was_asked_for() {
+fn events_are_delivered_with_the_requested_guarantee() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut first = socket(&executor, &[]);
@@ -925,7 +925,7 @@ fn events_are_told_as_surely_as_was_asked_for() {
 }
 
 #[test]
-fn who_reads_nothing_or_goes_away_holds_nobody_up() {
+fn clients_that_disconnect_or_never_read_delay_no_others() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut silent = socket(&executor, &[]);
@@ -952,7 +952,7 @@ fn who_reads_nothing_or_goes_away_holds_nobody_up() {
 }
 
 #[test]
-fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
+fn a_silent_socket_is_pinged_and_closed() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
@@ -976,7 +976,7 @@ fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
 }
 
 #[test]
-fn the_door_is_there_when_it_has_keys_that_are_its_own() {
+fn the_door_is_served_only_with_its_own_keys() {
     let executor = Executor::start(Options::new());
     assert_eq!(post_with(&mut executor.client(), &[], b"{}").status, 404);
     assert!(WebSocketClient::upgrade_at(executor.address(), "/nexus", &[]).is_err());

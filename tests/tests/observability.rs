@@ -61,7 +61,7 @@ fn denied(mut call: Value) -> Value {
 }
 
 #[test]
-fn metrics_count_exactly_what_ran_and_what_did_not() {
+fn metrics_count_every_execution_and_refusal_once() {
     let catalogue = methods::catalogue().add(Tool::command("slow", GATE).limit("timeout_seconds", 1));
     let executor = Executor::start(Options::new().catalogue(&catalogue));
     let before = scrape(&executor);
@@ -123,7 +123,7 @@ fn metrics_count_exactly_what_ran_and_what_did_not() {
 }
 
 #[test]
-fn a_scrape_sees_32_runs_at_work() {
+fn a_scrape_counts_32_active_runs() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 8);
     let options = options.set("executor.queue", 24).set("executor.concurrent_per_agent", 8);
@@ -164,7 +164,7 @@ fn undelivered_reports_and_their_age_are_shown() {
 }
 
 #[test]
-fn metrics_are_for_whom_the_door_is() {
+fn metrics_follow_the_access_rules_of_the_door() {
     let executor = Executor::start(Options::new());
     let status = |method: &str, headers: &[(&str, &str)]| {
         executor.client().request(method, "/metrics", headers, b"").status
@@ -178,7 +178,7 @@ fn metrics_are_for_whom_the_door_is() {
 }
 
 #[test]
-fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
+fn every_log_line_without_a_terminal_is_json() {
     let governor = Governor::start(&[methods::policy()]);
     let options = Options::new().environment("RUST_LOG", "debug").governor(&governor.http_url());
     let mut executor = Executor::start(options);
@@ -206,7 +206,7 @@ fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
 
 /// A zygote that the kernel lets down says so, and its server says it on.
 #[test]
-fn what_the_zygote_says_is_a_line_of_the_log() {
+fn zygote_messages_are_logged_by_the_server() {
     if !std::path::Path::new("/usr/bin/strace").exists() {
         eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
         return;
@@ -222,7 +222,7 @@ fn what_the_zygote_says_is_a_line_of_the_log() {
 }
 
 #[test]
-fn the_fields_of_an_intent_stand_on_every_line_about_it() {
+fn every_log_line_about_an_intent_has_its_fields() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).environment("RUST_LOG", "debug");
     let executor = Executor::start(options);
@@ -249,7 +249,7 @@ fn the_fields_of_an_intent_stand_on_every_line_about_it() {
 }
 
 #[test]
-fn rust_log_decides_what_is_said() {
+fn rust_log_sets_the_log_filter() {
     let messages = |filter: Option<&str>| {
         let mut options = Options::new();
         if let Some(filter) = filter {
@@ -366,7 +366,7 @@ fn traced(collector: &Collector) -> Options {
 }
 
 #[test]
-fn an_intent_is_one_trace_from_queue_to_delivery() {
+fn each_intent_is_one_trace_from_queue_to_delivery() {
     let collector = Collector::start();
     let options = traced(&collector).environment("OTEL_EXPORTER_OTLP_HEADERS", "x-key=1");
     // What is exported does not depend on what is logged.
@@ -402,7 +402,7 @@ fn an_intent_is_one_trace_from_queue_to_delivery() {
 }
 
 #[test]
-fn a_delivery_after_a_restart_is_a_part_of_the_same_trace() {
+fn a_delivery_after_a_restart_belongs_to_the_same_trace() {
     let collector = Collector::start();
     let mut governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(traced(&collector).governor(&governor.http_url()));
@@ -423,7 +423,7 @@ fn a_delivery_after_a_restart_is_a_part_of_the_same_trace() {
 }
 
 #[test]
-fn a_collector_over_tls_has_to_be_who_it_is() {
+fn a_tls_collector_must_present_a_trusted_certificate() {
     let (collector, certificate) = Collector::start_with_tls();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("collector.pem");
@@ -443,7 +443,7 @@ fn a_collector_over_tls_has_to_be_who_it_is() {
 }
 
 #[test]
-fn what_is_left_of_the_traces_is_sent_at_the_end() {
+fn pending_traces_are_flushed_at_shutdown() {
     let collector = Collector::start();
     let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
     let mut executor = Executor::start(options.environment("OTEL_BSP_SCHEDULE_DELAY", "3600000"));
@@ -458,7 +458,7 @@ fn what_is_left_of_the_traces_is_sent_at_the_end() {
 
 /// A collector that takes connections and never answers holds up neither runs nor the end of the process.
 #[test]
-fn a_collector_that_is_away_or_silent_holds_nothing_up() {
+fn an_absent_or_silent_collector_delays_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), away] {

@@ -34,7 +34,7 @@ pub fn with(value: &Value, member: &str, to: Value) -> Value {
 }
 
 #[test]
-fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
+fn a_signed_verdict_runs_without_a_reachable_governor() {
     let keys = Keys::new();
     let governor = Governor::start_with(&[methods::policy()], &["--key", keys.pair().to_str().unwrap()]);
     let executor = Executor::start(trusting(&keys));
@@ -91,7 +91,7 @@ fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
 }
 
 #[test]
-fn a_proof_that_is_not_exactly_right_runs_nothing() {
+fn an_invalid_proof_runs_nothing() {
     let keys = Keys::new();
     let stranger = Keys::new();
     let executor = Executor::start(trusting(&keys).set("trust.max_proof_seconds", 600));
@@ -179,7 +179,7 @@ fn a_proof_that_is_not_exactly_right_runs_nothing() {
 }
 
 #[test]
-fn any_changed_character_of_a_proof_runs_nothing() {
+fn a_proof_with_any_changed_character_runs_nothing() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -200,7 +200,7 @@ fn any_changed_character_of_a_proof_runs_nothing() {
 }
 
 #[test]
-fn one_proof_from_64_clients_at_once_runs_once() {
+fn a_proof_used_by_64_clients_at_once_runs_once() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let call = keys.proven(append());
@@ -211,7 +211,7 @@ fn one_proof_from_64_clients_at_once_runs_once() {
 }
 
 #[test]
-fn one_identifier_for_64_intents_runs_one_of_them() {
+fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let calls: Vec<Value> = (0..64)
@@ -252,7 +252,7 @@ pub fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn a_proof_that_ends_while_its_call_waits_runs_nothing() {
+fn a_proof_that_expires_in_the_queue_runs_nothing() {
     let keys = Keys::new();
     let catalogue = methods::catalogue();
     let executor = Executor::start(trusting(&keys).catalogue(&catalogue).set("executor.concurrent", 1));
@@ -281,7 +281,7 @@ fn shown(second: i64) -> String {
 }
 
 #[test]
-fn what_is_hashed_is_what_the_tool_gets() {
+fn the_hashed_arguments_are_the_arguments_of_the_tool() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -305,7 +305,7 @@ fn what_is_hashed_is_what_the_tool_gets() {
 }
 
 #[test]
-fn keys_come_and_go_at_a_hangup() {
+fn sighup_adds_and_removes_trusted_keys() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -366,7 +366,7 @@ fn every_refused_call_is_logged_with_its_reason() {
 }
 
 #[test]
-fn a_proof_counts_whatever_leave_was_given() {
+fn proofs_are_verified_even_if_unsigned_verdicts_are_accepted() {
     let keys = Keys::new();
     let executor = Executor::start(with_leave(&keys));
     let mut client = executor.client();
@@ -402,7 +402,7 @@ fn fails(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
+fn key_commands_never_print_a_private_key() {
     let keys = Keys::new();
     let (pair, trusted) = (keys.pair(), keys.trusted());
     let (pair, trusted) = (pair.to_str().unwrap(), trusted.to_str().unwrap());
@@ -460,7 +460,7 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 }
 
 #[test]
-fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach() {
+fn keys_exposed_to_others_or_to_guests_prevent_the_start() {
     let keys = Keys::new();
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("executor.toml");
@@ -524,7 +524,7 @@ fn hmac(key: &[u8], text: &str) -> String {
 }
 
 #[test]
-fn intents_have_to_be_signed_where_the_operator_says_so() {
+fn intents_must_be_signed_if_the_operator_requires_it() {
     let place = tempfile::tempdir().unwrap();
     let key_file = place.path().join("agents.key");
     let secret = "0123456789abcdef".repeat(4);

@@ -18,7 +18,7 @@ fn of_one_identifier(keys: &Keys, count: usize) -> Vec<Value> {
 }
 
 #[test]
-fn what_was_used_is_known_to_be_used_after_each_restart() {
+fn used_proofs_are_remembered_after_each_restart() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     let calls = of_one_identifier(&keys, 65);
@@ -45,7 +45,7 @@ fn what_was_used_is_known_to_be_used_after_each_restart() {
 
 /// 64 clients are at it when the server dies, and again when it is back.
 #[test]
-fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
+fn a_server_killed_amid_64_clients_has_run_their_proof_at_most_once() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     for round in 0..4 {
@@ -83,7 +83,7 @@ fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
 /// expired, and `docs/operations.md` says what to wait for before a backup serves. What is promised then is that it
 /// shows: to the governor, which has the checkpoints, and to whoever kept one.
 #[test]
-fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
+fn an_older_copy_of_the_journal_is_detected_by_a_checkpoint() {
     let keys = Keys::new();
     let governor = Governor::start(&[]);
     let options = trusting(&keys).governor(&governor.http_url()).set("governor.heartbeat_seconds", 1);

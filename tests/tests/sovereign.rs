@@ -58,7 +58,7 @@ fn failed(answer: &Value, code: i64) -> &Value {
 }
 
 #[test]
-fn a_call_is_an_intent_and_a_skill_lists_its_operations() {
+fn a_call_runs_and_a_skill_lists_its_operations() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let answer = run(&executor, &request("write_file", write("one", "hi")));
@@ -74,7 +74,7 @@ fn a_call_is_an_intent_and_a_skill_lists_its_operations() {
 }
 
 #[test]
-fn every_way_to_name_a_tool_and_every_form() {
+fn tools_are_accepted_under_every_name_and_request_form() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let payload = write("one", "hi");
@@ -117,7 +117,7 @@ fn every_way_to_name_a_tool_and_every_form() {
 }
 
 #[test]
-fn what_does_not_succeed_in_this_doors_words() {
+fn failures_are_answered_with_this_protocols_codes() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let denied = run(&executor, &request("write_file", json!({ "path": "/etc/passwd", "content": "x" })));
@@ -171,7 +171,7 @@ fn what_does_not_succeed_in_this_doors_words() {
 }
 
 #[test]
-fn a_result_that_comes_in_parts() {
+fn results_are_streamed_in_parts() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     run(&executor, &request("write_file", write("one", "hi")));
@@ -213,7 +213,7 @@ fn a_result_that_comes_in_parts() {
 }
 
 #[test]
-fn bad_input_runs_nothing() {
+fn invalid_input_runs_nothing() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let write = |more: Value| {
@@ -276,7 +276,7 @@ fn bad_input_runs_nothing() {
 }
 
 #[test]
-fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
+fn a_caller_is_authenticated_by_its_key_and_acts_for_its_agent() {
     let served = Served::new();
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("callers.toml");
@@ -321,7 +321,7 @@ fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
 }
 
 #[test]
-fn it_can_be_switched_off_and_opened() {
+fn the_door_can_be_disabled_and_made_public() {
     let served = Served::new();
     let off = Executor::start(served.options().set("doors.sovereign", json!({ "enabled": false })));
     assert_eq!(send(&off, b"{}").status, 404);

@@ -88,32 +88,32 @@ fn unlike(expected: &Message, actual: &Answered, talk: &mut Talk) -> Vec<String>
 }
 
 #[test]
-fn a2g_answers_as_its_transcripts_say() {
+fn a2g_answers_match_their_transcripts() {
     hold("a2g");
 }
 
 #[test]
-fn a2a_answers_as_its_transcripts_say() {
+fn a2a_answers_match_their_transcripts() {
     hold("a2a");
 }
 
 #[test]
-fn a2e_answers_as_its_transcripts_say() {
+fn a2e_answers_match_their_transcripts() {
     hold("a2e");
 }
 
 #[test]
-fn nexus_answers_as_its_transcripts_say() {
+fn nexus_answers_match_their_transcripts() {
     hold("nexus");
 }
 
 #[test]
-fn sovereign_answers_as_its_transcripts_say() {
+fn sovereign_answers_match_their_transcripts() {
     hold("sovereign");
 }
 
 #[test]
-fn every_folder_is_a_door_and_what_is_no_transcript_is_refused() {
+fn every_folder_is_a_door_and_malformed_transcripts_are_refused() {
     let folders = std::fs::read_dir(reading::folder()).expect("the folder");
     let folders = folders.map(|entry| entry.expect("an entry")).filter(|entry| entry.path().is_dir());
     let folders = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -136,7 +136,7 @@ fn named(document: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_a_document_names_is_in_a_transcript() {
+fn every_documented_name_occurs_in_a_transcript() {
     let Some(seeds) = seeds() else { return };
     for (door, number) in
         [("a2g", "000"), ("nexus", "001"), ("a2e", "002"), ("a2a", "003"), ("sovereign", "004")]

@@ -18,7 +18,7 @@ fn escalating(seconds: i64) -> FakeGovernor {
 }
 
 #[test]
-fn a_task_about_which_nobody_decides_ends_when_its_verdict_expires() {
+fn an_undecided_task_ends_when_its_verdict_expires() {
     let governor = escalating(2);
     let executor = Executor::start(unlimited(Options::new().governor(&governor.url())));
     let mut client = Client::of(&executor);
@@ -35,7 +35,7 @@ fn a_task_about_which_nobody_decides_ends_when_its_verdict_expires() {
 }
 
 #[test]
-fn no_task_of_a_session_outlives_its_server() {
+fn session_tasks_end_with_the_server() {
     let governor = escalating(3600);
     let options = unlimited(Options::new().governor(&governor.web_socket_url()));
     let mut executor = Executor::start(options.environment("RUST_LOG", "debug"));

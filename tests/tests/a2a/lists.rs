@@ -36,7 +36,7 @@ impl Drop for Over<'_> {
 }
 
 #[test]
-fn lists_of_many_tasks_hold_up_nobody_and_each_task_is_on_one_page() {
+fn long_task_lists_delay_no_calls_and_show_each_task_once() {
     let (executor, ..) = governed(|options| options);
     let made = std::thread::scope(|scope| {
         let makes = || (0..60).map(|_| denied(&mut Client::of(&executor))).collect::<Vec<_>>();
@@ -81,7 +81,7 @@ fn lists_of_many_tasks_hold_up_nobody_and_each_task_is_on_one_page() {
 }
 
 #[test]
-fn a_page_token_is_a_position_and_no_right() {
+fn a_page_token_is_a_position_and_grants_no_access() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "other", OTHER));
     let executor = Executor::start(list.of(unlimited(Options::new())));

@@ -35,7 +35,7 @@ fn wait_for_runs(executor: &Executor, count: usize) {
 }
 
 #[test]
-fn an_hour_forward_ends_verdicts_that_wait_and_no_run() {
+fn a_clock_jump_forward_expires_queued_verdicts_but_ends_no_run() {
     let Some(clock) = WallClock::new() else { return };
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 1);
@@ -61,7 +61,7 @@ fn an_hour_forward_ends_verdicts_that_wait_and_no_run() {
 }
 
 #[test]
-fn a_run_ends_at_its_limit_whatever_the_clock_does() {
+fn run_time_limits_ignore_clock_jumps() {
     let Some(clock) = WallClock::new() else { return };
     let catalogue = methods::catalogue();
     let executor = Executor::start(clock.for_server(Options::new().catalogue(&catalogue)));
@@ -88,7 +88,7 @@ fn a_run_ends_at_its_limit_whatever_the_clock_does() {
 /// The ids of what has run are forgotten when nothing that names them can be believed any more. A clock that
 /// is ahead for a while, and a `journal prune` in that time, must not be enough to run something again.
 #[test]
-fn what_was_used_stays_used_when_the_clock_comes_back() {
+fn used_identifiers_stay_used_after_a_clock_jump_back() {
     let Some(clock) = WallClock::new() else { return };
     let keys = Keys::new();
     let executor = Executor::start(clock.for_server(trusting(&keys)));
@@ -128,7 +128,7 @@ fn in_time(mut call: Value, seconds: i64) -> Value {
 }
 
 #[test]
-fn reports_and_heartbeats_go_on_and_the_journal_stays_whole() {
+fn reports_heartbeats_and_the_journal_survive_clock_jumps() {
     let Some(clock) = WallClock::new() else { return };
     let (catalogue, load) = (catalogue(), load());
     // Takes every report at the second time.

@@ -9,13 +9,13 @@ use std::process::Command;
 const CLIENTS: usize = 4;
 
 #[test]
-fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+fn repeated_kills_lose_and_repeat_no_run() {
     killed_again_and_again("power-loss");
 }
 
 /// A kill takes nothing that the kernel has.
 #[test]
-fn with_less_durability_a_kill_loses_nothing_and_repeats_nothing_either() {
+fn repeated_kills_at_lower_durability_lose_and_repeat_no_run() {
     killed_again_and_again("process-crash");
 }
 
@@ -64,7 +64,7 @@ fn killed_again_and_again(durability: &str) {
 /// A crash at the nth call of one system call, for calls that the journal, the doors and the process
 /// ring live on.
 #[test]
-fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() {
+fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
     if !Path::new("/usr/bin/strace").exists() {
         skipped("there is no strace here");
         return;

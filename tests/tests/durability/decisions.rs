@@ -109,7 +109,7 @@ fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
 
 /// The approval is answered while the one slot is taken, and the server killed before there is another.
 #[test]
-fn what_was_approved_runs_once_also_after_a_crash_without_a_slot() {
+fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
     let mut place = Place::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
@@ -146,7 +146,7 @@ fn what_was_approved_runs_once_also_after_a_crash_without_a_slot() {
 
 /// Stopped in good order, too: nobody but the person who approved it waits for it.
 #[test]
-fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
+fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
     let mut place = Place::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
@@ -164,7 +164,7 @@ fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
 }
 
 #[test]
-fn what_was_denied_stays_denied_for_everybody_after_any_restart() {
+fn a_denied_intent_stays_denied_after_any_restart() {
     let mut place = Place::new();
     let call = place.waits("mark", 1);
     result(&place.decide("anna", &call, "DENIED"));
@@ -186,7 +186,7 @@ fn what_was_denied_stays_denied_for_everybody_after_any_restart() {
 }
 
 #[test]
-fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
+fn cancels_and_revocations_are_recorded_before_they_are_answered() {
     let mut place = Place::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
@@ -220,7 +220,7 @@ fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
 
 /// Killed at any moment around the decision: what was answered holds, and nothing runs twice or against it.
 #[test]
-fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
+fn answered_decisions_survive_a_kill() {
     let mut place = Place::new();
     for round in 0..super::times(6) {
         let n = u32::try_from(10 + 2 * round).unwrap();
@@ -255,7 +255,7 @@ fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
 
 /// Without a list of callers, what nobody could decide any more is on record as well.
 #[test]
-fn what_expired_undecided_is_on_record() {
+fn an_escalation_that_expires_undecided_is_recorded() {
     let governor = FakeGovernor::start(|method, params| {
         if method != "a2g/intent" {
             return Reply::Result(json!({ "accepted": true }));

@@ -104,7 +104,7 @@ fn status(address: SocketAddr) -> u16 {
 }
 
 #[test]
-fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
+fn a_full_disk_starts_no_run_and_loses_no_record() {
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let Some(mut disk) = SmallDisk::new() else { return };
     let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
@@ -145,7 +145,7 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
 
 /// The caller is told that it ran, and gets the receipt when there is room for it.
 #[test]
-fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
+fn a_run_that_ends_on_a_full_disk_is_answered_in_seconds() {
     let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let Some(mut disk) = SmallDisk::new() else { return };
@@ -191,7 +191,7 @@ fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
 
 /// Runs that a kill cut off find no room for their receipts: the server says 503, and goes on when there is room.
 #[test]
-fn a_server_that_starts_on_a_full_disk_waits_for_room() {
+fn a_server_started_on_a_full_disk_waits_for_space() {
     let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let Some(mut disk) = SmallDisk::new() else { return };
@@ -230,7 +230,7 @@ fn a_server_that_starts_on_a_full_disk_waits_for_room() {
 
 /// A task of A2A that was refused for want of room never was, also when there is room again.
 #[test]
-fn a_task_that_found_no_room_is_not_there_later() {
+fn a_task_that_could_not_be_stored_is_absent_later() {
     let (governor, catalogue) = (Governor::start(&[]), catalogue());
     let Some(mut disk) = SmallDisk::new() else { return };
     let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
@@ -283,7 +283,7 @@ fn health(address: SocketAddr) -> Duration {
 
 /// The journal's writer has a thread of its own: on a thread of the runtime, and one core, nobody else would go on.
 #[test]
-fn a_disk_that_takes_its_time_keeps_nobody_waiting_who_needs_no_disk() {
+fn a_slow_disk_does_not_delay_requests_that_need_no_disk() {
     let Some((mut slow, _home)) = on_a_slow_disk(on_one_core) else { return };
     let address = slow.listens_on();
     let list = execute("list_directory", json!({ "path": "/workspace" }));
@@ -306,7 +306,7 @@ fn a_disk_that_takes_its_time_keeps_nobody_waiting_who_needs_no_disk() {
 /// What nobody waits for is written a moment later, when nothing else goes on. A thread of the runtime that did it
 /// would be the one that watches sockets and timers, on any number of cores.
 #[test]
-fn what_a_slow_disk_takes_of_a_refusal_keeps_nobody_waiting() {
+fn recording_a_refusal_on_a_slow_disk_delays_no_request() {
     let Some((mut slow, _home)) = on_a_slow_disk(|command| command) else { return };
     let address = slow.listens_on();
     let mut expired = execute("list_directory", json!({ "path": "/workspace" }));
@@ -330,7 +330,7 @@ fn on_one_core(command: Command) -> Command {
 
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
 #[test]
-fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_disk() {
+fn a_failed_fsync_ends_the_process_without_reporting_success() {
     if !Path::new("/usr/bin/strace").exists() {
         skipped("there is no strace here");
         return;

@@ -33,7 +33,7 @@ fn governor() -> FakeGovernor {
 }
 
 #[test]
-fn every_format_has_its_journal_here() {
+fn every_journal_format_has_a_golden_file() {
     for format in 1..=3 {
         assert!(
             journals().join(format!("format-{format}.db")).is_file(),
@@ -43,7 +43,7 @@ fn every_format_has_its_journal_here() {
 }
 
 #[test]
-fn a_journal_of_format_1_says_what_to_do() {
+fn a_journal_of_format_1_is_refused_with_advice() {
     let home = home(Options::new(), 1);
     let before = std::fs::read(home.journal()).unwrap();
     let mut process = Process::spawn("executor", &mut home.command());
@@ -121,17 +121,17 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_journal_of_format_2_is_converted_and_goes_on() {
+fn a_journal_of_format_2_is_converted_and_used() {
     goes_on(2, "11:fb5204d0123d44030198700c9e482ccb48e1a8e50529f0ce81a877b833ad24ef", &[]);
 }
 
 #[test]
-fn a_journal_of_format_3_goes_on() {
+fn a_journal_of_format_3_is_used() {
     goes_on(3, "11:311b987f2d965925a4b2e56943484861ad32f4d12a5843f5734ae1d4b0169061", &["approved"]);
 }
 
 #[test]
-fn a_journal_that_is_not_converted_yet_says_who_does() {
+fn read_commands_name_the_command_that_converts_a_journal() {
     let home = home(Options::new(), 2);
     let listed = run(["journal", "list", "--config", home.config().to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&listed.stderr).contains("`serve` converts it"), "{listed:?}");

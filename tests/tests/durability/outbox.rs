@@ -26,7 +26,7 @@ fn sent(governor: &FakeGovernor) -> Vec<Value> {
 }
 
 #[test]
-fn reports_outlive_a_governor_that_is_away_and_the_executor() {
+fn reports_survive_an_absent_governor_and_a_restart() {
     let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     executor.line_with("registered with the governor");
@@ -60,7 +60,7 @@ enum Mood {
 
 /// The load goes on while the governor is in each of its moods; afterwards the books agree.
 #[test]
-fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
+fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let (catalogue, load) = (catalogue(), load());
     let mood = Arc::new(Mutex::new(Mood::Well));
     // What it has said that it has, and all that it may therefore be held to.
@@ -103,7 +103,7 @@ fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
 
 /// The same with one that is killed, over both of its transports.
 #[test]
-fn a_governor_that_dies_under_load_loses_nothing() {
+fn a_governor_killed_under_load_loses_no_report() {
     for url in [Governor::http_url, Governor::web_socket_url] {
         let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
         let executor = Executor::start(options(&catalogue, &url(&governor)));
@@ -124,7 +124,7 @@ fn a_governor_that_dies_under_load_loses_nothing() {
 /// Whatever it answers that is no acknowledgement, the report comes again; what it has
 /// acknowledged does not.
 #[test]
-fn a_governor_that_answers_nonsense_gets_each_report_until_it_takes_it() {
+fn a_report_is_resent_until_it_is_acknowledged() {
     let catalogue = catalogue();
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
@@ -156,7 +156,7 @@ fn a_governor_that_answers_nonsense_gets_each_report_until_it_takes_it() {
 }
 
 #[test]
-fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long() {
+fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
     let catalogue = catalogue();
     let poison = Arc::new(Mutex::new(String::new()));
     let refused = Arc::clone(&poison);
@@ -209,7 +209,7 @@ fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long(
 }
 
 #[test]
-fn at_the_bound_of_the_backlog_nothing_more_is_run() {
+fn no_run_starts_at_the_backlog_limit() {
     let catalogue = catalogue();
     let mut governor = Governor::start(&[]);
     let options = options(&catalogue, &governor.http_url()).set("journal.max_undelivered", 3);
@@ -243,7 +243,7 @@ fn escalating() -> FakeGovernor {
 }
 
 #[test]
-fn an_escalated_intent_waits_for_a_person_across_a_restart() {
+fn an_escalated_intent_stays_pending_across_a_restart() {
     let (catalogue, governor) = (catalogue(), escalating());
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = intent("mark", json!({ "n": "000000" }));
@@ -272,7 +272,7 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
 
 /// Whoever is told that an intent no longer waits is told what a crash in the next moment does not change.
 #[test]
-fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
+fn a_decided_escalation_is_not_pending_again_after_a_crash() {
     let (catalogue, governor) = (catalogue(), escalating());
     let mut executor = Executor::start(options(&catalogue, &governor.url()));
     let stays = intent("mark", json!({ "n": "000009" }));
@@ -297,7 +297,7 @@ fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
 }
 
 #[test]
-fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
+fn reports_are_resent_after_the_web_socket_breaks() {
     let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
     executor.line_with("registered with the governor");
@@ -315,7 +315,7 @@ fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
 
 /// Whoever keeps the checkpoints of heartbeats can tell later whether the journal has the same history.
 #[test]
-fn heartbeats_say_how_far_the_journal_goes_and_are_signed() {
+fn heartbeats_contain_a_signed_journal_checkpoint() {
     let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
     let key = folder.path().join("executor.key");
@@ -357,7 +357,7 @@ fn report(intent: &str, status: &str) -> Value {
 }
 
 #[test]
-fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
+fn the_bundled_governor_stores_a_repeated_report_once() {
     let mut governor = Governor::start(&[]);
     let intents = [intent_id(), intent_id()];
     for _restart in 0..3 {
@@ -376,7 +376,7 @@ fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
 }
 
 #[test]
-fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
+fn the_bundled_governor_acknowledges_only_stored_reports() {
     if !Path::new("/usr/bin/strace").exists() {
         skipped("there is no strace here");
         return;
@@ -401,7 +401,7 @@ fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
 /// A report that was sent and not acknowledged comes again after a kill, and is the same to the byte: whoever keeps
 /// what came knows a repeat.
 #[test]
-fn a_report_that_comes_again_after_a_kill_is_the_same_report() {
+fn a_report_resent_after_a_kill_is_identical() {
     let catalogue = catalogue();
     let governor = FakeGovernor::start(|method, _| match method {
         "a2g/report" => Reply::Hangup,

@@ -93,7 +93,7 @@ impl Copy {
 }
 
 #[test]
-fn a_row_that_was_deleted_from_any_table_is_found_and_not_served() {
+fn a_deleted_row_of_any_table_is_detected_and_not_served() {
     let governor = governor();
     let (home, _catalogue) = killed(&governor);
     let journal = home.journal();
@@ -141,7 +141,7 @@ fn content(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_bit_that_flipped_in_one_of_500_places_is_found_where_it_changes_anything() {
+fn a_bit_flip_that_changes_content_is_detected() {
     let governor = governor();
     let (home, _catalogue) = killed(&governor);
     let journal = home.journal();
@@ -174,7 +174,7 @@ fn a_bit_that_flipped_in_one_of_500_places_is_found_where_it_changes_anything() 
 
 /// A flip in the log of a server that was killed takes its end away, which its marker knows of.
 #[test]
-fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
+fn a_bit_flip_in_the_log_is_detected_by_the_marker() {
     let catalogue = catalogue();
     let executor = Executor::start(crate::harness::Options::new().catalogue(&catalogue));
     for nth in 0..4 {
@@ -210,7 +210,7 @@ fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
 
 /// A claim or a denial that is taken out of the file makes nothing run.
 #[test]
-fn what_was_deleted_is_not_run_again() {
+fn a_deleted_claim_or_denial_is_detected_at_the_start() {
     let governor = governor();
     let (home, _catalogue) = killed(&governor);
     let sqlite = Connection::open(home.journal()).unwrap();

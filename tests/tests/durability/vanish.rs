@@ -52,7 +52,7 @@ type Vanish = (&'static str, fn(&Path), &'static str);
 
 /// Every success that was answered stands in a journal, wherever that is now.
 #[test]
-fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_that() {
+fn a_server_stops_at_once_if_its_journal_vanishes() {
     let catalogue = catalogue();
     let vanishes: [Vanish; 6] = [
         ("removed", |journal| std::fs::remove_file(journal).unwrap(), "it was removed"),
@@ -97,7 +97,7 @@ fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_th
 }
 
 #[test]
-fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
+fn a_missing_journal_is_not_recreated_without_an_option() {
     let catalogue = catalogue();
     let executor = Executor::start(alone(&catalogue));
     let call = mark(1);
@@ -154,7 +154,7 @@ fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
 
 /// A lock on the name alone would let two servers write one file.
 #[test]
-fn two_servers_never_serve_one_journal_under_two_names() {
+fn one_journal_is_never_served_twice_under_two_names() {
     let catalogue = catalogue();
     let first = Executor::start(alone(&catalogue));
     let journal = first.home().journal();
@@ -202,7 +202,7 @@ fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
 }
 
 #[test]
-fn a_journal_that_others_may_read_is_not_served() {
+fn a_journal_readable_by_others_is_not_served() {
     let catalogue = catalogue();
     let home = Executor::start(alone(&catalogue)).killed();
     let journal = home.journal();
@@ -226,7 +226,7 @@ fn a_journal_that_others_may_read_is_not_served() {
 
 /// While a load goes on, a backup is taken, and put back into another place, where it goes on.
 #[test]
-fn a_backup_is_whole_and_serves_in_another_place() {
+fn a_backup_is_complete_and_can_be_served_elsewhere() {
     let (governor, catalogue, load) = (crate::harness::Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     let folder = tempfile::tempdir().unwrap();

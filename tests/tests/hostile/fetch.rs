@@ -35,7 +35,7 @@ fn redirecting() -> Web {
 }
 
 #[test]
-fn without_a_network_it_says_what_to_change_and_calls_nothing() {
+fn http_fetch_without_a_network_fails_with_advice() {
     let web = Web::saying("reached");
     let arguments = json!({ "url": format!("http://{}/?key=secret", at(&web)) });
     let off = |bench: &Bench, call: Call<'_>| {
@@ -56,7 +56,7 @@ fn without_a_network_it_says_what_to_change_and_calls_nothing() {
 }
 
 #[test]
-fn it_sends_what_it_is_asked_to_and_gives_the_answer() {
+fn http_fetch_sends_the_request_and_returns_the_answer() {
     let web = redirecting();
     let bench = Bench::start_typed(options(&[&web]));
     let url = format!("http://{}/path", at(&web));
@@ -74,7 +74,7 @@ fn it_sends_what_it_is_asked_to_and_gives_the_answer() {
 }
 
 #[test]
-fn every_redirect_is_decided_about_again() {
+fn every_redirect_is_authorized_again() {
     let (web, next, private) = (redirecting(), redirecting(), Web::saying("private"));
     let bench = Bench::start_typed(options(&[&web, &next]));
     let redirect = |to: &str| json!({ "url": format!("http://{}/302?{to}", at(&web)) });
@@ -128,7 +128,7 @@ fn credentials_do_not_follow_to_another_origin() {
 }
 
 #[test]
-fn its_own_bounds_come_before_those_of_the_run() {
+fn http_fetch_applies_its_own_bounds_before_the_run_limits() {
     let silent = Web::start(|_, _| {});
     let large = Web::start(|_, stream| {
         let body = "\"".repeat(4 << 20);

@@ -91,7 +91,7 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
 }
 
 #[test]
-fn a_zygote_is_replaced_after_some_time_as_well() {
+fn a_zygote_is_also_replaced_after_a_time() {
     let bench = start("executor.renew_seconds", 1);
     let first = children_of(bench.process);
     eventually("another zygote", || {
@@ -102,7 +102,7 @@ fn a_zygote_is_replaced_after_some_time_as_well() {
 }
 
 #[test]
-fn runs_that_come_while_zygotes_are_replaced_all_run() {
+fn all_runs_submitted_during_zygote_replacement_complete() {
     // Fewer wait than are wanted, so that at each change some runs wait for a child.
     let options = Options::new().set("executor.waiting", 1).set("executor.concurrent", 16);
     let bench = start_with(options.set("executor.renew_runs", 1));
@@ -118,7 +118,7 @@ fn runs_that_come_while_zygotes_are_replaced_all_run() {
 }
 
 #[test]
-fn with_fresh_layouts_no_two_children_share_one() {
+fn with_fresh_layouts_every_child_has_its_own_layout() {
     let bench = start("executor.fresh_layout", true);
     if !can_be_seen(&bench) {
         return;

@@ -77,7 +77,7 @@ fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answ
 }
 
 #[test]
-fn a_guest_has_a_process_of_its_own_that_has_nothing() {
+fn a_guest_has_its_own_process_without_resources() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |intent| {
         let zygote = zygote_of(&bench);
@@ -116,7 +116,7 @@ fn a_guest_has_a_process_of_its_own_that_has_nothing() {
 }
 
 #[test]
-fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
+fn a_killed_process_is_reported_and_the_next_guest_runs() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |_| kill_all_children(&bench));
     let report = answer.failure("the process that ran the tool ended early: it was killed (SIGKILL)");
@@ -131,7 +131,7 @@ fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
 }
 
 #[test]
-fn processes_that_are_killed_while_they_wait_cost_no_run() {
+fn waiting_processes_that_are_killed_fail_no_run() {
     let bench = Bench::start_with(options().set("executor.waiting", 8), [("sleeps", Guest::new(SLEEPS))]);
     let bench = bench.undisturbed();
     let zygote = zygote_of(&bench);
@@ -143,7 +143,7 @@ fn processes_that_are_killed_while_they_wait_cost_no_run() {
 }
 
 #[test]
-fn a_machine_without_room_for_processes_has_room_again_later() {
+fn runs_recover_after_process_creation_failed() {
     let bench = start();
     let zygote = Pid::from_raw(i32::try_from(zygote_of(&bench)).expect("a pid"));
     bench.assert_well("a start");
@@ -167,7 +167,7 @@ fn a_machine_without_room_for_processes_has_room_again_later() {
 }
 
 #[test]
-fn a_stopped_process_holds_neither_a_deadline_nor_a_cancellation() {
+fn a_stopped_process_is_still_ended_by_deadline_and_cancel() {
     let bench = start();
     let zygote = zygote_of(&bench);
     eventually("they wait", || (children_of(zygote).len() == WAITING).then_some(()));
@@ -189,7 +189,7 @@ fn a_stopped_process_holds_neither_a_deadline_nor_a_cancellation() {
 }
 
 #[test]
-fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
+fn a_killed_zygote_ends_its_guests_and_is_replaced() {
     let bench = start();
     let mut before = Vec::new();
     let answer = while_it_sleeps(&bench, |_| {
@@ -204,7 +204,7 @@ fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
 }
 
 #[test]
-fn nothing_of_a_killed_server_lives_on() {
+fn no_process_survives_a_killed_server() {
     let bench = start();
     let call = bench.call("sleeps").grant("timeout_seconds", 60);
     let parameters = call.parameters();
@@ -223,7 +223,7 @@ fn nothing_of_a_killed_server_lives_on() {
 }
 
 #[test]
-fn a_second_later_nothing_is_left() {
+fn no_process_is_left_a_second_after_shutdown() {
     let bench = start();
     for tool in [HARMLESS, "traps", "sleeps"] {
         bench.call(tool).grant("timeout_seconds", 1).send();
@@ -244,7 +244,7 @@ fn a_second_later_nothing_is_left() {
 }
 
 #[test]
-fn the_operator_may_let_a_tool_run_inside_the_server() {
+fn the_operator_may_run_a_tool_inside_the_server() {
     let options = options().set("executor.inline_tools", json!([HARMLESS]));
     let bench = Bench::start_with(options, [("apart", Guest::new("(call $note (i32.const 1))"))]);
     let process = |tool: &str| bench.call(tool).send().success().0["usage"].get("process").cloned();
@@ -253,7 +253,7 @@ fn the_operator_may_let_a_tool_run_inside_the_server() {
 }
 
 #[test]
-fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
+fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |intent| {
         let before = zygote_of(&bench);
@@ -288,7 +288,7 @@ fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
 }
 
 #[test]
-fn a_deadline_is_kept_to_a_tenth_of_a_second() {
+fn deadlines_are_met_within_100_ms() {
     if isolation() == "inline" {
         return;
     }
@@ -326,7 +326,7 @@ fn greeted(message: &str) -> (std::process::ExitStatus, String) {
 }
 
 #[test]
-fn a_zygote_reads_messages_of_its_own_version_only() {
+fn a_zygote_accepts_messages_of_its_own_version_only() {
     assert!(greeted(r#"{"Hello":{"version":1}}"#).0.success());
     let (status, said) = greeted(r#"{"Hello":{"version":2}}"#);
     assert!(!status.success() && said.contains("messages of version 2"), "{status} {said}");

@@ -42,7 +42,7 @@ fn refused(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>
 }
 
 #[test]
-fn what_was_not_granted_is_seen_and_refused() {
+fn access_outside_the_grant_is_refused_and_reported() {
     let disk = disk();
     let bench = start(disk.path());
     let outside = "outside_scope";
@@ -83,7 +83,7 @@ fn what_was_not_granted_is_seen_and_refused() {
 }
 
 #[test]
-fn read_only_is_read_only() {
+fn a_read_only_grant_refuses_every_write() {
     let disk = disk();
     let bench = start(disk.path());
     let cases = [
@@ -117,7 +117,7 @@ fn a_fifo_is_not_opened() {
 }
 
 #[test]
-fn a_limit_ends_a_typed_tool_too() {
+fn a_limit_ends_a_typed_tool() {
     let disk = disk();
     std::fs::write(disk.path().join("jobs/large.txt"), "x".repeat(4 << 20)).expect("a file");
     let bench = start(disk.path());

@@ -103,7 +103,7 @@ const NO_RIGHTS: &str = "0000000000000000";
 const RIGHTS_OVER_FILES: &str = "000000000000000a";
 
 #[test]
-fn a_guest_of_root_is_the_owner_of_its_folder() {
+fn a_guest_of_a_root_server_runs_as_the_folder_owner() {
     if !is_root() {
         return;
     }
@@ -138,7 +138,7 @@ fn a_guest_of_root_is_the_owner_of_its_folder() {
 }
 
 #[test]
-fn the_operator_may_name_the_user_of_all_guests() {
+fn the_operator_may_set_the_user_of_all_guests() {
     if !is_root() {
         return;
     }
@@ -151,7 +151,7 @@ fn the_operator_may_name_the_user_of_all_guests() {
 }
 
 #[test]
-fn that_tools_run_as_root_is_said_once() {
+fn running_tools_as_root_is_logged_once() {
     if !is_root() {
         return;
     }
@@ -168,7 +168,7 @@ fn that_tools_run_as_root_is_said_once() {
 }
 
 #[test]
-fn a_guest_of_another_user_ends_with_its_server() {
+fn a_guest_under_another_user_ends_with_its_server() {
     if !is_root() {
         return;
     }

@@ -134,7 +134,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_digests() {
+    fn digests_match_published_vectors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("abc");
         fs::write(&path, "abc").unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_longer_than_a_chunk() {
+    fn a_file_longer_than_a_chunk_is_hashed_completely() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("zeros");
         let content = vec![0; CHUNK_BYTES * 2 + 1];
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_agrees() {
+    fn the_manifest_matches_the_tool() {
         let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
         assert!(differences.is_empty(), "{differences:?}");
     }
