@@ -1,4 +1,4 @@
-//! What a confined child can still do. Each test starts itself anew, alone in a process that stands
+//! Tests of the rights left to a confined child. Each test starts itself anew, alone in a process that stands
 //! for the one that forks, and forks a child with a single thread, as executions have it.
 
 #![cfg(target_os = "linux")]
@@ -43,7 +43,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 static CHANGES_USERS: LazyLock<bool> =
     LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
 
-/// Whether this machine has every control; a test of one that it lacks is skipped, and says so.
+/// True if this machine has every control; a test of a missing one is skipped, with a message.
 fn can_be_confined() -> bool {
     let lacking = support().missing().map(|control| control.name).collect::<Vec<_>>();
     if !lacking.is_empty() {
@@ -740,7 +740,7 @@ fn a_guest_that_uses_every_host_call_succeeds_under_confinement() {
         let outcome = guest(confinement, &compiled, folder.path(), 10_000, 10);
         assert_eq!(outcome.end, End::Returned(serde_json::Value::Bool(true).into()));
         assert_eq!(fs::read(folder.path().join("sub/moved")).unwrap(), b"");
-        // What is over can be freed and left as well.
+        // Freeing the outcome and leaving the function must be allowed, too.
         drop(outcome);
     });
     assert_eq!(code, 0);

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use crate::ToolError;
 use crate::host::Host;
 
-/// How much is handed over at once: large enough that calls do not matter, small enough that
+/// Size of one chunk: large enough that the cost of a call does not matter, small enough that
 /// neither side holds much of the artifact.
 const CHUNK_BYTES: usize = 64 * 1024;
 

@@ -5,7 +5,7 @@
 use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::{schemars, serde_json};
 
-/// How to order.
+/// The order of the results.
 #[derive(Arguments, Debug, Clone, Copy, Default, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Order {

@@ -228,7 +228,7 @@ fn state(task: &Value) -> &str {
     task["status"]["state"].as_str().unwrap_or_else(|| panic!("no task: {task}"))
 }
 
-/// What a task says beside its state.
+/// The text of a task's status message.
 fn says(task: &Value) -> &str {
     task["status"]["message"]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("says nothing: {task}"))
 }
@@ -555,7 +555,7 @@ fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
         );
         assert_eq!((state(ended), &ended["final"]), ("completed", &json!(true)), "{ended}");
     }
-    // What is over is told once.
+    // A final state is reported once.
     let over = client.stream("tasks/resubscribe", json!({ "id": task })).rest();
     assert_eq!((over.len(), state(&over[0])), (1, "completed"));
     // An error is the one event of its stream: clients of these methods read nothing else.
@@ -574,7 +574,7 @@ fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
     assert_eq!((plain.len(), state(&plain[0])), (1, "input-required"));
 }
 
-/// Whoever is removed from the list is told no more of what it asked for before.
+/// A caller removed from the list receives no further events of its open streams.
 #[test]
 fn a_stream_ends_when_its_caller_is_removed() {
     let list = List::new();
@@ -681,7 +681,7 @@ fn tasks_survive_a_restart() {
     assert_eq!(order, [&id(&denied), &awaited, &runs, &waits, &asked, &id(&done)].map(String::clone));
     assert_eq!(client.result("tasks/list", json!({ "limit": 3, "offset": 1 }))["tasks"][2]["id"], waits);
     assert_eq!(state(&client.task(&awaited)), "working");
-    // What was answered is there, however soon the process ends.
+    // An answered task is stored, however soon the process ends.
     let executor = Executor::start_in(executor.killed());
     let mut client = Client::of(&executor);
     assert_eq!(state(&denied), "rejected", "{denied}");
@@ -706,7 +706,7 @@ fn tasks_survive_a_restart() {
     assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
     assert_eq!(client.result("tasks/list", json!({}))["total"], 6);
 
-    // What is over may be pruned, and what is not stays.
+    // Final tasks may be pruned, and open ones stay.
     let open = id(&client.result("message/send", text("Hello!")));
     let home = executor.killed();
     let config = home.config();
@@ -950,7 +950,7 @@ fn a_task_is_canceled_while_its_verdict_is_pending() {
         let asked = governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count();
         (asked == 3).then_some(())
     });
-    // Nobody waits until the task is on the disk. It is there when something is that came after it.
+    // The answer does not wait until the task is on disk. The task is stored once a later record is.
     let after =
         executor.client().rpc("a2g/execute", &execute("list_directory", json!({ "path": "/workspace" })));
     assert_eq!(after["result"]["status"], "SUCCESS", "{after}");
@@ -1103,7 +1103,7 @@ fn webhooks_receive_the_events_they_subscribed_to() {
     let told = hook.wait_for(5);
     assert_eq!(state(&told[4]), "input-required", "{told:?}");
 
-    // Nobody else is posted to: not an unlisted host, nor a listed one with a private address.
+    // No other URL receives a request: neither an unlisted host, nor a listed one with a private address.
     for url in [
         "http://elsewhere.example/",
         "http://127.0.0.1:1/",

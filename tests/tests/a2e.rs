@@ -41,7 +41,7 @@ fn chatters(lines: u32) -> String {
     )
 }
 
-/// What every test serves.
+/// The configuration and catalogue that every test serves.
 struct Served {
     catalogue: Catalogue,
     policies: TempDir,
@@ -101,7 +101,7 @@ fn wait_for_runs(executor: &Executor, count: usize) {
     eventually("the gate runs", || (runs(executor) >= count).then_some(()));
 }
 
-/// What the gate is asked for: the governor grants what the arguments name.
+/// Arguments of the tool `gate`; the governor grants the path that they name.
 fn waits() -> Value {
     json!({ "path": "/workspace/x" })
 }
@@ -173,7 +173,7 @@ fn negotiating(peer: &mut impl A2ePeer) {
     failed(&shake(&mut ask, json!("tools"), json!({})), "schema_violation");
     failed(&shake(&mut ask, json!(["tools"]), json!({ "agent_id": "did:NOT:one" })), "schema_violation");
 
-    // What an agent can take is no capability: the session holds, and has no tools.
+    // Optional features are no capabilities: the session opens, and has no tools.
     let answer = shake(&mut ask, json!(["streaming", "artifacts"]), json!({}));
     assert_eq!((&answer["ok"], &answer["accepted_caps"]), (&json!(true), &json!([])), "{answer}");
     let missing = ask(&a2e_call("none", "write_file", write("none", "x")));
@@ -271,7 +271,7 @@ fn calling(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     assert_eq!(events[0]["data"], json!({ "message": "started" }));
     assert_eq!(events[1]["data"]["message"], "x".repeat(999));
     assert_eq!(ran(&answer, "chatters")["events"], json!([]));
-    // Whoever did not ask for them has them with the result, and so has whoever asks again.
+    // A call without streaming gets its events with the result, and so does a repeated call.
     for call in [a2e_call("quiet", "chatters", json!({})), call] {
         let id = call["id"].as_str().unwrap().to_owned();
         peer.tell(&call);
@@ -363,7 +363,7 @@ fn a_session_over_stdio_can_do_everything() {
     assert!(status.success() && lines.is_empty(), "{status} {lines:?}");
 }
 
-/// What is wrong with a line, and how it is answered: the id, and the code.
+/// Invalid lines, each with the id and the code of its answer.
 fn bad_lines() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let call = a2e_call("bad", "write_file", write("bad", "x"));
     let with = |name: &str, value: Value| {
@@ -430,7 +430,7 @@ fn refuses_bad_lines(peer: &mut impl A2ePeer) {
         assert_eq!(failed(&answer, code)["req_id"], id, "{}", String::from_utf8_lossy(&line));
         assert!(answer.to_string().len() < 1000, "{answer}");
     }
-    // Nobody is answered who cannot be, and an answer is not answered.
+    // A message without an id gets no answer, and neither does an answer.
     for line in [r#"{"a2e":"1.0","type":"x/y","ts":1}"#, r#"{"a2e":"1.0","type":"error","id":"e","ts":1}"#] {
         peer.send_line(line.as_bytes());
     }
@@ -519,7 +519,7 @@ fn a_session_belongs_to_its_caller_and_uses_the_callers_agents() {
         failed(&session.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
     }
     executor.assert_workspace_is_empty("calls without a handshake");
-    // Who names no agent speaks for the one it may speak for.
+    // A handshake that names no agent acts for the only agent of its caller.
     session.shake_hands("", &planner);
     succeeded(&session.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
     assert_eq!(executor.wait_for_reports(1)[0]["agent_did"], AGENT_DID);
@@ -718,9 +718,9 @@ fn a_client_that_never_reads_delays_no_runs_and_no_others() {
     let mut other = A2eSession::open(&executor, None);
     other.shake_hands("planner", "");
     succeeded(&other.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
-    // What waits is bounded, and then nothing more is taken.
+    // The number of queued messages is limited, and then no more are accepted.
     eventually("there is no room", || (deaf.post(b"") == 429).then_some(()));
-    // Whoever begins to read has everything: what did not come as an event is in the result.
+    // A client that starts to read gets everything: events that were not sent are in the result.
     drop(unread);
     deaf.attach();
     let (mut ended, mut whole) = (0, 0);

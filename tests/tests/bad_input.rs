@@ -1,4 +1,4 @@
-//! What is refused, with which code and in which words; and that nothing runs.
+//! Invalid input: each case is refused with its code and sentence, and nothing runs.
 
 use crate::harness::*;
 use crate::methods::{self, write};

@@ -1,4 +1,4 @@
-//! Who may call: tokens, certificates and sockets, and what each role may do.
+//! Authentication and roles: tokens, certificates and sockets, and the methods of each role.
 
 use crate::harness::{
     AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, Process, WebSocketClient, blocked, error,
@@ -124,7 +124,7 @@ fn unauthenticated_requests_are_rejected() {
     assert!(!executor.stderr().contains(&token), "a token is in the log");
 }
 
-/// What each role may call, as the documentation has it.
+/// The methods of each role, as documented.
 #[test]
 fn each_role_may_call_its_own_methods_only() {
     let list = List::new();
@@ -229,7 +229,7 @@ fn an_agent_accesses_its_own_intents_only() {
     assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
 }
 
-/// Whatever became of an intent, another agent that uses its id is answered in the same words, which are those for an agent
+/// In every state of an intent, another agent that uses its id gets the same answer, which is the one for an agent
 /// that uses an id of its own twice.
 #[test]
 fn an_intent_id_reveals_nothing_to_other_agents() {
@@ -296,7 +296,7 @@ fn an_approver_decides_without_being_the_governor() {
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
-    // Who permitted it is part of its receipt, and so of the chain.
+    // The approver is part of the receipt, and so of the chain.
     let config = executor.home().config();
     let show = [
         "journal",
@@ -313,7 +313,7 @@ fn an_approver_decides_without_being_the_governor() {
     assert_eq!(shown["approved_by"], "a-person");
 }
 
-/// Whoever decides sees what waits, and whoever looks later sees who denied it.
+/// An approver sees pending intents, and later readers see the caller that denied each.
 #[test]
 fn pending_escalations_are_listed_and_denials_name_their_caller() {
     let list = List::new();

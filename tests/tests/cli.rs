@@ -253,7 +253,7 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
         ["gate", "write_file"]
     );
 
-    // What does not fit is not added, and what was there stays.
+    // A tool that does not match is not added, and the existing one stays.
     let before = std::fs::read(catalogue.module("gate")).unwrap();
     place.module("command.wasm", GATE);
     place.run(&["tool", "add", "command.wasm"]).ended(1);

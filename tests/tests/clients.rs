@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a client wants of this door's executor.
+/// Runs a third-party client against a new executor.
 fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
     let executor = Executor::start(Options::new());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
@@ -23,7 +23,7 @@ fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
     assert_eq!(executor.file("a").as_deref(), Some("hi"));
 }
 
-/// Where a client is installed; says so when it is not.
+/// The folder of an installed client; prints a message if it is missing.
 fn installed(name: &str, part: &str) -> Option<PathBuf> {
     let path = clients().join(part);
     if path.exists() {
@@ -53,7 +53,7 @@ async fn ask(client: &impl ClientT, method: &str, params: Value) -> Result<Value
     })
 }
 
-/// What a program does that speaks A2G by this library: in the name of an agent, and of a governor.
+/// The calls of a program that uses A2G through this library: as an agent, and as a governor.
 async fn speaks_a2g(client: &impl ClientT, governor: &impl ClientT, executor: &Executor) {
     let tools = ask(client, "a2g/tools", json!({})).await.expect("the tools");
     assert!(tools["tools"].as_array().expect("a list").iter().any(|tool| tool["name"] == "write_file"));

@@ -17,7 +17,7 @@ fn health(executor: &Executor) {
     assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
 }
 
-/// Whether the other side has closed it, in good order or not.
+/// True if the peer has closed the connection, orderly or not.
 fn is_closed(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut byte = [0];
@@ -94,7 +94,7 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
     health(&executor);
 }
 
-/// Whoever is refused before its body was read can ask again where it is, also when the body is too long to be read
+/// A client refused before its body was read can reuse its connection, also if the body is too long to be read
 /// at all.
 #[test]
 fn a_refused_request_leaves_its_connection_usable() {
@@ -129,7 +129,7 @@ fn a_refused_request_leaves_its_connection_usable() {
         let next = client.over_the_same(&good).unwrap_or_else(|| panic!("{path} {headers:?}: it is closed"));
         assert!(next.json()["result"].is_object(), "{}", next.text());
     }
-    // What is not there to be read, or too much of it, is not waited for, and the answer says so.
+    // The server does not wait for an absent or overlong body, and its answer has `Connection: close`.
     let held_back = "Expect: 100-continue\r\nContent-Length: 9";
     for rest in [held_back, "Content-Length: 99999999"] {
         let asked = Instant::now();

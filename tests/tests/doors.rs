@@ -54,7 +54,7 @@ fn sovereign(executor: &Executor, tool: &str, arguments: &Value) -> Option<Value
     post(executor, "/run", &request)["result"].get("data").cloned()
 }
 
-/// What a report says that does not change from one run to the next.
+/// The members of a report that are equal in every run.
 fn lasting(report: &Value) -> Value {
     match report {
         Value::Object(members) => {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The promise is 200 ms, on a machine with nothing else to do.
 const HEALTHY: Duration = Duration::from_secs(2);
-/// How many connections are held at once, where this process may have so many.
+/// Number of connections held at once, if this process may have so many.
 const CONNECTIONS: u64 = 10_000;
 /// For everything else that this process has open.
 const OTHERS: u64 = 1_000;
@@ -32,7 +32,7 @@ fn connections() -> usize {
     usize::try_from(may.min(CONNECTIONS)).unwrap()
 }
 
-/// What somebody saw who asked for `/health` all the time.
+/// Observations of a client that polls `/health` continuously.
 #[derive(Debug, Default)]
 struct Watched {
     answers: usize,
@@ -67,7 +67,7 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
     watched
 }
 
-/// Whether there is an answer over a connection of its own.
+/// True if a request over a new connection is answered.
 fn is_healthy(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(address)?;
@@ -86,7 +86,7 @@ fn pour(address: SocketAddr, head: &[u8], piece: &[u8]) -> (usize, String) {
     while sent < ENDLESS && stream.write_all(piece).is_ok() {
         sent += piece.len();
     }
-    // Whoever closes while more comes may not be heard any more.
+    // An answer may be lost if its sender closes while more input arrives.
     let mut answer = Vec::new();
     let _reset = stream.read_to_end(&mut answer);
     (sent, String::from_utf8_lossy(&answer).into_owned())

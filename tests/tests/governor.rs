@@ -46,7 +46,7 @@ fn a_governor_decides_and_stores_every_report_once() {
         let denied = client.rpc("a2g/intent", &intent("hash_file", json!({ "path": "/workspace/0" })));
         assert!(blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
 
-        // Whoever ends in good order has delivered everything.
+        // An orderly shutdown delivers all reports first.
         executor.process().terminate();
         assert!(executor.process().ended().success());
         let reports = governor.reports().split_off(before);

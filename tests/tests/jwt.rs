@@ -149,7 +149,7 @@ fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
-/// What a token about somebody says, for five minutes from now.
+/// Claims of a token for the subject, valid for five minutes from now.
 fn claims(subject: &str) -> Value {
     json!({ "iss": ISSUER, "sub": subject, "aud": DID, "iat": now(), "exp": now() + 300, "scope": "openid" })
 }
@@ -475,7 +475,7 @@ fn a_subject_is_valid_only_for_its_own_issuer() {
     let status =
         |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
     assert_eq!(status(&ours.token(&claims("anna"))), 200);
-    // What is signed by the one and says that it is of the other.
+    // Tokens signed by one issuer that claim to be of the other.
     assert_eq!(status(&theirs.token(&claims("anna"))), 401);
     executor.line_with("its issuer is `https://id.example`, to which its key");
     // A subject of the same name is somebody else.
@@ -521,7 +521,7 @@ fn tokens_of_a_removed_key_are_rejected() {
     executor.process().hang_up();
     eventually("the keys are there again", || (status(&first) == 200).then_some(()));
 
-    // Whose entry is removed is nobody, whatever the provider says.
+    // A subject whose entry is removed is rejected, although its provider still vouches for it.
     list.remove("anna");
     executor.process().hang_up();
     eventually("the list is read again", || (status(&first) == 401).then_some(()));
@@ -554,7 +554,7 @@ fn every_door_accepts_web_tokens_as_bearer_tokens() {
         [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
     let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
     about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
-    // Whom messages of this agent are for.
+    // The recipient of this agent's messages.
     let nexus = json!({ "key_file": keys.path(), "id": "did:a2g:executor:1.0:local" });
     let options = provider.options(&list).set("doors.nexus", nexus);
     let executor = Executor::start(options.signed_only());

@@ -1,4 +1,4 @@
-//! What becomes of an intent over its life: repeats, disconnects, the queue, the end of the process.
+//! The life cycle of an intent: repeats, disconnects, the queue, the end of the process.
 
 use crate::harness::*;
 use crate::methods::{self, write};
@@ -232,7 +232,7 @@ fn a_full_queue_answers_with_a_retry_delay() {
     for answer in [first_answer, second_answer] {
         assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
     }
-    // Whoever comes again is served.
+    // A retry is served.
     let again = eventually("there is room again", || {
         let answer = executor.rpc("a2g/execute", &third);
         answer.get("result").is_some().then_some(answer)

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// The executor's own id where none is configured.
 const EXECUTOR: &str = "did:a2g:executor:1.0:local";
 
-/// What one agent shares with the executor.
+/// The keys that one agent shares with the executor.
 #[derive(Clone, Copy)]
 pub struct Agent {
     pub id: &'static str,
@@ -625,7 +625,7 @@ fn invalid_messages_are_errors_and_the_connection_stays_open() {
     }
     let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
     succeeded(&answer);
-    // What answers nothing, and is not answered: an error, an acknowledgement, a response.
+    // Unsolicited messages that get no answer: an error, an acknowledgement, a response.
     for (kind, more) in [
         (
             "error",
@@ -698,7 +698,7 @@ fn a_token_may_act_for_its_own_agents_only() {
             post_with(&mut executor.client(), &[("Authorization", &shown)], message.to_string().as_bytes());
         agent.read(&answer.json())
     };
-    // Nobody.
+    // Unauthenticated callers.
     for shown in [None, Some("Bearer x".to_owned()), Some(format!("Basic {planner}"))] {
         let headers = shown.iter().map(|shown| ("Authorization", shown.as_str())).collect::<Vec<_>>();
         let message = PLANNER.execute("write_file", write("a", "x")).to_string();
@@ -966,7 +966,7 @@ fn a_silent_socket_is_pinged_and_closed() {
         stale.pings,
         start.elapsed()
     );
-    // Whoever says something now and then stays.
+    // A socket that sends messages stays open.
     let mut answers = socket(&executor, &[]);
     for _ in 0..2 {
         succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));

@@ -1,4 +1,4 @@
-//! What operators see: metrics, logs and traces.
+//! Metrics, logs and traces.
 
 use crate::durability::crash::under_strace;
 use crate::harness::*;
@@ -6,7 +6,7 @@ use crate::methods::{self, write};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What must stand nowhere but in the call that it came with.
+/// A secret that must occur nowhere but in its call.
 const CANARY: &str = "canary-c0ffee-e5c5";
 
 fn scrape(executor: &Executor) -> Exposition {
@@ -114,7 +114,7 @@ fn metrics_count_every_execution_and_refusal_once() {
     let commits = after.value("a2g_journal_commit_seconds_count");
     assert!((4.0..=20.0).contains(&commits), "{commits}");
     assert!(after.value("a2g_journal_commit_entries_sum") >= 8.0);
-    // What a caller says makes no series.
+    // Values from callers create no time series.
     assert!(!after.series().any(|series| series.contains("no_such_tool") || series.contains(AGENT)));
     let timed_out = after.value("a2g_run_seconds_sum{tool=\"slow\"}");
     assert!((1.0..10.0).contains(&timed_out), "{timed_out}");
@@ -255,7 +255,7 @@ fn rust_log_sets_the_log_filter() {
         if let Some(filter) = filter {
             options = options.environment("RUST_LOG", filter);
         }
-        // Whoever filters the address out has to know it.
+        // The log filter contains the address, so the port is chosen before the start.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut executor = Executor::start_at(port, options);
         let (ran, refused) =
@@ -311,7 +311,7 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         let file = json!({ "path": format!("/workspace/{CANARY}.txt") });
         let read = client.rpc("a2g/execute", &execute("read_file", file));
         assert!(result(&read).to_string().contains(CANARY), "the guest saw it: {read}");
-        // What fails, what is refused, and what is not even a call.
+        // Failing calls, refused calls, and malformed requests.
         let missing = json!({ "path": format!("/workspace/{CANARY}/missing") });
         error(&client.rpc("a2g/execute", &execute("read_file", missing)), -32001);
         let outside = intent("write_file", json!({ "path": format!("/etc/{CANARY}"), "content": CANARY }));
@@ -369,7 +369,7 @@ fn traced(collector: &Collector) -> Options {
 fn each_intent_is_one_trace_from_queue_to_delivery() {
     let collector = Collector::start();
     let options = traced(&collector).environment("OTEL_EXPORTER_OTLP_HEADERS", "x-key=1");
-    // What is exported does not depend on what is logged.
+    // Exported spans do not depend on the log filter.
     let executor = Executor::start(options.environment("RUST_LOG", "a2g_executor::cli=info"));
     let call = execute("write_file", write("one", "x"));
     let id = id_of(&call);

@@ -165,7 +165,7 @@ fn an_invalid_proof_runs_nothing() {
     assert!(blocked(&response, "verdict_untrusted").contains("no `proof`"), "{response}");
     executor.assert_workspace_is_empty("bad proofs");
 
-    // What is right runs, also under the algorithm's other name and with the right module.
+    // A valid proof runs, also under the algorithm's other name and with the right module.
     let tools = client.rpc("a2g/tools", &json!({}));
     let mut tools = result(&tools)["tools"].as_array().unwrap().iter();
     let digest = &tools.find(|tool| tool["name"] == "write_file").unwrap()["digest"];
@@ -564,7 +564,7 @@ fn intents_must_be_signed_if_the_operator_requires_it() {
     let response = client.rpc("a2g/intent", &good);
     assert_eq!(result(&response)["report"]["status"], "SUCCESS", "{response}");
     blocked(&client.rpc("a2g/intent", &good), "intent_replayed");
-    // Who signs again is answered from the record.
+    // A repeated intent with a new signature is answered from the record.
     let again = sign(good, 1);
     assert_eq!(result(&client.rpc("a2g/intent", &again)), result(&response));
     executor.line_with("intent_replayed");

@@ -65,7 +65,7 @@ fn a_server_killed_amid_64_clients_has_run_their_proof_at_most_once() {
         let answers = at_once(&executor, &vec![call; 64]);
         let ran = executor.file(&file).map_or(0, |log| log.len());
         for answer in &answers {
-            // What was cut off is not run again: its report says so, to everybody.
+            // An interrupted run is not repeated, and every client gets the report that says so.
             let report = answer.get("result").unwrap_or(&answer["error"]["data"]["report"]);
             let first = answers[0].get("result").unwrap_or(&answers[0]["error"]["data"]["report"]);
             assert_eq!(report, first, "{answer}");

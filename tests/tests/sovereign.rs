@@ -5,7 +5,7 @@ use crate::methods::{ESCALATES, policy_folder, write};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What every test serves: two operations of one skill, and tools that are skills by themselves.
+/// The catalogue of every test: two operations of one skill, and tools that are skills by themselves.
 struct Served {
     catalogue: Catalogue,
     policies: TempDir,
@@ -260,7 +260,7 @@ fn invalid_input_runs_nothing() {
     failed(&answer, -32600);
     let operations = run(&executor, &write(json!({ "method": "email/none" })));
     assert_eq!(failed(&operations, -32601)["data"]["available"], json!(["check_unread", "send"]));
-    // Whoever will correct its payload is told the schema.
+    // An invalid payload is answered with the schema.
     let mut corrects = request("write_file", json!({ "path": 1 }));
     corrects["metadata"] = json!({ "context_hints": { "retry_strategy": "correct_payload" } });
     let told = run(&executor, &corrects);

@@ -29,7 +29,7 @@ fn hold(door: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Where the conversation is another one: the line of what was sent, and what is different.
+/// Differences from a transcript: the line of the sent message, and a description.
 fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> {
     let (mut all, mut told) = (Vec::new(), 0);
     for turn in &transcript.turns {
@@ -61,7 +61,7 @@ fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> 
     all
 }
 
-/// What is different in one message, with the whole of it at the end.
+/// Differences in one message, with the complete message at the end.
 fn unlike(expected: &Message, actual: &Answered, talk: &mut Talk) -> Vec<String> {
     let mut wrong = Vec::new();
     let first = expected.first.as_deref().unwrap_or("HTTP 200");
@@ -147,7 +147,7 @@ fn every_documented_name_occurs_in_a_transcript() {
         let document = documents.next().expect("a document of each door").path();
         let mut names = named(&std::fs::read_to_string(document).expect("text"));
         assert!(names.len() > 3, "{door}: {names:?}");
-        // Nobody outside can break something of the executor's own.
+        // No client can provoke an internal error.
         names.remove("-32603");
         let transcripts = reading::of_door(door);
         let turns = transcripts.iter().flat_map(|transcript| &transcript.turns);

@@ -16,10 +16,10 @@ use wasip2::io::streams::StreamError;
 use super::{Answer, HeaderMap, HeaderName, HeaderValue, Method, Reason, Request};
 use crate::bindings::a2g::tool::host;
 
-/// How much of a body is read at once.
+/// Size of one read of a body, in bytes.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// Whether the run has a network. Without one, calling anything of `wasi:http` would end the run.
+/// True if the run has a network. Without one, calling anything of `wasi:http` would end the run.
 pub(super) fn is_on() -> bool {
     host::network()
 }
@@ -141,7 +141,7 @@ fn upload(
     let stream = body.write().map_err(|()| refused("a body"))?;
     let mut left = bytes;
     while !left.is_empty() {
-        // Where the stream breaks, the answer says why.
+        // If the stream breaks, the answer contains the reason.
         let Ok(room) = stream.check_write() else { return Ok(Some(body)) };
         let (now, later) = left.split_at(left.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         if now.is_empty() {
@@ -155,7 +155,7 @@ fn upload(
         }
         left = later;
     }
-    // Where flushing fails, the answer says why as well.
+    // If flushing fails, the answer contains the reason as well.
     let _ = stream.flush();
     drop(stream);
     OutgoingBody::finish(body, None).map_err(reason)?;
@@ -198,7 +198,7 @@ fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Res
     }
 }
 
-/// What the host's types did not take.
+/// The error for a value that the host's types reject.
 fn refused(what: &str) -> Reason {
     Reason::Invalid(format!("the executor does not take {what} of this request"))
 }

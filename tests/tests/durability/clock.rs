@@ -1,6 +1,6 @@
 //! A wall clock that somebody sets an hour forward or back while a server runs by it (W8 of the threats).
 //!
-//! Whether a verdict has expired is a matter of the wall clock, since a governor wrote the time into it. So
+//! The expiry of a verdict depends on the wall clock, since a governor wrote the time into it. So
 //! one that expired an hour ago is fresh again on a machine whose clock was set back an hour; what nobody
 //! can make of it is a second run. Everything else goes by the clock that nobody can set.
 

@@ -5,7 +5,7 @@ use crate::harness::{Executor, Governor, Home, Process, run, skipped};
 use std::path::Path;
 use std::process::Command;
 
-/// How many clients send at once.
+/// Number of clients that send at once.
 const CLIENTS: usize = 4;
 
 #[test]
@@ -39,7 +39,7 @@ fn killed_again_and_again(durability: &str) {
     assert_eq!(executor.process().ended().code(), Some(0));
     let ran = load.assert_balanced(executor.home(), &reports);
     assert!(ran > times(12), "only {ran} intents ran");
-    // What was refused is on record, but for what was under way when it died.
+    // Refused calls are on record, except those in progress at the kill.
     let journal = executor.home().journal();
     let listed = run([
         "journal",

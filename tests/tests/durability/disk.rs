@@ -56,7 +56,7 @@ impl SmallDisk {
         (process, address)
     }
 
-    /// What the journal says that the governor does not have, asked where the disk is seen.
+    /// Undelivered reports according to the journal, read inside the mount namespace of the disk.
     fn undelivered(&mut self, home: &Home) -> String {
         let mut list = Command::new(program());
         list.current_dir(home.folder());
@@ -259,7 +259,7 @@ fn a_task_that_could_not_be_stored_is_absent_later() {
     assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
 }
 
-/// How long an fsync takes on a disk that takes its time.
+/// Duration of an fsync on the slow disk.
 const AN_FSYNC: Duration = Duration::from_secs(2);
 
 /// An executor whose disk takes its time for each fsync, started as `command` makes of it.
@@ -274,7 +274,7 @@ fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, 
     Some((Process::spawn("traced executor", &mut traced), home))
 }
 
-/// How long `/health` takes.
+/// Response time of `/health`.
 fn health(address: SocketAddr) -> Duration {
     let began = Instant::now();
     assert_eq!(HttpClient::connect(address).request("GET", "/health", &[], b"").status, 200);
@@ -303,7 +303,7 @@ fn a_slow_disk_does_not_delay_requests_that_need_no_disk() {
     assert!(asked > 20 && slowest < AN_FSYNC / 2, "{asked} times, {slowest:?} at most");
 }
 
-/// What nobody waits for is written a moment later, when nothing else goes on. A thread of the runtime that did it
+/// Records that no caller waits for are written after a delay, when the server is idle. A thread of the runtime that did it
 /// would be the one that watches sockets and timers, on any number of cores.
 #[test]
 fn recording_a_refusal_on_a_slow_disk_delays_no_request() {

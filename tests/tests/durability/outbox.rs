@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many clients send at once.
+/// Number of clients that send at once.
 const CLIENTS: usize = 4;
 
 /// The reports that a governor was sent, in order.
@@ -45,7 +45,7 @@ fn reports_survive_an_absent_governor_and_a_restart() {
     assert!(load.assert_balanced(executor.home(), &reports) > 10);
 }
 
-/// How a governor behaves for a while.
+/// Behaviour of a governor for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
     Well,
@@ -63,7 +63,7 @@ enum Mood {
 fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let (catalogue, load) = (catalogue(), load());
     let mood = Arc::new(Mutex::new(Mood::Well));
-    // What it has said that it has, and all that it may therefore be held to.
+    // The acknowledged reports: only these must have arrived.
     let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
     let (now, takes) = (Arc::clone(&mood), Arc::clone(&taken));
     let governor = FakeGovernor::start(move |method, params| {
@@ -121,7 +121,7 @@ fn a_governor_killed_under_load_loses_no_report() {
     }
 }
 
-/// Whatever it answers that is no acknowledgement, the report comes again; what it has
+/// Any answer other than an acknowledgement makes the executor resend the report; one that is
 /// acknowledged does not.
 #[test]
 fn a_report_is_resent_until_it_is_acknowledged() {
@@ -270,7 +270,7 @@ fn an_escalated_intent_stays_pending_across_a_restart() {
     assert!(executor.file("000001").is_none());
 }
 
-/// Whoever is told that an intent no longer waits is told what a crash in the next moment does not change.
+/// An answer that an intent is no longer pending stays true after an immediate crash.
 #[test]
 fn a_decided_escalation_is_not_pending_again_after_a_crash() {
     let (catalogue, governor) = (catalogue(), escalating());
@@ -313,7 +313,7 @@ fn reports_are_resent_after_the_web_socket_breaks() {
     assert!(load.assert_balanced(executor.home(), &reports) > 20);
 }
 
-/// Whoever keeps the checkpoints of heartbeats can tell later whether the journal has the same history.
+/// Stored checkpoints of heartbeats prove later whether the journal has the same history.
 #[test]
 fn heartbeats_contain_a_signed_journal_checkpoint() {
     let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());

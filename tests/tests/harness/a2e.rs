@@ -188,7 +188,7 @@ impl A2eSession {
         }
     }
 
-    /// What comes until the stream ends.
+    /// All messages until the stream ends.
     pub fn rest(&mut self) -> Vec<Value> {
         let (_, events) = self.stream.as_ref().expect("a stream");
         let mut rest = Vec::new();

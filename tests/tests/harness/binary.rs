@@ -1,4 +1,4 @@
-//! Where the built things are, and running the binary to its end.
+//! Paths of built artifacts, and helpers that run the binary to its end.
 
 use super::TIMEOUT;
 use std::io::Write;
@@ -35,7 +35,7 @@ pub fn tools() -> PathBuf {
     tools
 }
 
-/// Where `cargo xtask setup` installs clients that others wrote.
+/// The folder in which `cargo xtask setup` installs third-party clients.
 pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")
 }

@@ -84,7 +84,7 @@ impl Collector {
         Self { url: format!("{place}:{}", address.port()), address, stopped, kept }
     }
 
-    /// Where it is, as `OTEL_EXPORTER_OTLP_ENDPOINT` wants it.
+    /// URL of the collector for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn url(&self) -> &str {
         &self.url
     }

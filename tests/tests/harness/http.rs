@@ -32,7 +32,7 @@ pub struct HttpClient {
     address: SocketAddr,
     connection: Option<BufReader<TcpStream>>,
     next_id: u64,
-    /// Whether the server is an executor, whose answers have to be as it publishes them.
+    /// True if the server is an executor, whose answers must match its published schema.
     is_executor: bool,
 }
 

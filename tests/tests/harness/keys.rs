@@ -54,7 +54,7 @@ impl Keys {
         &self.id
     }
 
-    /// What nobody may ever see: the private key as its file has it.
+    /// The secret that must never be printed: the private key as stored in its file.
     pub fn private(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.key.to_bytes())
     }
@@ -79,7 +79,7 @@ impl Keys {
     }
 }
 
-/// What a proof of the params of `a2g/execute` says: for [`EXECUTOR`], for five minutes from now.
+/// Claims of a proof of the params of `a2g/execute`: for [`EXECUTOR`], for five minutes from now.
 pub fn claims(call: &Value) -> Value {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     json!({

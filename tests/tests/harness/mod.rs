@@ -1,4 +1,4 @@
-//! What every test starts with: the built binary in a place of its own, and clients of its doors.
+//! Shared fixtures: the built binary in a temporary home, and clients of its doors.
 //!
 //! ```text
 //! Executor::start(Options::new())          a2g-executor serve, port 0, /workspace in a temp folder
@@ -51,7 +51,7 @@ use std::io::Write as _;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up. Far longer than it should take, because the
+/// Time limit of every wait of a test. Far longer than it should take, because the
 /// machine may be busy.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
 

@@ -103,7 +103,7 @@ impl Process {
         .then(|| self.listens_on())
     }
 
-    /// Whether it still runs.
+    /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the child can be waited for").is_none()
     }

@@ -26,11 +26,11 @@ pub(super) struct Bench {
     health: Option<Health>,
     /// None until the first run has opened what stays open.
     idle: Option<Idle>,
-    /// Whether the harmless tool runs beside a call.
+    /// True to run the harmless tool beside a call.
     is_accompanied: AtomicBool,
     is_disturbed: bool,
     is_killed: AtomicBool,
-    /// What was granted of files, each with the number of folders that inline runs keep open for it.
+    /// The file grants, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
     is_inline: bool,
     /// The most memory that the server has had, in KiB, as far as it was remembered.
@@ -43,10 +43,10 @@ pub(super) const HARMLESS: &str = "harmless";
 /// In whose name it runs beside a call, so that no test's standing policy binds it.
 const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 
-/// How many processes wait ahead of time where a test does not say.
+/// Default number of pre-forked processes.
 const WAITING: u64 = 2;
 
-/// How many descriptors a server may have more than after its first run. Inline, it also keeps for the next runs the
+/// Number of descriptors that a server may have beyond those after its first run. Inline, it also keeps for the next runs the
 /// opened folders of each different grant.
 const MORE_DESCRIPTORS: usize = 2;
 
@@ -199,7 +199,7 @@ impl Bench {
         self.peak_kib.fetch_max(self.status("VmHWM"), Ordering::SeqCst);
     }
 
-    /// How many descriptors the server has open.
+    /// Number of descriptors that the server has open.
     pub(super) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.process)).expect("it runs").count()
     }
@@ -328,7 +328,7 @@ impl Call<'_> {
     }
 }
 
-/// What came back.
+/// Answer to a call, with measurements.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) response: Value,
@@ -404,7 +404,7 @@ impl Report {
         &self.0["usage"]["limits"][name]
     }
 
-    /// What was denied: path, reason, count.
+    /// The denials: path, reason, count.
     pub(super) fn denied(&self) -> Vec<(&str, &str, u64)> {
         list(&self.0["usage"]["denied"])
             .iter()

@@ -395,7 +395,7 @@ fn fuel_is_limited_and_metered() {
             "the tool reached its fuel limit of 5000000, set by the executor's configuration (`ceilings.max_fuel`)"
         );
     }
-    // What was stopped had not counted yet.
+    // The stopped runs had not been counted yet.
     let stopped = bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
     let unknown = json!({ "granted": granted, "used": null, "slack": null, "set_by": "executor" });
     assert_eq!(fuel(&stopped), unknown);

@@ -45,7 +45,7 @@ fn a_busy_guest_gets_exactly_its_cpu_share() {
             assert_held(&call.join().expect("no panic"), percent);
         }
     });
-    // What the host does for a guest is the guest's.
+    // CPU time of host calls is charged to the guest.
     assert_held(&run("host", 20), 20);
 }
 

@@ -129,7 +129,7 @@ fn reason_for<'a>(call: &str, otherwise: &'a str) -> &'a str {
     if call.contains("$path_link") || call.contains("$path_symlink") { "link" } else { otherwise }
 }
 
-/// What beneath-only resolution gives.
+/// Errnos of a path that leaves its folder.
 const ESCAPES: &[u64] = &[errno::PERM, errno::NOTCAPABLE];
 const NO_ACCESS: &[u64] = &[errno::ACCES];
 
@@ -166,7 +166,7 @@ fn a_guest_has_full_access_inside_its_scope() {
 
 #[test]
 fn a_guest_has_only_its_preopened_folders() {
-    // Which descriptors there are, and what the preopened ones are called.
+    // Lists the open descriptors and the names of the preopened ones.
     let body = "(local $fd i32)
         (loop $next
           (call $note (call $fd_fdstat (local.get $fd) (i32.const 512)))
@@ -661,7 +661,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
         assert!(!words.contains(disk.folder.path().to_str().expect("UTF-8")), "{words}");
     }
-    // What lies beside the scope is not in it, also when the rest of its name is a folder inside.
+    // A folder beside the scope is not in it, also if the rest of its name is a folder inside.
     std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
     for beside in ["/jobsfoo/**", "/jobs.foo/**", "/outside/**", "/job/**"] {
         let report = bench.call("reads").scope(beside).send().success();

@@ -222,7 +222,7 @@ fn descriptors_are_limited_and_released() {
     assert!(bench.status("Threads") <= threads + 8, "{threads} threads, then {}", bench.status("Threads"));
 }
 
-/// How many descriptors a process of this machine may have.
+/// Number of descriptors that a process of this machine may have.
 pub(super) fn most_descriptors() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.maximum.unwrap_or(u64::MAX)

@@ -3,7 +3,7 @@
 use super::bench::{Answer, Bench};
 use super::guest::Guest;
 
-/// What `memory.grow` and `table.grow` give when they are refused.
+/// Result of a refused `memory.grow` or `table.grow`.
 const REFUSED: u64 = 0xffff_ffff;
 
 /// Grows to the 16 pages of one MB, and then by one page more.

@@ -82,7 +82,7 @@ fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
         }
         // The second kind of scope is enforced in another way.
         let others = ["/jobs/**", "/jobs/**/file"].map(|pattern| {
-            // Whoever swaps may not get a core for all the time that a guest tries.
+            // The swapping thread may get no core during all the attempts of a guest.
             eventually("it reads its own", || {
                 let call = bench.call("often").scope(pattern).grant("timeout_seconds", 60);
                 let notes = call.send().success().notes();

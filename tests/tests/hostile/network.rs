@@ -26,7 +26,7 @@ struct Seen {
     connections: usize,
     /// The heads of the requests, and what the body began with.
     requests: Vec<String>,
-    /// How many connections the other side has closed.
+    /// Number of connections that the peer has closed.
     closed: usize,
 }
 
@@ -126,7 +126,7 @@ impl Bench {
 }
 
 impl Report {
-    /// What became of the requests.
+    /// Results of the requests.
     fn answers(&self) -> &[Value] {
         self.0["result"].as_array().unwrap_or_else(|| panic!("no answers: {self:?}"))
     }
@@ -259,7 +259,7 @@ fn non_public_addresses_are_not_reached_under_any_name() {
     let listed = json!(["*.test", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost"]);
     let bench =
         start(options(&[&web]).set("network.hosts", addresses).set("network.allowed_domains", listed));
-    // What is lifted is one port of one address, and not the executor's own door or any other port.
+    // The exemption covers one port of one address, and neither the executor's own door nor any other port.
     for host in [
         "web.test",
         "metadata.test",
@@ -455,7 +455,7 @@ fn a_malformed_answer_is_an_error() {
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\n{}\r\n", many(1000)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(66 << 10)), "HttpResponseHeaderSectionSize"),
-        // Which says 200 in the end, after more heads that only inform than anybody listens to.
+        // Its final status is 200, after more informational heads than the client accepts.
         (
             format!(
                 "{}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -596,7 +596,7 @@ fn connections_are_closed_at_the_end_of_the_run() {
     let ask = || bench.asking(json!({ "requests": [{ "authority": at(&web) }] }));
     let meanwhile = |work: &dyn Fn(&str)| {
         let before = web.connections();
-        // What is killed here is every process of every run.
+        // This kills every process of every run.
         let call = ask().undisturbed();
         let intent = call.intent();
         std::thread::scope(|scope| {
@@ -616,7 +616,7 @@ fn connections_are_closed_at_the_end_of_the_run() {
         assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
         assert!(report.in_force("network")["max_received_bytes"]["used"].as_u64() > Some(0), "{report:?}");
     }
-    // What a guest leaves open when it ends by itself is closed as well.
+    // Connections that a guest leaves open when it returns are closed as well.
     let report = bench.ask(&json!([{ "authority": at(&web), "read": 0 }]));
     assert_eq!(report.answers()[0]["status"], 200, "{report:?}");
     eventually("the connection is closed", || (web.closed() == web.connections()).then_some(()));

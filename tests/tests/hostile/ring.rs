@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
 
-/// How many processes wait ahead of time on these benches.
+/// Number of pre-forked processes on these benches.
 const WAITING: usize = 2;
 
 fn options() -> Options {
@@ -100,7 +100,7 @@ fn a_guest_has_its_own_process_without_resources() {
                 ["socket:", "pipe:", "anon_inode:", "/dev/null", "/memfd:"].iter().any(|p| link.starts_with(p))
                     || link.ends_with("(deleted)")
                     || *link == workspace
-                    // What this test's own standard error is.
+                    // The standard error of this test.
                     || (pid == zygote && link.contains("/tmp/"))
             };
             assert!(open.iter().all(known), "{open:?}");

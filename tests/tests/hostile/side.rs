@@ -1,4 +1,4 @@
-//! What is checked beside every hostile case, without the case asking for it.
+//! Checks that run beside every hostile case: health, accounting, files and leftovers.
 //!
 //! ```text
 //! Health     /health answers while a call runs
@@ -23,24 +23,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Whether this machine does nothing else, so that the server is held to what it promises.
+/// True if this machine is otherwise idle, so that the promised latencies are asserted.
 fn is_quiet() -> bool {
     std::env::var_os("A2G_TEST_QUIET").is_some()
 }
 
-/// How long `/health` may take.
+/// Time limit of `/health`.
 fn longest_health() -> Duration {
     if is_quiet() { Duration::from_millis(100) } else { Duration::from_secs(2) }
 }
 
-/// How long something of a case may be left after it.
+/// Time limit for resources of a case to be released after it.
 fn longest_leftover() -> Duration {
     Duration::from_secs(if is_quiet() { 1 } else { 10 })
 }
 
-/// How many control groups without a process the server keeps.
+/// Number of control groups without a process that the server keeps.
 const KEPT_CGROUPS: usize = 2;
-/// How long it takes from one question to `/health` to the next while a call runs.
+/// Interval between requests of `/health` while a call runs.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(20);
 
 /// Asks for `/health` while calls run, from a thread and over a connection of its own.
@@ -51,7 +51,7 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Watch {
-    /// How many calls run.
+    /// Number of running calls.
     running: usize,
     over: bool,
     answers: u64,
@@ -111,7 +111,7 @@ impl Health {
 /// A call that runs.
 pub(super) struct During<'a> {
     health: &'a Health,
-    /// How many answers there were before it.
+    /// Number of answers before the call.
     answers: u64,
 }
 
@@ -153,7 +153,7 @@ impl Books {
         Self { governor, reports, accepted: Mutex::default() }
     }
 
-    /// Where the governor is.
+    /// URL of the governor.
     pub(super) fn url(&self) -> String {
         self.governor.url()
     }
@@ -194,7 +194,7 @@ impl Books {
     }
 }
 
-/// What no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
+/// Files that no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
 /// stands beside its mounts.
 pub(super) struct Outside {
     roots: Vec<PathBuf>,
@@ -270,7 +270,7 @@ impl Outside {
     }
 }
 
-/// What a server has while nothing runs.
+/// Resources of an idle server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Idle {
     /// The processes that the server started: with the process ring the zygote.
@@ -317,7 +317,7 @@ impl Idle {
         }
     }
 
-    /// What there is now that was not there before, in words.
+    /// Descriptions of resources that are there now and were not before.
     fn left(&self, now: &Self, descriptors: usize) -> Vec<String> {
         let counts = [
             ("processes of the server", self.children, now.children, 0),

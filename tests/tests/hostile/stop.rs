@@ -6,7 +6,7 @@ use crate::harness::{Options, eventually, result};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How long a stop may take on a machine that does other things as well.
+/// Time limit of a stop on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
 const GUESTS: [(&str, &str); 4] = [

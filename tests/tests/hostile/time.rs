@@ -5,7 +5,7 @@ use super::guest::{Guest, Leased, errno, make_fifo, wasm};
 use crate::harness::{Options, Tool, eventually};
 use std::time::Duration;
 
-/// How late an answer may be on a machine that does other things as well. An idle one takes some
+/// Allowed delay of an answer on a busy machine. An idle one takes some
 /// twenty milliseconds.
 const LATE: Duration = Duration::from_secs(2);
 

@@ -7,7 +7,7 @@ use crate::harness::Options;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What stands in the file that no tool may read.
+/// Content of the file that no tool may read.
 const SECRET: &str = "correct horse battery staple";
 
 /// `/jobs` in a folder beside one that is not granted, with a file in each and links between.

@@ -28,7 +28,7 @@ struct Peer {
 #[derive(Default)]
 struct Seen {
     connections: usize,
-    /// How many connections the other side has closed.
+    /// Number of connections that the peer has closed.
     closed: usize,
     /// All that came, of all connections.
     received: Vec<u8>,
@@ -257,7 +257,7 @@ fn a_lookup_returns_only_permitted_addresses() {
         assert!(step(&report, 0)["error"].is_string() && step(&report, 1)["error"].is_string(), "{report:?}");
         assert_eq!(reasons(&report), ["address"], "{host}: {report:?}");
     }
-    // What is lifted is one port of the address, and that is known when it is connected to.
+    // The exemption covers one port of the address, and the port is known at connect time.
     let ports = [other.port(), bench.executor.address().port()];
     for port in ports {
         let report =
@@ -316,7 +316,7 @@ fn only_allowed_names_are_looked_up() {
     let report =
         bench.take(&json!([{ "connect": format!("PEER.Test.:{}", peer.port()) }, { "read": [0, 100] }]));
     assert_eq!(step(&report, 1)["first"], "reached", "{report:?}");
-    // What every layer says counts.
+    // The rules of every layer apply.
     let tools = json!({ TOOL: { "allowed": true } });
     let network = json!({ "allowed_domains": ["*.test"], "blocked_domains": ["Peer.test"] });
     let policy = json!({
@@ -598,7 +598,7 @@ fn connections_are_closed_at_the_end_of_the_run() {
         let report = meanwhile(&|_| super::ring::kill_all_children(&bench)).failure("SIGKILL");
         assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
     }
-    // What a guest leaves open when it ends by itself is closed as well.
+    // Connections that a guest leaves open when it returns are closed as well.
     bench.take(&json!([{ "connect": at(&peer) }, { "read": [0, 1] }]));
     peer.assert_closed();
     bench.assert_well("runs that ended in the middle of a connection");

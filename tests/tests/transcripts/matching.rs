@@ -1,4 +1,4 @@
-//! Whether an answer is the expected one: the same members and values, but for placeholders.
+//! Comparison of an answer with the expected one: the same members and values, but for placeholders.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What was learned so far, by name.
+/// Values of placeholders bound so far, by name.
 pub type Known = BTreeMap<String, String>;
 
 /// Puts what is known in the place of each `<NAME>`.
@@ -39,7 +39,7 @@ pub fn compare(at: &str, expected: &Value, actual: &Value, known: &mut Known, wr
     }
 }
 
-/// Whether a value is what a string with placeholders says.
+/// True if a value matches a string with placeholders.
 fn is(pattern: &str, actual: &Value, known: &mut Known) -> bool {
     match (pattern, actual) {
         ("<number>", actual) => actual.is_number(),

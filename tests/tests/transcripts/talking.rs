@@ -12,7 +12,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What came back: headers where the door has them, and the body, if there is one; a text as a string.
+/// One answer: headers if the door has them, and the body, if there is one; a text as a string.
 #[derive(Debug)]
 pub struct Answered {
     pub first: String,
@@ -26,7 +26,7 @@ impl Answered {
     }
 }
 
-/// What carries messages.
+/// The transport of messages.
 enum Line {
     /// With the path to which messages are posted.
     Http(HttpClient, &'static str),
@@ -44,7 +44,7 @@ pub struct Talk {
     hook: Option<Hook>,
     /// Governs, and answers intents as the transcript has it.
     governor: Option<Scripted>,
-    /// What the transcript may name.
+    /// Values that the transcript may name.
     pub known: Known,
     kept: Vec<Box<dyn Any>>,
 }
@@ -149,7 +149,7 @@ impl Talk {
                         "dialect": if way == "webhooks" { "a2a" } else { "acp" },
                     }),
                 )
-                // Nobody but the hook of this test is ever told.
+                // The webhook of this test is the only one notified.
                 .set("network.hosts", json!({ "your-app.com": ["127.0.0.1"], "hook.example": ["127.0.0.1"] }))
                 .set("network.allowed_addresses", json!([hook.address().to_string()])),
             _ => panic!("no way: {way}"),
@@ -234,7 +234,7 @@ impl Talk {
         };
         if let Some(peer) = self.peer {
             let bodies = answers.iter_mut().filter_map(|answer| answer.body.as_mut());
-            // What answers a message that nobody has signed is not signed either, and shows so.
+            // The answer to an unsigned message is unsigned, too.
             for body in bodies.filter(|body| body["signature"] != "") {
                 *body = peer.read(body);
             }

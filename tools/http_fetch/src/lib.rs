@@ -26,7 +26,7 @@ const MAX_MAX_REDIRECTS: u64 = 20;
 /// Half of what `tool.toml` asks for, so that the tool can still say that it took too long.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30;
 const MAX_TIMEOUT_SECONDS: u64 = 300;
-/// How much of the headers is returned, in bytes of names and values. Common answers have one to four
+/// Limit of the returned headers, in bytes of names and values. Common answers have one to four
 /// thousand.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
@@ -143,8 +143,8 @@ fn fetched(response: Response, redirects: Vec<Redirect>) -> Fetched {
     Fetched { url, status, headers, headers_left_out, body, encoding, size, redirects }
 }
 
-/// Whether nothing but tabs and ends of lines controls. JSON writes any other control character in six
-/// bytes, and who sends them does not send text.
+/// True if tabs and line ends are the only control characters. JSON writes any other one in six
+/// bytes, and content with them is not text.
 fn is_readable(text: &str) -> bool {
     text.bytes().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'))
 }

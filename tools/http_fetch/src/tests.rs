@@ -158,7 +158,7 @@ fn credentials_stay_with_their_origin() {
     check("http://sub.a.example/", false);
     check("http://a.example:8080/", false);
     check("https://a.example/", false);
-    // What was dropped once does not come back.
+    // Dropped headers stay dropped.
     check("http://b.example/307?http://a.example/", false);
 }
 

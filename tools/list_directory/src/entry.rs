@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::serde;
 
-/// What a name stands for.
+/// Type of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(crate = "serde", rename_all = "snake_case")]
 pub(crate) enum Kind {

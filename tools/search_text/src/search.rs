@@ -11,11 +11,11 @@ use regex::bytes::Regex;
 
 /// A file with a NUL byte in its first part is taken for binary, as `grep` does.
 const PROBE_BYTES: usize = 8 * 1024;
-/// What is beyond this in one line is not searched, and the result says that it is truncated.
+/// Bytes of a line that are searched; the result reports a longer line as truncated.
 const LINE_BYTES: usize = 1 << 20;
-/// What is shown of one line: enough to understand it, and a minified file does not fill the answer.
+/// Characters shown of one line: enough to understand it, and a minified file does not fill the answer.
 const TEXT_CHARS: usize = 500;
-/// How much of a long line is shown before the match.
+/// Characters of a long line shown before the match.
 const LEAD_CHARS: usize = 100;
 /// The matches stop when their text reaches this size, whatever their number.
 const TOTAL_TEXT_BYTES: usize = 4 << 20;
@@ -44,9 +44,9 @@ pub(crate) struct Search {
     text_bytes: usize,
     /// The matches so far, in order.
     pub(crate) matches: Vec<Match>,
-    /// How many files were read as text.
+    /// Number of files read as text.
     pub(crate) files_searched: usize,
-    /// Whether something that may match was left out.
+    /// True if a possible match was omitted.
     pub(crate) truncated: bool,
 }
 
@@ -63,7 +63,7 @@ impl Search {
         }
     }
 
-    /// Whether a further match was found that there is no room for.
+    /// True if a further match was found over the limit.
     pub(crate) fn is_full(&self) -> bool {
         self.truncated && !self.has_room()
     }
@@ -71,7 +71,7 @@ impl Search {
     /// Searches one file, unless it is binary.
     ///
     /// # Errors
-    /// When the file cannot be read; matches before that are kept.
+    /// If the file cannot be read; earlier matches are kept.
     pub(crate) fn file(&mut self, path: &Path) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(PROBE_BYTES, File::open(path)?);
         if reader.fill_buf()?.contains(&0) {
@@ -168,7 +168,7 @@ struct Lines<R> {
     reader: R,
     line: Vec<u8>,
     number: u64,
-    /// Whether a line was longer than is searched.
+    /// True if a line was longer than the searched part.
     cut: bool,
 }
 

@@ -10,7 +10,7 @@ use wasip2::sockets::ip_name_lookup::resolve_addresses;
 use wasip2::sockets::network::{ErrorCode, IpAddressFamily};
 use wasip2::sockets::tcp_create_socket::create_tcp_socket;
 
-/// What to do.
+/// The steps to take.
 #[derive(Arguments)]
 struct HostileTcp {
     /// The steps.
