@@ -134,7 +134,7 @@ fn a_notification_may_set_a_policy_but_never_execute() {
     let policy = json!({ "agent_did": AGENT, "version": "none", "capabilities": { "tools": {} } });
     assert_eq!(client.post(notification("g2a/policy", policy).as_bytes()).status, 204);
     let refused = client.rpc("a2g/execute", &execute("write_file", write("asked", "x")));
-    assert!(blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
+    assert!(expect_blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
 }
 
 /// A method that a path answers with 405 is not among those that it allows, and the others are.

@@ -1,8 +1,8 @@
 //! Authentication and roles: tokens, certificates and sockets, and the methods of each role.
 
 use crate::harness::{
-    AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, Process, WebSocketClient, blocked, error,
-    eventually, execute, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
+    AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, error,
+    eventually, execute, expect_blocked, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -61,7 +61,7 @@ pub fn agent(list: &List, name: &str, of: &str) -> String {
 }
 
 /// Calls a method with what is shown in `Authorization`.
-pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> Answer {
+pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> HttpAnswer {
     let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     let mut headers = vec![("Content-Type", "application/json")];
     headers.extend(shown.map(|shown| ("Authorization", shown)));
@@ -71,7 +71,7 @@ pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &
 /// Runs a command that has to end by itself, with this code and these words on standard error.
 pub fn ends(command: &mut Command, code: i32, words: &str) {
     let mut process = Process::spawn("executor", command);
-    assert_eq!(process.ended().code(), Some(code), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(code), "{}", process.stderr());
     process.line_with(words);
 }
 
@@ -182,12 +182,12 @@ fn an_agent_accesses_its_own_intents_only() {
     let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
     let mut client = executor.client();
     let call = execute("write_file", write("mine", "x"));
-    blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
-    blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
     executor.assert_workspace_is_empty("an intent in another's name");
     let report = json!({ "agent_did": AGENT, "intent_id": id_of(&call), "status": "SUCCESS" });
     for method in ["a2g/register", "a2g/report", "a2g/heartbeat"] {
-        blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
+        expect_blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
         assert_eq!(
             *result(&rpc(&mut client, &mine, method, &report)),
             json!({ "accepted": true }),
@@ -222,7 +222,7 @@ fn an_agent_accesses_its_own_intents_only() {
     // One that waits for a person is no other agent's either.
     let mut waits = execute("write_file", write("later", "x"));
     waits["verdict"]["verdict"] = json!("ESCALATE");
-    blocked(&rpc(&mut client, &mine, "a2g/execute", &waits), "escalation_pending");
+    expect_blocked(&rpc(&mut client, &mine, "a2g/execute", &waits), "escalation_pending");
     let id = json!({ "intent_id": id_of(&waits) });
     error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
     assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
@@ -292,7 +292,7 @@ fn an_approver_decides_without_being_the_governor() {
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
@@ -328,7 +328,7 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
     };
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
-    let waiting = executor.home().listed(&["--waiting"]);
+    let waiting = executor.home().list_journal(&["--waiting"]);
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert_eq!(waiting[0]["intent_id"], call["intent_id"]);
     assert_eq!(waiting[0]["arguments"], write("x", ESCALATES));
@@ -338,32 +338,32 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
     assert!(waits.contains(call["intent_id"].as_str().unwrap()), "{waits}");
 
     let directive = json!({ "intent_id": call["intent_id"], "decision": "DENIED" });
-    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
     let refused = executor.line_with("\"blocked_by\":\"caller_unauthorized\"");
     assert!(refused.contains("g2a/directive") && refused.contains("`mine`"), "{refused}");
     result(&rpc(&mut client, &approver, "g2a/directive", &directive));
-    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
+    assert_eq!(executor.home().list_journal(&["--waiting"]), [json!(null); 0]);
     assert!(figures().value("a2g_waiting_intents").abs() < f64::EPSILON);
     let recorded = eventually("the denial is on record", || {
-        let refused = executor.home().listed(&["--refused"]);
+        let refused = executor.home().list_journal(&["--refused"]);
         refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
     let mine_of_late = ["--refused", "--agent", AGENT, "--tool", "write_file", "--since", "1h"];
-    assert!(executor.home().listed(&mine_of_late).contains(&recorded));
+    assert!(executor.home().list_journal(&mine_of_late).contains(&recorded));
     for others in [["--agent", OTHER], ["--tool", "gate"], ["--until", "1h"]] {
-        assert_eq!(executor.home().listed(&[&["--refused"], &others[..]].concat()), [json!(null); 0]);
+        assert_eq!(executor.home().list_journal(&[&["--refused"], &others[..]].concat()), [json!(null); 0]);
     }
     // It is not put to them again.
-    blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
-    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
+    expect_blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
+    assert_eq!(executor.home().list_journal(&["--waiting"]), [json!(null); 0]);
     let cancelled = intent("write_file", write("x", ESCALATES));
     result(&rpc(&mut client, &mine, "a2g/intent", &cancelled));
     let id = json!({ "intent_id": cancelled["intent_id"] });
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
     let recorded = eventually("that it was cancelled is on record", || {
-        let refused = executor.home().listed(&["--refused"]);
+        let refused = executor.home().list_journal(&["--refused"]);
         refused.into_iter().find(|refused| refused["intent_id"] == cancelled["intent_id"])
     });
     assert!(recorded["message"].as_str().unwrap().contains("cancelled while it waited"), "{recorded}");
@@ -744,7 +744,7 @@ fn a_unix_socket_is_private_and_removed_at_shutdown() {
     let second = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
     ends(&mut second.command(), 1, "another process listens there");
     process.terminate();
-    assert!(process.ended().success());
+    assert!(process.wait_for_exit().success());
     assert!(!socket.exists());
 
     // One that was killed leaves it, and the next one takes its place.

@@ -2,8 +2,8 @@
 //! what describes them, and entries that are broken.
 
 use crate::harness::{
-    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, blocked, error, eventually, execute,
-    intent, program, result, saying, typed,
+    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, error, eventually, execute,
+    expect_blocked, intent, program, result, saying, typed,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -225,7 +225,7 @@ fn a_denied_agent_learns_nothing_of_the_schema() {
     let executor = Executor::start(Options::new());
     let wrong = json!({ "path": 5 });
     let mut denied = intent("write_file", json!({ "path": "/etc/x", "wrong": 1 }));
-    blocked(&executor.rpc("a2g/intent", &denied), "verdict_denied");
+    expect_blocked(&executor.rpc("a2g/intent", &denied), "verdict_denied");
     denied["arguments"] = wrong.clone();
     let _either = executor.rpc("a2g/intent", &denied);
     let params = {
@@ -233,5 +233,5 @@ fn a_denied_agent_learns_nothing_of_the_schema() {
         params["verdict"]["verdict"] = json!("DENIED");
         params
     };
-    blocked(&executor.rpc("a2g/execute", &params), "verdict_denied");
+    expect_blocked(&executor.rpc("a2g/execute", &params), "verdict_denied");
 }

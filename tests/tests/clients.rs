@@ -24,7 +24,7 @@ fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
 }
 
 /// The folder of an installed client; prints a message if it is missing.
-fn installed(name: &str, part: &str) -> Option<PathBuf> {
+fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
     let path = clients().join(part);
     if path.exists() {
         return Some(path);
@@ -35,13 +35,13 @@ fn installed(name: &str, part: &str) -> Option<PathBuf> {
 
 #[test]
 fn a2a_sdk_of_python() {
-    let Some(python) = installed("a2a-sdk", "python/bin/python") else { return };
+    let Some(python) = client_folder("a2a-sdk", "python/bin/python") else { return };
     run_client(&mut Command::new(python), "a2a_sdk.py", &[]);
 }
 
 #[test]
 fn a2a_sdk_of_javascript() {
-    let Some(library) = installed("@a2a-js/sdk", "node/node_modules/@a2a-js/sdk") else { return };
+    let Some(library) = client_folder("@a2a-js/sdk", "node/node_modules/@a2a-js/sdk") else { return };
     let folder = library.ancestors().nth(3).expect("the folder of node_modules").to_owned();
     run_client(&mut Command::new("node"), "a2a_sdk.mjs", &[&folder]);
 }

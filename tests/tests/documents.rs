@@ -62,7 +62,7 @@ fn the_documented_intent_produces_the_documented_report() {
 
     let as_written = json!({ "intent": intent, "verdict": examples["G2A_VERDICT"]["result"] });
     let expired = executor.rpc("a2g/execute", &as_written);
-    assert!(blocked(&expired, "verdict_expired").contains("2024-01-15T10:05:00Z"), "{expired}");
+    assert!(expect_blocked(&expired, "verdict_expired").contains("2024-01-15T10:05:00Z"), "{expired}");
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 
     let today = json!({ "intent": intent, "verdict": verdict_of_today(&examples) });
@@ -123,7 +123,7 @@ fn the_documented_policy_takes_effect_verbatim() {
     assert_eq!(client.post(policy.to_string().as_bytes()).status, 204);
     let mut call = execute("read_file", json!({ "path": "/workspace/x" }));
     call["intent"]["agent_did"] = policy["params"]["agent_did"].clone();
-    assert!(blocked(&client.rpc("a2g/execute", &call), "standing_policy").contains("2024-01-15"));
+    assert!(expect_blocked(&client.rpc("a2g/execute", &call), "standing_policy").contains("2024-01-15"));
     let mut manifest = manifest();
     manifest["max_cpu_percent"] = json!(90);
     let intent = intent("write_file", json!({ "path": "/workspace/x", "content": "rm -rf" }));

@@ -43,9 +43,9 @@ struct Watched {
 }
 
 /// Sets it at the end of a block, however that ends: whoever watches would go on for ever.
-struct AtTheEnd<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for AtTheEnd<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -123,7 +123,7 @@ fn monsters() -> Vec<(&'static str, Vec<u8>, i64)> {
 
 /// That nothing has run, by the journal and by the files.
 fn assert_nothing_ran(executor: &Executor) {
-    assert!(executor.home().listed(&[]).is_empty());
+    assert!(executor.home().list_journal(&[]).is_empty());
     executor.assert_workspace_is_empty("a flood");
     assert!(executor.reports().is_empty());
 }
@@ -164,7 +164,7 @@ fn health_checks_are_answered_during_ten_thousand_held_connections() {
     let watched = std::thread::scope(|scope| {
         let health = scope.spawn(|| watch(address, &over));
         {
-            let _over = AtTheEnd(&over);
+            let _over = SetOnDrop(&over);
             flood(address);
         }
         health.join().unwrap()
@@ -212,7 +212,7 @@ fn an_endless_line_over_stdio_is_not_buffered() {
     }
     result(&door.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#));
     assert!(std::fs::read_dir(door.workspace()).unwrap().next().is_none(), "something ran");
-    assert!(door.home().listed(&[]).is_empty());
+    assert!(door.home().list_journal(&[]).is_empty());
 }
 
 fn resident_kb(door: &mut StdioClient) -> u64 {

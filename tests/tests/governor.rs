@@ -44,11 +44,11 @@ fn a_governor_decides_and_stores_every_report_once() {
         let response = client.rpc("a2g/intent", &failing);
         assert_eq!(result(&response)["report"]["status"], "FAILURE", "{response}");
         let denied = client.rpc("a2g/intent", &intent("hash_file", json!({ "path": "/workspace/0" })));
-        assert!(blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
+        assert!(expect_blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
 
         // An orderly shutdown delivers all reports first.
         executor.process().terminate();
-        assert!(executor.process().ended().success());
+        assert!(executor.process().wait_for_exit().success());
         let reports = governor.reports().split_off(before);
         assert_eq!(reports.len(), ids.len() + 1, "{reports:?}");
         for id in ids.iter().chain([&failing["intent_id"]]) {
@@ -130,7 +130,7 @@ fn without_a_governor_nothing_runs_and_reports_are_queued() {
 
         let refused = intent("write_file", write("refused", "x"));
         let response = client.rpc("a2g/intent", &refused);
-        blocked(&response, "governor_unavailable");
+        expect_blocked(&response, "governor_unavailable");
         assert_eq!(error(&response, -32000)["data"]["intent_id"], refused["intent_id"]);
         assert_eq!(executor.file("refused"), None);
         error(&client.rpc("a2g/status", &json!({ "intent_id": refused["intent_id"] })), -32602);
@@ -159,7 +159,10 @@ fn an_executor_starts_before_its_governor() {
         let executor = Executor::start(options(&catalogue, &url));
         let warning = executor.line_with("the registration failed, and is retried");
         assert!(warning.contains(&url), "{warning}");
-        blocked(&executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))), "governor_unavailable");
+        expect_blocked(
+            &executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))),
+            "governor_unavailable",
+        );
         executor.assert_workspace_is_empty("no governor");
         governor.restart();
         executor.line_with("registered with the governor");
@@ -202,7 +205,7 @@ fn governor_pushes_over_web_socket_are_applied() {
     let response = running.join().unwrap();
     assert_eq!(result(&response)["report"]["status"], "ABORTED", "{response}");
     let response = client.rpc("a2g/intent", &intent("write_file", write("revoked", "x")));
-    blocked(&response, "standing_policy");
+    expect_blocked(&response, "standing_policy");
     assert_eq!(executor.file("revoked"), None);
 
     let rule = json!({ "allowed": true, "constraints": {} });
@@ -213,7 +216,10 @@ fn governor_pushes_over_web_socket_are_applied() {
         let response = client.rpc("a2g/intent", &intent("write_file", write("restored", "x")));
         response.get("result").is_some().then_some(())
     });
-    blocked(&client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))), "standing_policy");
+    expect_blocked(
+        &client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))),
+        "standing_policy",
+    );
 }
 
 #[test]
@@ -224,8 +230,8 @@ fn governor_methods_are_refused_from_other_callers() {
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&client.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
-    blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
+    expect_blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
     executor.assert_workspace_is_empty("directives of strangers");
 }
 
@@ -253,10 +259,10 @@ fn a_registration_contains_the_public_key_of_a_persistent_file() {
     let file = made(executor.home());
     assert_eq!(first, public_key(&file));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     assert_eq!(registered(1), first, "the key is made once");
 
-    let home = executor.killed();
+    let home = executor.kill();
     set_mode(&file, 0o644);
     let refused = home.command().output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();

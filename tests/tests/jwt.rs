@@ -6,8 +6,8 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, bearer, ends, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, StdioClient,
-    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
+    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options,
+    StdioClient, WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
 };
 use crate::methods::write;
 use crate::nexus;
@@ -125,7 +125,7 @@ impl Key {
 
     /// A token with these two texts, properly signed.
     fn token(&self, header: &str, claims: &str) -> String {
-        let signed = unsigned(header, claims);
+        let signed = unsigned_token(header, claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes())))
     }
 }
@@ -141,7 +141,7 @@ fn signed_by_rsa(
 }
 
 /// The first two parts of a token.
-fn unsigned(header: &str, claims: &str) -> String {
+fn unsigned_token(header: &str, claims: &str) -> String {
     format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
 }
 
@@ -212,7 +212,7 @@ fn an_agent(list: &List, subject: &str) {
     about(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
 }
 
-fn asks(answer: &Answer) -> &str {
+fn challenge(answer: &HttpAnswer) -> &str {
     let asks = answer.headers.iter().find(|(name, _)| name == "www-authenticate");
     asks.map_or("", |(_, asks)| asks)
 }
@@ -265,7 +265,7 @@ fn unknown_credentials_are_rejected_and_logged() {
     let (front, signature) = whole.rsplit_once('.').unwrap();
     // The public key as a shared secret, in each form in which somebody might take it.
     let confused = |key: &Key, secret: &[u8], kid: &str| {
-        let signed = unsigned(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
+        let signed = unsigned_token(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
         let mac = Hmac::<Sha256>::new_from_slice(secret).unwrap().chain_update(&signed);
         assert_eq!(key.algorithm(), kid);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
@@ -273,14 +273,14 @@ fn unknown_credentials_are_rejected_and_logged() {
     let raw = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
     let x = ed25519.jwk("")["x"].as_str().unwrap().to_owned();
     let Key::Rsa(pair) = rsa else { unreachable!("the third is RSA") };
-    let rs512 = unsigned(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
+    let rs512 = unsigned_token(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
     let rs512 = format!(
         "{rs512}.{}",
         URL_SAFE_NO_PAD.encode(signed_by_rsa(pair, &RSA_PKCS1_SHA512, rs512.as_bytes()))
     );
     let der = {
         // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
-        let signed = unsigned(&header(p256).to_string(), &text);
+        let signed = unsigned_token(&header(p256).to_string(), &text);
         let fixed = p256.sign(signed.as_bytes());
         let integer = |half: &[u8]| [&[2, 33, 0], half].concat();
         let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
@@ -290,10 +290,10 @@ fn unknown_credentials_are_rejected_and_logged() {
     let leftover = if last == 'A' { 'B' } else { char::from(u8::try_from(u32::from(last)).unwrap() + 1) };
     let long = with(good.clone(), "scope", json!("x".repeat(8000)));
     let cases = [
-        ("alg none", format!("{}.", unsigned(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
+        ("alg none", format!("{}.", unsigned_token(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
         (
             "alg none, named key",
-            format!("{}.", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
+            format!("{}.", unsigned_token(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
             "`alg` must",
         ),
         ("no signature", format!("{front}."), "its signature does not match"),
@@ -381,7 +381,7 @@ fn unknown_credentials_are_rejected_and_logged() {
             "other claims",
             format!(
                 "{}.{signature}",
-                unsigned(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
+                unsigned_token(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
             ),
             "its signature does not match",
         ),
@@ -392,7 +392,7 @@ fn unknown_credentials_are_rejected_and_logged() {
         let answer =
             ask(&mut client, Some(&bearer(token)), "a2g/intent", &intent("write_file", write("x", "x")));
         assert_eq!(answer.status, 401, "{what}: {}", answer.text());
-        assert_eq!(asks(&answer), r#"Bearer error="invalid_token""#, "{what}");
+        assert_eq!(challenge(&answer), r#"Bearer error="invalid_token""#, "{what}");
         assert!(!answer.text().contains(words), "{what}: {}", answer.text());
         let line = executor.line_with(words);
         assert!(line.contains("authentication failed"), "{what}: {line}");
@@ -573,9 +573,9 @@ fn every_door_accepts_web_tokens_as_bearer_tokens() {
             client.request("POST", path, &headers, body.as_bytes())
         };
         let nobody = post(None);
-        assert_eq!((nobody.status, asks(&nobody)), (401, "Bearer"), "{path}");
+        assert_eq!((nobody.status, challenge(&nobody)), (401, "Bearer"), "{path}");
         let late = post(Some(("Authorization", bearer(&expired))));
-        assert_eq!((late.status, asks(&late)), (401, r#"Bearer error="invalid_token""#), "{path}");
+        assert_eq!((late.status, challenge(&late)), (401, r#"Bearer error="invalid_token""#), "{path}");
         assert_eq!(post(Some(("X-API-Key", expired.clone()))).status, 401, "{path}");
         for shown in [("Authorization", bearer(&token)), ("X-API-Key", token.clone())] {
             let answer = post(Some(shown));

@@ -148,7 +148,7 @@ fn a_run_continues_after_its_client_disconnects() {
         assert_eq!(result(&again)["status"], "SUCCESS", "{again}");
     }
     executor.process().terminate();
-    assert!(executor.process().ended().success());
+    assert!(executor.process().wait_for_exit().success());
     assert_eq!((runs(&executor), executor.reports().len()), (2, 2));
 }
 
@@ -166,7 +166,7 @@ fn a_run_completes_and_is_reported_after_sigterm() {
         open_the_gate(&executor);
         let answer = running.join().unwrap();
         assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
-        let status = executor.process().ended();
+        let status = executor.process().wait_for_exit();
         assert_eq!(status.code(), Some(0));
         let mut reports = executor.reports();
         reports.extend(governor.reports());
@@ -184,7 +184,7 @@ fn a_run_that_outlasts_the_drain_limit_is_aborted_and_reported() {
     executor.process().terminate();
     let answer = running.join().unwrap();
     assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED", "{answer}");
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert_eq!(executor.reports(), [answer["error"]["data"]["report"].clone()]);
 }
 
@@ -210,7 +210,7 @@ fn new_intents_are_refused_after_sigterm() {
     assert!(busy["message"].as_str().unwrap().contains("shutting down"), "{refusal}");
     open_the_gate(&executor);
     result(&running.join().unwrap());
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert_eq!(executor.reports().len(), taken + 1);
 }
 
@@ -272,7 +272,7 @@ fn a_verdict_that_expires_in_the_queue_never_starts() {
     eventually("the verdict expires", || (time::OffsetDateTime::now_utc() > expiry).then_some(()));
     open_the_gate(&executor);
     result(&first_answer.join().unwrap());
-    blocked(&second_answer.join().unwrap(), "verdict_expired");
+    expect_blocked(&second_answer.join().unwrap(), "verdict_expired");
     assert_eq!(runs(&executor), 1);
     assert_eq!(state(&executor, &second), "unknown");
 }

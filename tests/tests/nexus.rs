@@ -1,7 +1,7 @@
 //! The Genesis Nexus door, over HTTP and WebSocket.
 
 use crate::harness::{
-    Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
+    Executor, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
     run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
@@ -183,7 +183,7 @@ impl Keys {
     }
 }
 
-fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> HttpAnswer {
     let headers = [&[("Content-Type", "application/json")], headers].concat();
     client.request("POST", "/nexus", &headers, body)
 }
@@ -204,7 +204,7 @@ fn failure<'a>(answer: &'a Value, code: &str) -> &'a Value {
     error
 }
 
-fn succeeded(answer: &Value) -> &Value {
+fn expect_success(answer: &Value) -> &Value {
     assert_eq!((&answer["type"], &answer["status"]), (&json!("response"), &json!("SUCCESS")), "{answer}");
     &answer["data"]
 }
@@ -235,7 +235,7 @@ fn exchange(socket: &mut WebSocketClient, agent: Agent, message: &Value) -> Valu
 fn subscribe(socket: &mut WebSocketClient, agent: Agent, events: &[&str], guarantee: &str) -> Value {
     let parameters = json!({ "events": events, "deliveryGuarantee": guarantee });
     let answer = exchange(socket, agent, &agent.command("events.subscribe", &parameters));
-    succeeded(&answer)["subscriptionId"].clone()
+    expect_success(&answer)["subscriptionId"].clone()
 }
 
 /// The next event.
@@ -266,7 +266,7 @@ fn a_sealed_command_gets_a_sealed_answer() {
     let raw = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
     assert!(raw.get("data").is_none() && raw["encryption"]["algorithm"] == "AES-256-GCM", "{raw}");
     let answer = PLANNER.read(&raw);
-    let data = succeeded(&answer);
+    let data = expect_success(&answer);
     assert_eq!((&data["intentId"], &data["status"]), (&message["id"], &json!("SUCCESS")));
     assert_eq!((&answer["correlationId"], &answer["requestId"]), (&message["id"], &message["id"]));
     assert!(answer["processingTime"].is_u64() && data["metrics"]["durationMs"].is_u64(), "{answer}");
@@ -302,7 +302,7 @@ fn a_command_is_acknowledged_first() {
     assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &message["id"]));
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let answer = receive(&mut socket, PLANNER);
-    assert_eq!(succeeded(&answer)["result"], json!({ "waited": true }));
+    assert_eq!(expect_success(&answer)["result"], json!({ "waited": true }));
 }
 
 /// The lines of an answer that comes in chunks.
@@ -415,7 +415,7 @@ fn a_full_signature_needs_no_seal() {
     failure(&answer.json(), "SIGNATURE_INVALID");
     nothing_ran(&executor, "a payload that was not signed");
     let answer = ask(&executor, PLANNER, &message("write_file", "write_file"));
-    assert_eq!(succeeded(&answer)["status"], "SUCCESS");
+    assert_eq!(expect_success(&answer)["status"], "SUCCESS");
     assert!(answer.get("encryption").is_none(), "what was not sealed is answered in the clear");
 }
 
@@ -424,9 +424,9 @@ fn message_ids_and_commands_are_single_use() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "one"));
-    let first = succeeded(&ask(&executor, PLANNER, &message)).clone();
+    let first = expect_success(&ask(&executor, PLANNER, &message)).clone();
     std::fs::remove_file(executor.workspace().join("a")).unwrap();
-    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first, "the stored report");
+    assert_eq!(expect_success(&ask(&executor, PLANNER, &message)), &first, "the stored report");
     let other = |content: &str| {
         let mut other = PLANNER.message("command", &json!({ "action": "tool.execute" }));
         other["id"] = message["id"].clone();
@@ -437,7 +437,7 @@ fn message_ids_and_commands_are_single_use() {
     };
     failure(&ask(&executor, PLANNER, &other("two")), "VALIDATION_ERROR");
     let query = PLANNER.query("get_status", "executor");
-    succeeded(&ask(&executor, PLANNER, &query));
+    expect_success(&ask(&executor, PLANNER, &query));
     failure(&ask(&executor, PLANNER, &query), "VALIDATION_ERROR");
     let mut reused = PLANNER.message(
         "query",
@@ -450,14 +450,14 @@ fn message_ids_and_commands_are_single_use() {
     // The journal knows it after a restart; what else was used is not known, and refused.
     executor.wait_for_reports(1);
     let early = PLANNER.query("get_status", "executor");
-    let executor = Executor::start_in(executor.killed());
-    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first);
+    let executor = Executor::start_in(executor.kill());
+    assert_eq!(expect_success(&ask(&executor, PLANNER, &message)), &first);
     failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
     assert_eq!(
         failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
         "/timestamp"
     );
-    succeeded(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
     executor.assert_workspace_is_empty("repeats");
 }
 
@@ -500,7 +500,7 @@ fn every_outcome_has_its_status_and_code() {
         eventually("it runs", || (state(id) == "running").then_some(()));
         let cancel =
             |agent: Agent| ask(&executor, agent, &agent.command("tool.cancel", &json!({ "intentId": id })));
-        assert_eq!(succeeded(&cancel(PLANNER))["cancelled"], true);
+        assert_eq!(expect_success(&cancel(PLANNER))["cancelled"], true);
         asked.join().unwrap()
     });
     failure(&cancelled, "EXECUTION_FAILED");
@@ -523,24 +523,29 @@ fn queries_describe_agents_and_runs() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "x"));
-    succeeded(&ask(&executor, PLANNER, &message));
+    expect_success(&ask(&executor, PLANNER, &message));
     let id = message["id"].as_str().unwrap();
     let query = |question: &str, id: &str| ask(&executor, PLANNER, &PLANNER.query(question, id));
     let status = query("get_status", id);
-    assert_eq!(succeeded(&status), &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" }));
-    assert!(succeeded(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
-    assert_eq!(succeeded(&query("get_state", id))["report"]["tool"], "write_file");
+    assert_eq!(
+        expect_success(&status),
+        &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" })
+    );
+    assert!(expect_success(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
+    assert_eq!(expect_success(&query("get_state", id))["report"]["tool"], "write_file");
     failure(&query("get_status", &intent_id()), "NOT_FOUND");
-    assert_eq!(succeeded(&query("get_status", "executor"))["state"], "ready");
+    assert_eq!(expect_success(&query("get_status", "executor"))["state"], "ready");
     let state = query("get_state", "executor");
-    assert!(succeeded(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file"));
-    assert_eq!(succeeded(&query("get_metrics", "executor"))["metrics"]["running"], 0);
+    assert!(
+        expect_success(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file")
+    );
+    assert_eq!(expect_success(&query("get_metrics", "executor"))["metrics"]["running"], 0);
     // A sealed query is answered sealed.
     let sealed = PLANNER.message("query", &json!({ "action": "get_status" }));
     let sealed = PLANNER.sealed(sealed, &json!({ "resourceId": id }));
     let raw = post_with(&mut executor.client(), &[], sealed.to_string().as_bytes()).json();
     assert!(raw.get("data").is_none(), "{raw}");
-    assert_eq!(succeeded(&PLANNER.read(&raw))["state"], "finished");
+    assert_eq!(expect_success(&PLANNER.read(&raw))["state"], "finished");
 }
 
 #[test]
@@ -624,7 +629,7 @@ fn invalid_messages_are_errors_and_the_connection_stays_open() {
         failure(&answer, code);
     }
     let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
-    succeeded(&answer);
+    expect_success(&answer);
     // Unsolicited messages that get no answer: an error, an acknowledgement, a response.
     for (kind, more) in [
         (
@@ -639,7 +644,7 @@ fn invalid_messages_are_errors_and_the_connection_stays_open() {
         assert_eq!((answer.status, answer.body.len()), (204, 0), "{kind}: {}", answer.text());
         send(&mut socket, &message);
     }
-    succeeded(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
     nothing_ran(&executor, "what is no message");
 }
 
@@ -717,20 +722,20 @@ fn a_token_may_act_for_its_own_agents_only() {
     failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
     nothing_ran(&executor, "calls in others' names");
     // The one itself, and by the other header.
-    succeeded(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
+    expect_success(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
     let body = PLANNER.query("get_status", "executor").to_string();
     let answer = post_with(&mut executor.client(), &[("X-API-Key", &planner)], body.as_bytes());
-    succeeded(&PLANNER.read(&answer.json()));
+    expect_success(&PLANNER.read(&answer.json()));
     // An intent is its agent's, and the operator's to see.
     let message = PLANNER.execute("write_file", write("b", "x"));
-    succeeded(&ask(PLANNER, &planner, &message));
+    expect_success(&ask(PLANNER, &planner, &message));
     let id = message["id"].as_str().unwrap();
     failure(&ask(OTHER, &other, &OTHER.query("get_status", id)), "NOT_FOUND");
     let cancel = OTHER.command("tool.cancel", &json!({ "intentId": id }));
-    assert_eq!(succeeded(&ask(OTHER, &other, &cancel))["cancelled"], false);
-    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
+    assert_eq!(expect_success(&ask(OTHER, &other, &cancel))["cancelled"], false);
+    expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
     failure(&ask(PLANNER, &planner, &PLANNER.query("get_metrics", "executor")), "UNAUTHORIZED");
-    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
+    expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
     // Events are, too.
     let shown = [planner, other, operator].map(|token| bearer(&token));
     let [mut planners, mut others, mut operators] =
@@ -739,8 +744,8 @@ fn a_token_may_act_for_its_own_agents_only() {
     subscribe(&mut others, OTHER, &["finished"], "at-most-once");
     subscribe(&mut operators, OPERATOR, &["finished"], "at-most-once");
     let [mine, theirs] = [PLANNER, OTHER].map(|agent| agent.execute("write_file", write("c", "x")));
-    succeeded(&exchange(&mut planners, PLANNER, &mine));
-    succeeded(&exchange(&mut others, OTHER, &theirs));
+    expect_success(&exchange(&mut planners, PLANNER, &mine));
+    expect_success(&exchange(&mut others, OTHER, &theirs));
     let seen = [(); 2].map(|()| event(&mut operators, OPERATOR)["payload"]["data"]["intentId"].clone());
     assert_eq!(seen, [mine["id"].clone(), theirs["id"].clone()]);
     let last = OTHER.execute("write_file", write("d", "x"));
@@ -817,7 +822,7 @@ fn messages_are_limited_to_a_hundred_per_second() {
     let wait = limited["details"]["retryAfterMs"].as_u64();
     assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
     // Another agent has a hundred of its own.
-    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    expect_success(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     eventually("a second later", || {
         let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
         (answer["status"] == "SUCCESS").then_some(())
@@ -893,7 +898,7 @@ fn events_are_delivered_with_the_requested_guarantee() {
     // And over the next connection, with what happened meanwhile.
     drop(first);
     let later = PLANNER.execute("write_file", write("b", "x"));
-    succeeded(&ask(&executor, PLANNER, &later));
+    expect_success(&ask(&executor, PLANNER, &later));
     let mut second = socket(&executor, &[]);
     send(&mut second, &PLANNER.query("get_status", "executor"));
     let mut ids = Vec::new();
@@ -910,7 +915,7 @@ fn events_are_delivered_with_the_requested_guarantee() {
     }
     // Acknowledged, they are gone: what comes next is new.
     let unsubscribe = PLANNER.command("events.unsubscribe", &json!({ "subscriptionId": once }));
-    assert_eq!(succeeded(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
+    assert_eq!(expect_success(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
     subscribe(&mut second, PLANNER, &all, "at-least-once");
     let last = PLANNER.execute("write_file", write("c", "x"));
     send(&mut second, &last);
@@ -934,7 +939,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
     // It reads nothing from here on.
     for nth in 0..40 {
         let message = OTHER.execute("write_file", write(&format!("{nth}"), "x"));
-        succeeded(&ask(&executor, OTHER, &message));
+        expect_success(&ask(&executor, OTHER, &message));
     }
     let mut gone = socket(&executor, &[]);
     let message = PLANNER.execute("write_file", write("gone", "x"));
@@ -947,7 +952,7 @@ fn clients_that_disconnect_or_never_read_delay_no_others() {
     );
     std::io::Write::flush(&mut half).unwrap();
     drop(half);
-    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    expect_success(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     drop(silent);
 }
 
@@ -969,10 +974,10 @@ fn a_silent_socket_is_pinged_and_closed() {
     // A socket that sends messages stays open.
     let mut answers = socket(&executor, &[]);
     for _ in 0..2 {
-        succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+        expect_success(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
         std::thread::sleep(Duration::from_secs(2));
     }
-    succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
 }
 
 #[test]
@@ -987,7 +992,7 @@ fn the_door_is_served_only_with_its_own_keys() {
         let checked = run(["config", "check", "--config", home.config().to_str().unwrap()]);
         assert!(String::from_utf8_lossy(&checked.stderr).contains(words), "{checked:?}");
         let mut process = Process::spawn("executor", &mut home.command());
-        assert_ne!(process.ended().code(), Some(0));
+        assert_ne!(process.wait_for_exit().code(), Some(0));
         process.line_with(words);
         assert!(!process.stderr().contains(PLANNER.secret));
     };

@@ -12,7 +12,7 @@ use matching::{compare, text_is};
 use reading::{Message, Transcript};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use talking::{Answered, Talk};
+use talking::{Conversation, ReceivedAnswer};
 
 const DOORS: [&str; 5] = ["a2g", "a2a", "a2e", "nexus", "sovereign"];
 
@@ -21,7 +21,7 @@ fn hold(door: &str) {
     let mut wrong = Vec::new();
     for transcript in reading::of_door(door) {
         for way in &transcript.ways {
-            let differences = differences(&transcript, Talk::start(door, way)).into_iter();
+            let differences = differences(&transcript, Conversation::start(door, way)).into_iter();
             let place = |line| format!("tests/transcripts/{}:{line}, {way}", transcript.name);
             wrong.extend(differences.map(|(line, what)| format!("{}: {what}", place(line))));
         }
@@ -30,7 +30,7 @@ fn hold(door: &str) {
 }
 
 /// Differences from a transcript: the line of the sent message, and a description.
-fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> {
+fn differences(transcript: &Transcript, mut talk: Conversation) -> Vec<(usize, String)> {
     let (mut all, mut told) = (Vec::new(), 0);
     for turn in &transcript.turns {
         let is_told =
@@ -51,7 +51,7 @@ fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> 
         }
         for expected in notices {
             let first = expected.first.clone().unwrap_or_default();
-            let actual = Answered { first, headers: Vec::new(), body: Some(talk.told(told)) };
+            let actual = ReceivedAnswer { first, headers: Vec::new(), body: Some(talk.told(told)) };
             wrong.extend(unlike(expected, &actual, &mut talk));
             told += 1;
         }
@@ -62,7 +62,7 @@ fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> 
 }
 
 /// Differences in one message, with the complete message at the end.
-fn unlike(expected: &Message, actual: &Answered, talk: &mut Talk) -> Vec<String> {
+fn unlike(expected: &Message, actual: &ReceivedAnswer, talk: &mut Conversation) -> Vec<String> {
     let mut wrong = Vec::new();
     let first = expected.first.as_deref().unwrap_or("HTTP 200");
     if first != actual.first {
@@ -124,7 +124,7 @@ fn every_folder_is_a_door_and_malformed_transcripts_are_refused() {
 }
 
 /// Every method, event, type and code that a document names, as messages have them.
-fn named(document: &str) -> BTreeSet<String> {
+fn documented_names(document: &str) -> BTreeSet<String> {
     let after = |mark: &'static str| document.split(mark).skip(1);
     let quoted = |text: &str| text.split('"').next().map(|word| format!("\"{word}\""));
     let written = ["\"method\": \"", "\"event\": \"", "\n    \""].into_iter();
@@ -145,7 +145,7 @@ fn every_documented_name_occurs_in_a_transcript() {
             std::fs::read_dir(&seeds).expect("the documents").map(|entry| entry.expect("an entry"));
         let mut documents = documents.filter(|entry| entry.file_name().to_string_lossy().starts_with(number));
         let document = documents.next().expect("a document of each door").path();
-        let mut names = named(&std::fs::read_to_string(document).expect("text"));
+        let mut names = documented_names(&std::fs::read_to_string(document).expect("text"));
         assert!(names.len() > 3, "{door}: {names:?}");
         // No client can provoke an internal error.
         names.remove("-32603");

@@ -437,7 +437,7 @@ pub(crate) fn proof(body: &[u8]) {
             assert_eq!(is_believed(text), text == good, "{text}");
         }
         1 => {
-            let Ok(text) = String::from_utf8(changed(good.as_bytes(), rest)) else { return };
+            let Ok(text) = String::from_utf8(apply_changes(good.as_bytes(), rest)) else { return };
             assert_eq!(is_believed(&text), text == *good, "{text}");
         }
         2 => {
@@ -452,7 +452,7 @@ pub(crate) fn proof(body: &[u8]) {
 }
 
 /// Three bytes for each change: a place, and what stands there then; the place behind the end adds one.
-fn changed(good: &[u8], changes: &[u8]) -> Vec<u8> {
+fn apply_changes(good: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut text = good.to_vec();
     for change in changes.chunks_exact(3) {
         let [high, low, byte] = change else { continue };

@@ -29,8 +29,11 @@ pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
     let clock = Clock::start(request.timeout);
     let outgoing = outgoing(request)?;
     // Taking a body, even an empty one, would announce one.
-    let body =
-        if request.body.is_empty() { None } else { Some(outgoing.body().map_err(|()| refused("a body"))?) };
+    let body = if request.body.is_empty() {
+        None
+    } else {
+        Some(outgoing.body().map_err(|()| invalid_value("a body"))?)
+    };
     let answer = outgoing_handler::handle(outgoing, None).map_err(reason)?;
     // Kept until the answer is read: to drop what is not finished breaks the connection.
     let _unfinished = match body {
@@ -88,10 +91,10 @@ fn outgoing(request: &Request) -> Result<OutgoingRequest, Reason> {
     let scheme = if url.scheme_str() == Some("https") { wasi::Scheme::Https } else { wasi::Scheme::Http };
     let authority = url.authority().map(|authority| authority.as_str());
     let path = url.path_and_query().map(|path| path.as_str());
-    outgoing.set_method(&method(&request.method)).map_err(|()| refused("the method"))?;
-    outgoing.set_scheme(Some(&scheme)).map_err(|()| refused("the scheme"))?;
-    outgoing.set_authority(authority).map_err(|()| refused("the authority"))?;
-    outgoing.set_path_with_query(path).map_err(|()| refused("the path"))?;
+    outgoing.set_method(&method(&request.method)).map_err(|()| invalid_value("the method"))?;
+    outgoing.set_scheme(Some(&scheme)).map_err(|()| invalid_value("the scheme"))?;
+    outgoing.set_authority(authority).map_err(|()| invalid_value("the authority"))?;
+    outgoing.set_path_with_query(path).map_err(|()| invalid_value("the path"))?;
     Ok(outgoing)
 }
 
@@ -118,14 +121,16 @@ fn fields(request: &Request) -> Result<Fields, Reason> {
                 "the header `{name}` is one that the executor does not let a tool set: leave it out"
             )),
             wasi::HeaderError::InvalidSyntax | wasi::HeaderError::Immutable => {
-                refused(&format!("the header `{name}`"))
+                invalid_value(&format!("the header `{name}`"))
             }
         })?;
     }
     let wants_length = matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
     if wants_length || !request.body.is_empty() {
         let length = request.body.len().to_string();
-        fields.append("content-length", length.as_bytes()).map_err(|_| refused("the length of the body"))?;
+        fields
+            .append("content-length", length.as_bytes())
+            .map_err(|_| invalid_value("the length of the body"))?;
     }
     Ok(fields)
 }
@@ -138,7 +143,7 @@ fn upload(
     answer: &FutureIncomingResponse,
     clock: &Clock,
 ) -> Result<Option<OutgoingBody>, Reason> {
-    let stream = body.write().map_err(|()| refused("a body"))?;
+    let stream = body.write().map_err(|()| invalid_value("a body"))?;
     let mut left = bytes;
     while !left.is_empty() {
         // If the stream breaks, the answer contains the reason.
@@ -199,7 +204,7 @@ fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Res
 }
 
 /// The error for a value that the host's types reject.
-fn refused(what: &str) -> Reason {
+fn invalid_value(what: &str) -> Reason {
     Reason::Invalid(format!("the executor does not take {what} of this request"))
 }
 

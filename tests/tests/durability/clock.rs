@@ -4,10 +4,10 @@
 //! one that expired an hour ago is fresh again on a machine whose clock was set back an hour; what nobody
 //! can make of it is a second run. Everything else goes by the clock that nobody can set.
 
-use super::{all_delivered, assert_chain_holds, catalogue, load, options};
+use super::{assert_chain_holds, catalogue, load, options, wait_until_delivered};
 use crate::harness::{
-    Executor, FakeGovernor, HttpClient, Keys, Options, Reply, WallClock, blocked, error, eventually, execute,
-    id_of, in_seconds, result,
+    Executor, FakeGovernor, HttpClient, Keys, Options, Reply, WallClock, error, eventually, execute,
+    expect_blocked, id_of, in_seconds, result,
 };
 use crate::methods;
 use crate::proofs::{append, runs, trusting};
@@ -51,11 +51,11 @@ fn a_clock_jump_forward_expires_queued_verdicts_but_ends_no_run() {
             (status["result"]["state"] == "queued").then_some(())
         });
         clock.set(HOUR);
-        blocked(&call(&gate(3, HOUR / 2)), "verdict_expired");
+        expect_blocked(&call(&gate(3, HOUR / 2)), "verdict_expired");
         open_the_gate(&executor);
         let ran = running.join().unwrap();
         assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
-        blocked(&waiting.join().unwrap(), "verdict_expired");
+        expect_blocked(&waiting.join().unwrap(), "verdict_expired");
     });
     assert_eq!(executor.file("runs").unwrap().len(), 1);
 }
@@ -96,12 +96,15 @@ fn used_identifiers_stay_used_after_a_clock_jump_back() {
     let ran = executor.rpc("a2g/execute", &call);
     result(&ran);
     executor.wait_for_reports(1);
-    all_delivered(&executor);
+    wait_until_delivered(&executor);
 
     clock.set(HOUR);
     let later = executor.rpc("a2g/execute", &call);
     assert_eq!(result(&later), result(&ran), "it is answered from the record");
-    blocked(&executor.rpc("a2g/execute", &keys.proven(in_time(append(), HOUR / 2))), "verdict_expired");
+    expect_blocked(
+        &executor.rpc("a2g/execute", &keys.proven(in_time(append(), HOUR / 2))),
+        "verdict_expired",
+    );
     let journal = executor.home().journal().to_str().unwrap().to_owned();
     let pruned = clock.run(&["journal", "prune", "--before", "1m", "--journal", &journal]);
     let says = String::from_utf8(pruned.stdout).unwrap();
@@ -109,14 +112,14 @@ fn used_identifiers_stay_used_after_a_clock_jump_back() {
 
     clock.set(-HOUR);
     let early = executor.rpc("a2g/execute", &keys.proven(append()));
-    assert!(blocked(&early, "verdict_untrusted").contains("not valid before"), "{early}");
+    assert!(expect_blocked(&early, "verdict_untrusted").contains("not valid before"), "{early}");
     clock.set(0);
     let mut executor = executor;
     for _ in 0..2 {
         let again = executor.rpc("a2g/execute", &call);
         assert!(error(&again, -32600)["message"].as_str().unwrap().contains("ran before"), "{again}");
         assert_eq!(runs(&executor), 1);
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
     }
     assert_chain_holds(executor.home());
 }
@@ -157,13 +160,13 @@ fn reports_heartbeats_and_the_journal_survive_clock_jumps() {
         }
         let before = beats();
         eventually("heartbeats go on", || (beats() >= before + 2).then_some(()));
-        all_delivered(&executor);
+        wait_until_delivered(&executor);
     }
     assert!(load.assert_balanced(executor.home(), &taken.lock().unwrap()) >= 18);
-    let listed = executor.home().listed(&[]);
+    let listed = executor.home().list_journal(&[]);
     let numbers: Vec<u64> = listed.iter().rev().map(|line| line["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
     assert_chain_holds(executor.home());
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     assert_chain_holds(executor.home());
 }

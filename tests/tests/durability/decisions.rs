@@ -3,8 +3,8 @@
 use super::{assert_chain_holds, catalogue};
 use crate::callers::{List, agent};
 use crate::harness::{
-    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, blocked, error,
-    eventually, in_seconds, intent, result, run,
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, error,
+    eventually, expect_blocked, in_seconds, intent, result, run,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn escalating() -> FakeGovernor {
 }
 
 /// An executor with two approvers, an operator, a governor and an agent, and one slot.
-struct Place {
+struct EscalationFixture {
     _list: List,
     _governor: FakeGovernor,
     _catalogue: Catalogue,
@@ -31,7 +31,7 @@ struct Place {
     executor: Option<Executor>,
 }
 
-impl Place {
+impl EscalationFixture {
     fn new() -> Self {
         let (list, governor) = (List::new(), escalating());
         let catalogue = catalogue().add(Tool::command("gate", GATE));
@@ -78,7 +78,7 @@ impl Place {
 
     /// Kills it and starts it again.
     fn crash(&mut self) {
-        let home = self.executor.take().unwrap().killed();
+        let home = self.executor.take().unwrap().kill();
         self.executor = Some(Executor::start_in(home));
     }
 
@@ -110,7 +110,7 @@ fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
 /// The approval is answered while the one slot is taken, and the server killed before there is another.
 #[test]
 fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
-    let mut place = Place::new();
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -147,7 +147,7 @@ fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
 /// Stopped in good order, too: nobody but the person who approved it waits for it.
 #[test]
 fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
-    let mut place = Place::new();
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -155,8 +155,8 @@ fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
     result(&place.decide("anna", &call, "APPROVED"));
     let mut executor = place.executor.take().unwrap();
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0), "{}", executor.stderr());
-    place.executor = Some(Executor::start_in(executor.killed()));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0), "{}", executor.stderr());
+    place.executor = Some(Executor::start_in(executor.kill()));
     eventually("it ran", || (place.state(&call) == "finished").then_some(()));
     assert_eq!(place.runs(1), 1);
     assert_eq!(place.state(&holds), "finished");
@@ -165,12 +165,12 @@ fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
 
 #[test]
 fn a_denied_intent_stays_denied_after_any_restart() {
-    let mut place = Place::new();
+    let mut place = EscalationFixture::new();
     let call = place.waits("mark", 1);
     result(&place.decide("anna", &call, "DENIED"));
     for round in 0..3 {
         let again = place.ask("agent", "a2g/intent", &call);
-        let message = blocked(&again, "verdict_denied");
+        let message = expect_blocked(&again, "verdict_denied");
         assert!(message.contains("`anna` denied it"), "{round}: {message}");
         assert_eq!(again["error"]["data"]["intent_id"], call["intent_id"]);
         for who in ["bert", "anna", "gov"] {
@@ -187,7 +187,7 @@ fn a_denied_intent_stays_denied_after_any_restart() {
 
 #[test]
 fn cancels_and_revocations_are_recorded_before_they_are_answered() {
-    let mut place = Place::new();
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -221,7 +221,7 @@ fn cancels_and_revocations_are_recorded_before_they_are_answered() {
 /// Killed at any moment around the decision: what was answered holds, and nothing runs twice or against it.
 #[test]
 fn answered_decisions_survive_a_kill() {
-    let mut place = Place::new();
+    let mut place = EscalationFixture::new();
     for round in 0..super::times(6) {
         let n = u32::try_from(10 + 2 * round).unwrap();
         let (yes, no) = (place.waits("mark", n), place.waits("mark", n + 1));
@@ -240,12 +240,12 @@ fn answered_decisions_survive_a_kill() {
             executor.process().kill();
             (approving.join().unwrap(), denying.join().unwrap())
         });
-        place.executor = Some(Executor::start_in(executor.killed()));
+        place.executor = Some(Executor::start_in(executor.kill()));
         if approved.is_some_and(|answer| answer["result"]["accepted"] == true) {
             eventually("what was approved ran", || (place.state(&yes) == "finished").then_some(()));
         }
         if denied.is_some_and(|answer| answer["result"]["accepted"] == true) {
-            blocked(&place.ask("agent", "a2g/intent", &no), "verdict_denied");
+            expect_blocked(&place.ask("agent", "a2g/intent", &no), "verdict_denied");
             error(&place.decide("anna", &no, "APPROVED"), -32602);
         }
         assert!(place.runs(n) <= 1 && place.runs(n + 1) == 0, "{round}");
@@ -269,7 +269,7 @@ fn an_escalation_that_expires_undecided_is_recorded() {
     let executor = Executor::start(Options::new().catalogue(&catalogue).governor(&governor.url()));
     let call = intent("mark", json!({ "n": "000001" }));
     assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
-    let home = executor.killed();
+    let home = executor.kill();
     std::thread::sleep(std::time::Duration::from_millis(2100));
     let executor = Executor::start_in(home);
     let expired = eventually("that it expired is on record", || {

@@ -1,9 +1,9 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
-use super::{assert_chain_holds, catalogue, load, options, settled};
+use super::{assert_chain_holds, catalogue, load, options, wait_until_settled};
 use crate::harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
-    execute, id_of, program, skipped,
+    execute, id_of, print_skipped, program,
 };
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ impl SmallDisk {
         let can =
             Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
         if !can {
-            skipped("no file system can be mounted here");
+            print_skipped("no file system can be mounted here");
             return None;
         }
         let mount = format!(
@@ -221,10 +221,10 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
     // Without what SQLite had made before there is nothing that could wait: it says so and ends.
     let mut process = process;
     process.terminate();
-    assert_eq!(process.ended().code(), Some(0), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(0), "{}", process.stderr());
     disk.fill();
     let mut process = Process::spawn("executor", &mut disk.command(&home.command()));
-    assert_eq!(process.ended().code(), Some(1), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     assert!(process.whole_stderr().contains("no room for the journal"), "{}", process.stderr());
 }
 
@@ -265,10 +265,10 @@ const AN_FSYNC: Duration = Duration::from_secs(2);
 /// An executor whose disk takes its time for each fsync, started as `command` makes of it.
 fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, Home)> {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return None;
     }
-    let home = Executor::start(Options::new()).killed();
+    let home = Executor::start(Options::new()).kill();
     let slowly = format!("--inject=fdatasync:delay_enter={}", AN_FSYNC.as_micros());
     let mut traced = command(super::crash::under_strace(&home, "fdatasync", &slowly));
     Some((Process::spawn("traced executor", &mut traced), home))
@@ -298,7 +298,7 @@ fn a_slow_disk_does_not_delay_requests_that_need_no_disk() {
         run.join().unwrap()
     });
     slow.kill_children();
-    slow.ended();
+    slow.wait_for_exit();
     assert_eq!(answer["result"]["status"], "SUCCESS", "{answer}");
     assert!(asked > 20 && slowest < AN_FSYNC / 2, "{asked} times, {slowest:?} at most");
 }
@@ -315,7 +315,7 @@ fn recording_a_refusal_on_a_slow_disk_delays_no_request() {
     std::thread::sleep(Duration::from_millis(300));
     let took = health(address);
     slow.kill_children();
-    slow.ended();
+    slow.wait_for_exit();
     assert_eq!(refused["error"]["data"]["blocked_by"], "verdict_expired", "{refused}");
     assert!(took < AN_FSYNC / 2, "{took:?}");
 }
@@ -332,11 +332,11 @@ fn on_one_core(command: Command) -> Command {
 #[test]
 fn a_failed_fsync_ends_the_process_without_reporting_success() {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
+    let mut home = Executor::start(options(&catalogue, &governor.http_url())).kill();
     for (call, error) in [("fdatasync", "EIO"), ("pwrite64", "EIO")] {
         // The first few are those of opening.
         let inject = format!("--inject={call}:error={error}:when=12+");
@@ -344,15 +344,15 @@ fn a_failed_fsync_ends_the_process_without_reporting_success() {
             Process::spawn("traced executor", &mut super::crash::under_strace(&home, call, &inject));
         let Some(address) = traced.listens_on_unless_it_ends() else { panic!("{}", traced.stderr()) };
         load.during(4, address, || {
-            assert_eq!(traced.ended().code(), Some(1), "{call} {error}: {}", traced.stderr());
+            assert_eq!(traced.wait_for_exit().code(), Some(1), "{call} {error}: {}", traced.stderr());
         });
         let said = traced.stderr();
         assert!(said.contains("the journal cannot be written any more"), "{call} {error}: {said}");
-        home = Executor::start_in(home).killed();
+        home = Executor::start_in(home).kill();
     }
     let executor = Executor::start_in(home);
     load.send_again(executor.address());
-    let reports = settled(&executor, &governor);
+    let reports = wait_until_settled(&executor, &governor);
     load.assert_balanced(executor.home(), &reports);
     assert_chain_holds(executor.home());
 }

@@ -22,7 +22,7 @@ fn home(options: Options, format: u32) -> Home {
     home
 }
 
-fn told(format: u32) -> Value {
+fn golden_file(format: u32) -> Value {
     let text = std::fs::read_to_string(journals().join(format!("format-{format}.json"))).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -47,7 +47,7 @@ fn a_journal_of_format_1_is_refused_with_advice() {
     let home = home(Options::new(), 1);
     let before = std::fs::read(home.journal()).unwrap();
     let mut process = Process::spawn("executor", &mut home.command());
-    assert_eq!(process.ended().code(), Some(1));
+    assert_eq!(process.wait_for_exit().code(), Some(1));
     let said = process.whole_stderr();
     assert!(said.contains("has format 1") && said.contains("begin another with `journal.path`"), "{said}");
     let listed = run(["journal", "list", "--config", home.config().to_str().unwrap()]);
@@ -83,10 +83,10 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let keys = Keys::new();
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let options = Options::new().catalogue(&catalogue).governor(&governor.url());
-    let options = options.set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted()));
+    let options = options.set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted_folder()));
     let home = home(options, format);
     let before = std::fs::read(home.journal()).unwrap();
-    let mut told = told(format);
+    let mut told = golden_file(format);
     let all = told.as_object_mut().unwrap();
     // The key of that time is gone, and a version that forgot what it denied would ask again.
     all.remove("proven");
@@ -99,7 +99,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
         }
         let ran = std::fs::read_dir(executor.workspace()).unwrap().count();
         assert_eq!(ran, expected.len(), "nothing of it runs again");
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
     }
     if format < 3 {
         let kept = executor.home().journal().with_file_name(format!("journal.db.format-{format}"));
@@ -108,7 +108,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let config = executor.home().config();
     succeeds(&["journal", "verify", "--checkpoint", checkpoint, "--config", config.to_str().unwrap()]);
     eventually("the reports of that time are delivered", || {
-        executor.home().listed(&["--undelivered"]).is_empty().then_some(())
+        executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
     let reports = governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").count();
     assert!(reports >= 4, "{reports}");

@@ -191,15 +191,15 @@ fn ended_early(report: Option<&&Value>) -> bool {
 }
 
 /// Waits until the governor has a report of everything that has ended, and gives all reports.
-fn settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
-    all_delivered(executor);
+fn wait_until_settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
+    wait_until_delivered(executor);
     governor.reports()
 }
 
 /// Waits until the journal has no report that its governor has not taken.
-fn all_delivered(executor: &Executor) {
+fn wait_until_delivered(executor: &Executor) {
     eventually("every report is delivered", || {
-        executor.home().listed(&["--undelivered"]).is_empty().then_some(())
+        executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
 }
 

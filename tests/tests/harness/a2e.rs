@@ -125,7 +125,7 @@ impl A2eSession {
     }
 
     /// Sends a request with what names the caller and the session.
-    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> super::Answer {
+    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> super::HttpAnswer {
         let headers = self.headers();
         let headers = headers.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>();
         self.client.request(method, path, &headers, body)

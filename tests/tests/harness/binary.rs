@@ -78,23 +78,23 @@ pub fn cache() -> PathBuf {
 
 /// A folder beside the repository, when it is there. When it is not, a line on standard error names
 /// the test that is skipped.
-fn shared(name: &str) -> Option<PathBuf> {
+fn shared_folder(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if folder.is_dir() {
         return Some(folder);
     }
-    super::skipped(&format!("there is no ../shared/{name} beside the repository"));
+    super::print_skipped(&format!("there is no ../shared/{name} beside the repository"));
     None
 }
 
 /// The protocol documents.
 pub fn seeds() -> Option<PathBuf> {
-    shared("seeds")
+    shared_folder("seeds")
 }
 
 /// The test vectors of others.
 pub fn vectors() -> Option<PathBuf> {
-    shared("vectors")
+    shared_folder("vectors")
 }
 
 /// Runs the binary to its end, in an empty folder.

@@ -141,7 +141,7 @@ impl Home {
     }
 
     /// Output of `journal list --json` with these arguments, one value for each line.
-    pub fn listed(&self, arguments: &[&str]) -> Vec<Value> {
+    pub fn list_journal(&self, arguments: &[&str]) -> Vec<Value> {
         let config = self.config();
         let list = ["journal", "list", "--json", "--config", config.to_str().expect("UTF-8")];
         let listed = super::succeeds(&[&list, arguments].concat());
@@ -223,7 +223,7 @@ impl Executor {
     }
 
     /// Kills it, and gives its folders as they are.
-    pub fn killed(mut self) -> Home {
+    pub fn kill(mut self) -> Home {
         self.process.kill();
         self.home
     }

@@ -38,7 +38,7 @@ pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all};
-pub use http::{Answer, HttpClient};
+pub use http::{HttpAnswer, HttpClient};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
 pub use process::Process;
@@ -71,7 +71,7 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
 }
 
 /// Names the running test as one that is left out, and why.
-pub fn skipped(why: &str) {
+pub fn print_skipped(why: &str) {
     say("skipped", why);
 }
 

@@ -6,7 +6,7 @@
 //! (`undisturbed`, `change_outside`, `killed`).
 
 use super::guest::Guest;
-use super::side::{Books, Health, Idle, Outside};
+use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ pub(super) struct Bench {
     pub(super) executor: Executor,
     pub(super) process: u32,
     pub(super) catalogue: Catalogue,
-    pub(super) books: Books,
-    outside: Outside,
+    pub(super) books: ReportAccounting,
+    outside: UngrantedFiles,
     /// None once it is over.
     health: Option<Health>,
     /// None until the first run has opened what stays open.
-    idle: Option<Idle>,
+    idle: Option<IdleResources>,
     /// True to run the harmless tool beside a call.
     is_accompanied: AtomicBool,
     is_disturbed: bool,
@@ -74,7 +74,7 @@ impl Bench {
     pub(super) fn start_catalogue(options: Options, catalogue: Catalogue) -> Self {
         let harmless = Guest::new("(call $note (i32.const 7))");
         let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
-        let books = Books::open();
+        let books = ReportAccounting::open();
         let options = if options.get("executor.waiting").is_null() {
             options.set("executor.waiting", WAITING)
         } else {
@@ -92,7 +92,7 @@ impl Bench {
         let process = executor.process().child().id();
         let home = executor.home();
         let granted = mounts.into_iter().chain([home.workspace(), home.temporary()]).collect();
-        let outside = Outside::of(&home.folder(), catalogue.folder(), granted);
+        let outside = UngrantedFiles::of(&home.folder(), catalogue.folder(), granted);
         let mut bench = Self {
             health: Some(Health::of(executor.address())),
             executor,
@@ -111,7 +111,7 @@ impl Bench {
         // The first run opens what stays open. What the test prepares after it is no guest's doing.
         bench.assert_harmless("a start");
         bench.outside.forget();
-        bench.idle = Some(Idle::before(process, &bench.executor.home().temporary(), processes));
+        bench.idle = Some(IdleResources::before(process, &bench.executor.home().temporary(), processes));
         bench.is_disturbed = true;
         bench
     }
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     /// The test has killed the server, so that nobody can be asked any more.
-    pub(super) fn killed(&self) {
+    pub(super) fn mark_killed(&self) {
         self.is_killed.store(true, Ordering::SeqCst);
     }
 
@@ -298,7 +298,7 @@ impl Call<'_> {
     }
 
     /// Makes the call.
-    pub(super) fn send(self) -> Answer {
+    pub(super) fn send(self) -> CallAnswer {
         let (bench, intent, is_disturbed) = (self.bench, self.intent(), self.is_disturbed);
         let scope = &self.manifest["filesystem_scope"];
         let grant = format!("{scope} {:?}", self.conditions);
@@ -321,7 +321,7 @@ impl Call<'_> {
             if let Some(beside) = beside {
                 beside.join().expect("a harmless tool runs beside a hostile one");
             }
-            Answer { response, took }
+            CallAnswer { response, took }
         });
         bench.books.note(intent, &answer.response);
         answer
@@ -330,12 +330,12 @@ impl Call<'_> {
 
 /// Answer to a call, with measurements.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CallAnswer {
     pub(super) response: Value,
     pub(super) took: Duration,
 }
 
-impl Answer {
+impl CallAnswer {
     /// The report of a success, which this has to be.
     pub(super) fn success(self) -> Report {
         let report = Report(crate::harness::result(&self.response).clone());

@@ -16,7 +16,7 @@ fn fetch<'a>(bench: &'a Bench, arguments: &Value) -> Call<'a> {
 }
 
 /// Why the tool failed, which it has to.
-fn refused(bench: &Bench, arguments: &Value, code: &str) -> Report {
+fn expect_error(bench: &Bench, arguments: &Value, code: &str) -> Report {
     fetch(bench, arguments).send().failure(&format!("the tool failed with `{code}`: "))
 }
 
@@ -95,13 +95,13 @@ fn every_redirect_is_authorized_again() {
         ("http://other.example/".to_owned(), "network_denied", "domain_not_allowed"),
     ];
     for (to, code, reason) in cases {
-        let report = refused(&bench, &redirect(&to), code);
+        let report = expect_error(&bench, &redirect(&to), code);
         let reasons: Vec<_> = report.denied().into_iter().map(|(_, reason, _)| reason.to_owned()).collect();
         assert_eq!(reasons, [reason], "{to}");
         assert!(report.sentence().contains("`usage.denied`"), "{to}: {report:?}");
     }
     assert_eq!(private.connections(), 0);
-    let report = refused(&bench, &redirect("file:///etc/passwd"), "redirect_refused");
+    let report = expect_error(&bench, &redirect("file:///etc/passwd"), "redirect_refused");
     assert!(report.denied().is_empty(), "{report:?}");
     bench.assert_well("redirects");
 }
@@ -138,8 +138,8 @@ fn http_fetch_applies_its_own_bounds_before_the_run_limits() {
     let room = options(&[&silent, &large]).set("ceilings.max_output_bytes", 16 << 20);
     let bench = Bench::start_typed(room);
     let url = |web: &Web| format!("http://{}/", at(web));
-    refused(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
-    refused(&bench, &json!({ "url": url(&large) }), "response_too_large");
+    expect_error(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
+    expect_error(&bench, &json!({ "url": url(&large) }), "response_too_large");
     // The most that it takes fits into the memory that it declares, in the form that takes the most.
     let most = json!({ "url": url(&large), "max_bytes": 4 << 20 });
     let report = fetch(&bench, &most).send().success();

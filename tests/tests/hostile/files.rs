@@ -657,7 +657,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
     for link in ["folder", "absolute_folder", "up", "within", "round", "folder/folder", "proc", "inside.txt"]
     {
         let answer = bench.call("reads").scope(&format!("/jobs/{link}/**")).send();
-        let words = crate::harness::blocked(&answer.response, "scope_unenforceable");
+        let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
         assert!(!words.contains(disk.folder.path().to_str().expect("UTF-8")), "{words}");
     }

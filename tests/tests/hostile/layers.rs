@@ -279,7 +279,7 @@ fn an_unenforceable_condition_runs_nothing() {
         "READ_ONLY",
     ] {
         let answer = bench.call("plain").condition(condition).send();
-        crate::harness::blocked(&answer.response, "condition_unknown");
+        crate::harness::expect_blocked(&answer.response, "condition_unknown");
     }
     for pattern in ["/**", "/", "relative/**", "/workspace/../etc/**", "/workspace/a**", "/workspace"] {
         let answer = bench
@@ -287,9 +287,9 @@ fn an_unenforceable_condition_runs_nothing() {
             .scope("/workspace/**")
             .condition(&format!("filesystem_scope:{pattern}"))
             .send();
-        crate::harness::blocked(&answer.response, "scope_unenforceable");
+        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
         let answer = bench.call("plain").scope(pattern).send();
-        crate::harness::blocked(&answer.response, "scope_unenforceable");
+        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
     }
     bench.executor.assert_workspace_is_empty("verdicts that cannot be enforced");
 }

@@ -3,8 +3,8 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use super::ring::{SLEEPS, children_of, living, zygote_of};
-use crate::harness::{Options, eventually, skipped};
+use super::ring::{SLEEPS, children_of, parent_of, zygote_of};
+use crate::harness::{Options, eventually, print_skipped};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ fn can_be_seen(bench: &Bench) -> bool {
     let is_random = is_random.is_ok_and(|level| level.trim() != "0");
     let can = is_random && children_of(bench.process).into_iter().all(|zygote| layout(zygote).is_some());
     if !can {
-        skipped("layouts are not random here, or only root sees them");
+        print_skipped("layouts are not random here, or only root sees them");
     }
     can
 }
@@ -77,12 +77,12 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
             children_of(bench.process).into_iter().find(|zygote| *zygote != first)
         });
         eventually("the old one has no child that waits", || (children_of(first).len() == 1).then_some(()));
-        assert!(living(next).is_some());
+        assert!(parent_of(next).is_some());
         let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
         assert_eq!(status["result"]["state"], "running", "{status}");
         before
     });
-    eventually("the old one is gone", || living(first).is_none().then_some(()));
+    eventually("the old one is gone", || parent_of(first).is_none().then_some(()));
     let after = while_one_sleeps(&bench, |_, children| layouts(children));
     assert_eq!((before.len(), after.len()), (1, 1), "{before:?} {after:?}");
     assert_ne!(before, after);

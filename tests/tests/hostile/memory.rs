@@ -1,6 +1,6 @@
 //! Guests that want more memory: one limit over everything that a store holds.
 
-use super::bench::{Answer, Bench};
+use super::bench::{Bench, CallAnswer};
 use super::guest::Guest;
 
 /// Result of a refused `memory.grow` or `table.grow`.
@@ -11,7 +11,7 @@ const GROWS_TO_ONE_MB_AND_ON: &str = "
     (call $note (memory.grow (i32.const 14)))
     (call $note (memory.grow (i32.const 1)))";
 
-fn one_mb(bench: &Bench, tool: &str) -> Answer {
+fn one_mb(bench: &Bench, tool: &str) -> CallAnswer {
     bench.call(tool).grant("max_memory_mb", 1).send()
 }
 

@@ -16,9 +16,9 @@ const MINE: u64 = b'm' as u64;
 const SECRET: u64 = b's' as u64;
 
 /// Ends what goes on meanwhile.
-struct Over<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -72,7 +72,7 @@ fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
                 std::thread::yield_now();
             }
         });
-        let _when_this_ends_or_fails = Over(&over);
+        let _when_this_ends_or_fails = SetOnDrop(&over);
         // The root of a run is opened by the server, below what was swapped.
         for _ in 0..60 {
             let answer = bench.call("once").scope("/jobs/a/**").send();

@@ -18,11 +18,11 @@ const TOOL: &str = "hostile_http";
 /// A server of a test's own, which does with each connection what its function does.
 pub(super) struct Web {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<WebRecord>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct WebRecord {
     connections: usize,
     /// The heads of the requests, and what the body began with.
     requests: Vec<String>,
@@ -35,7 +35,7 @@ impl Web {
     pub(super) fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<WebRecord>>::default();
         let (books, answer) = (Arc::clone(&seen), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -583,7 +583,7 @@ fn the_standing_policy_limits_hosts_and_request_rate() {
 
     policy(json!({ "allowed_domains": ["http://web.test/"] }));
     let answer = bench.asking(json!({ "requests": [] })).send();
-    let refused = crate::harness::blocked(&answer.response, "standing_policy");
+    let refused = crate::harness::expect_blocked(&answer.response, "standing_policy");
     assert!(refused.contains("capabilities.network"), "{refused}");
 }
 

@@ -6,7 +6,7 @@ use crate::harness::{AGENT, Options, Tool, guest};
 use serde_json::{Value, json};
 
 /// Writes one JSON string of so many bytes to standard output in one call.
-fn says(bytes: usize) -> Guest {
+fn writer_of(bytes: usize) -> Guest {
     Guest::new(format!(r#"(call $say @"\22{}\22")"#, "x".repeat(bytes - 2))).silent()
 }
 
@@ -26,8 +26,8 @@ fn standard_output_is_cut_at_exactly_its_limit() {
     let both = format!(r#"(call $say @"\22{}\22") (call $cry @"{}\0a")"#, "x".repeat(498), "y".repeat(499));
     let both_and_one = format!(r#"{both} (call $cry @"z")"#);
     let bench = Bench::start([
-        ("all", says(1000)),
-        ("one_more", says(1001)),
+        ("all", writer_of(1000)),
+        ("one_more", writer_of(1001)),
         ("bytes", Guest::new(byte_by_byte).silent()),
         ("bytes_one_more", Guest::new(one_more).silent()),
         ("both", Guest::new(both).silent()),

@@ -280,7 +280,7 @@ fn patterns_apply_to_components_and_refuse_core_modules() {
     let listed = call("list_directory", json!({ "path": "/jobs/docs" }));
     assert!(listed.to_string().contains("c.md") && !listed.to_string().contains("d.txt"), "{listed}");
     let words = call("odd", json!({}));
-    let words = crate::harness::blocked(&words, "scope_unenforceable").to_owned();
+    let words = crate::harness::expect_blocked(&words, "scope_unenforceable").to_owned();
     assert!(words.contains("whole trees") && words.contains("component"), "{words}");
     bench.call("odd").scope("/workspace/**").send().success();
 }

@@ -31,11 +31,11 @@ fn start() -> Bench {
 pub(super) fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| living(*pid).is_some_and(|of| of == parent)).collect()
+    pids.filter(|pid| parent_of(*pid).is_some_and(|of| of == parent)).collect()
 }
 
 /// The parent of a process that lives.
-pub(super) fn living(pid: u32) -> Option<u32> {
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -59,7 +59,7 @@ pub(super) fn kill_all_children(bench: &Bench) {
 }
 
 /// Calls a guest that sleeps for an hour, and does `work` while it runs.
-fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answer {
+fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::CallAnswer {
     let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 60);
     let intent = call.intent();
     std::thread::scope(|scope| {
@@ -200,7 +200,7 @@ fn a_killed_zygote_ends_its_guests_and_is_replaced() {
     });
     answer.failure("the process that ran the tool ended early");
     bench.assert_well("a killed zygote");
-    assert!(before.iter().all(|pid| living(*pid).is_none()), "{before:?}");
+    assert!(before.iter().all(|pid| parent_of(*pid).is_none()), "{before:?}");
 }
 
 #[test]
@@ -215,10 +215,10 @@ fn no_process_survives_a_killed_server() {
     eventually("the guest runs", || (children_of(zygote).len() == WAITING + 1).then_some(()));
     let mut pids = children_of(zygote);
     pids.push(zygote);
-    bench.killed();
+    bench.mark_killed();
     kill(bench.process);
     let began = Instant::now();
-    eventually("they are gone", || pids.iter().all(|pid| living(*pid).is_none()).then_some(()));
+    eventually("they are gone", || pids.iter().all(|pid| parent_of(*pid).is_none()).then_some(()));
     assert!(began.elapsed() < Duration::from_secs(1), "gone after {:?}", began.elapsed());
 }
 
@@ -269,11 +269,11 @@ fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
         let gone = bench.call("traps").send();
         assert_eq!(gone.response["error"]["code"], -32602, "{gone:?}");
         // The old zygote lives as long as what it runs.
-        assert!(living(before).is_some());
+        assert!(parent_of(before).is_some());
         let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
         assert_eq!(status["result"]["state"], "running", "{status}");
         bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-        eventually("the old zygote is gone", || living(before).is_none().then_some(()));
+        eventually("the old zygote is gone", || parent_of(before).is_none().then_some(()));
     });
     answer.aborted("cancelled");
     // A catalogue that cannot be read leaves the last one in place.
@@ -311,7 +311,7 @@ fn deadlines_are_met_within_100_ms() {
 }
 
 /// A zygote that is sent one message, and then nothing.
-fn greeted(message: &str) -> (std::process::ExitStatus, String) {
+fn start_zygote_with(message: &str) -> (std::process::ExitStatus, String) {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     let mut command = Command::new(program());
     command.arg("zygote").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -327,9 +327,9 @@ fn greeted(message: &str) -> (std::process::ExitStatus, String) {
 
 #[test]
 fn a_zygote_accepts_messages_of_its_own_version_only() {
-    assert!(greeted(r#"{"Hello":{"version":1}}"#).0.success());
-    let (status, said) = greeted(r#"{"Hello":{"version":2}}"#);
+    assert!(start_zygote_with(r#"{"Hello":{"version":1}}"#).0.success());
+    let (status, said) = start_zygote_with(r#"{"Hello":{"version":2}}"#);
     assert!(!status.success() && said.contains("messages of version 2"), "{status} {said}");
-    let (status, _) = greeted(r#"{"Start":{"largest_file":1,"handles":32}}"#);
+    let (status, _) = start_zygote_with(r#"{"Start":{"largest_file":1,"handles":32}}"#);
     assert!(!status.success(), "a zygote started without a version");
 }

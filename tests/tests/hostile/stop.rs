@@ -135,7 +135,7 @@ fn runs_of_a_revoked_agent_stop_and_new_ones_are_refused() {
         assert_reported(&bench, intent);
     }
     let refused = bench.call("sleeps").agent(REVOKED).send();
-    crate::harness::blocked(&refused.response, "standing_policy");
+    crate::harness::expect_blocked(&refused.response, "standing_policy");
     bench.assert_well("an agent that was revoked");
 }
 

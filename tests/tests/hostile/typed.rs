@@ -33,7 +33,7 @@ fn start(folder: &Path) -> Bench {
 }
 
 /// Runs a tool that has to fail, and gives its report, which holds nothing of what was not granted.
-fn refused(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>) -> Report {
+fn expect_refusal(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>) -> Report {
     let call = bench.call(tool).scope("/jobs/**").grant("timeout_seconds", 20).arguments(arguments.clone());
     let call = if let Some(condition) = condition { call.condition(condition) } else { call };
     let report = call.send().failure("the tool failed with ");
@@ -67,7 +67,7 @@ fn access_outside_the_grant_is_refused_and_reported() {
         ("write_file", write("/jobs/folder/planted"), "/jobs/folder/planted", escapes),
     ];
     for (tool, arguments, what, reason) in cases {
-        let report = refused(&bench, tool, &arguments, None);
+        let report = expect_refusal(&bench, tool, &arguments, None);
         let denied = report.denied();
         let seen = denied.iter().any(|(path, why, _)| path.starts_with(what) && *why == reason);
         assert!(seen, "{tool} {arguments}: {denied:?}");
@@ -92,7 +92,7 @@ fn a_read_only_grant_refuses_every_write() {
         ("edit_file", json!({ "path": "/jobs/inside.txt", "old_text": "inside", "new_text": "x" })),
     ];
     for (tool, arguments) in cases {
-        let report = refused(&bench, tool, &arguments, Some("read_only"));
+        let report = expect_refusal(&bench, tool, &arguments, Some("read_only"));
         let denied = report.denied();
         assert!(!denied.is_empty(), "{tool} {arguments}: {report:?}");
         assert!(denied.iter().all(|(_, why, _)| *why == "read_only"), "{tool} {arguments}: {denied:?}");
@@ -111,7 +111,7 @@ fn a_fifo_is_not_opened() {
         ("hash_file", json!({ "path": "/jobs/fifo", "algorithm": "sha256" })),
         ("write_file", json!({ "path": "/jobs/fifo", "content": "x" })),
     ] {
-        refused(&bench, tool, &arguments, None);
+        expect_refusal(&bench, tool, &arguments, None);
     }
     bench.assert_well("a FIFO");
 }

@@ -2,8 +2,8 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, errno};
-use super::ring::{SLEEPS, children_of, living};
-use crate::harness::{HttpClient, Options, eventually, skipped};
+use super::ring::{SLEEPS, children_of, parent_of};
+use crate::harness::{HttpClient, Options, eventually, print_skipped};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -27,7 +27,7 @@ const WORKS: &str = r#"
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skipped("this is not root, whose guests alone are others");
+        print_skipped("this is not root, whose guests alone are others");
     }
     is_root
 }
@@ -188,8 +188,8 @@ fn a_guest_under_another_user_ends_with_its_server() {
     let guest = eventually("the guest runs", || {
         children_of(bench.process).into_iter().flat_map(children_of).find(somebodys)
     });
-    bench.killed();
+    bench.mark_killed();
     let server = rustix::process::Pid::from_raw(i32::try_from(bench.process).expect("a pid"));
     rustix::process::kill_process(server.expect("a pid"), rustix::process::Signal::KILL).expect("it lives");
-    eventually("it is gone", || living(guest).is_none().then_some(()));
+    eventually("it is gone", || parent_of(guest).is_none().then_some(()));
 }

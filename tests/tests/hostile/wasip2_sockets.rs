@@ -22,11 +22,11 @@ const TOOL: &str = "hostile_tcp";
 /// other side closes.
 struct Peer {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PeerRecord>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct PeerRecord {
     connections: usize,
     /// Number of connections that the peer has closed.
     closed: usize,
@@ -38,7 +38,7 @@ impl Peer {
     fn start(work: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<PeerRecord>>::default();
         let (books, work) = (Arc::clone(&seen), Arc::new(work));
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {

@@ -111,10 +111,10 @@ struct Fetched {
 }
 
 fn http_fetch(ctx: &mut Context, arguments: HttpFetch) -> Result<Fetched, ToolError> {
-    let max_bytes = ranged("max_bytes", arguments.max_bytes, 1..=MAX_MAX_BYTES)?;
-    let max_redirects = ranged("max_redirects", arguments.max_redirects, 0..=MAX_MAX_REDIRECTS)?;
+    let max_bytes = in_range("max_bytes", arguments.max_bytes, 1..=MAX_MAX_BYTES)?;
+    let max_redirects = in_range("max_redirects", arguments.max_redirects, 0..=MAX_MAX_REDIRECTS)?;
     let seconds = arguments.timeout_seconds;
-    ranged("timeout_seconds", seconds, 1..=MAX_TIMEOUT_SECONDS)?;
+    in_range("timeout_seconds", seconds, 1..=MAX_TIMEOUT_SECONDS)?;
     let first = Hop::first(&arguments)?;
     let chain = Chain::new(max_bytes, max_redirects, Duration::from_secs(seconds));
     let (response, redirects) = chain.follow(ctx, first)?;
@@ -122,7 +122,7 @@ fn http_fetch(ctx: &mut Context, arguments: HttpFetch) -> Result<Fetched, ToolEr
 }
 
 /// The executor checks the range as well, but the memory of the tool should not depend on that.
-fn ranged(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<usize, ToolError> {
+fn in_range(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<usize, ToolError> {
     usize::try_from(value).ok().filter(|_| range.contains(&value)).ok_or_else(|| {
         let (least, most) = (range.start(), range.end());
         let message = format!("`{name}` is {value}; it must be from {least} to {most}");

@@ -52,12 +52,12 @@ impl Entry {
             path: relative.to_string_lossy().into_owned(),
             kind,
             size: metadata.filter(|_| kind == Kind::File).map(Metadata::len),
-            modified: metadata.and_then(modified),
+            modified: metadata.and_then(modified_seconds),
         }
     }
 }
 
-fn modified(metadata: &Metadata) -> Option<u64> {
+fn modified_seconds(metadata: &Metadata) -> Option<u64> {
     let modified = metadata.modified().ok()?;
     let since = modified.duration_since(UNIX_EPOCH).ok()?;
     Some(since.as_secs())

@@ -111,7 +111,7 @@ impl Search {
             path: path.to_string_lossy().into_owned(),
             line,
             column,
-            text: shown(bytes, column),
+            text: excerpt(bytes, column),
             before: before.iter().cloned().collect(),
             after: Vec::new(),
         };
@@ -125,7 +125,7 @@ impl Search {
         let in_file = self.matches.get_mut(first..).unwrap_or_default();
         for found in in_file.iter_mut().rev().take(self.context_lines) {
             if number <= found.line + reach {
-                let text = shown(line, 1);
+                let text = excerpt(line, 1);
                 self.text_bytes += text.len();
                 found.after.push(text);
             }
@@ -142,13 +142,13 @@ impl Search {
             if before.len() == self.context_lines {
                 before.pop_front();
             }
-            before.push_back(shown(line, 1));
+            before.push_back(excerpt(line, 1));
         }
     }
 }
 
 /// The part of a line around a column, with `…` where something is left out.
-fn shown(line: &[u8], column: usize) -> String {
+fn excerpt(line: &[u8], column: usize) -> String {
     let line = String::from_utf8_lossy(line);
     if line.len() <= TEXT_CHARS {
         return line.into_owned();
