@@ -1,4 +1,4 @@
-//! What a confined child can still do. Each test starts itself anew, alone in a process that stands
+//! Tests of the rights left to a confined child. Each test starts itself anew, alone in a process that stands
 //! for the one that forks, and forks a child with a single thread, as executions have it.
 
 #![cfg(target_os = "linux")]
@@ -43,7 +43,7 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 static CHANGES_USERS: LazyLock<bool> =
     LazyLock::new(|| rustix::process::geteuid().is_root() && support().unprivileged_user.is_ok());
 
-/// Whether this machine has every control; a test of one that it lacks is skipped, and says so.
+/// True if this machine has every control; a test of a missing one is skipped, with a message.
 fn can_be_confined() -> bool {
     let lacking = support().missing().map(|control| control.name).collect::<Vec<_>>();
     if !lacking.is_empty() {
@@ -54,7 +54,7 @@ fn can_be_confined() -> bool {
 
 /// Starts the test of this name anew, alone, and gives the exit code, or 128 and the signal, of the
 /// child that then runs `body`; in that process, does so.
-fn alone(name: &str, body: impl FnOnce(&Arc<Confinement>)) -> i32 {
+fn run_alone(name: &str, body: impl FnOnce(&Arc<Confinement>)) -> i32 {
     if std::env::var(ALONE).is_ok_and(|started| started == name) {
         std::process::exit(in_child(body));
     }
@@ -72,12 +72,12 @@ fn start(name: &str) -> Command {
 /// Forks a process with a single thread that stands for the one that forks, and there a child for
 /// `body`. The first of them ends with this one, as it has to.
 fn in_child(body: impl FnOnce(&Arc<Confinement>)) -> i32 {
-    ended(fork(|| {
+    wait_for_exit_code(fork(|| {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
         let confinement = Arc::new(Confinement::prepare().unwrap());
         let applied = confinement.confine_zygote(*CHANGES_USERS).unwrap();
         assert_eq!(applied.skipped, [""; 0]);
-        exit(ended(fork(|| body(&confinement))));
+        exit(wait_for_exit_code(fork(|| body(&confinement))));
     }))
 }
 
@@ -97,7 +97,7 @@ fn fork(body: impl FnOnce()) -> libc::pid_t {
     }
 }
 
-fn ended(child: libc::pid_t) -> i32 {
+fn wait_for_exit_code(child: libc::pid_t) -> i32 {
     let child = rustix::process::Pid::from_raw(child).unwrap();
     let options = rustix::process::WaitOptions::empty();
     let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
@@ -130,7 +130,7 @@ fn apply_alone(confinement: &Confinement, roots: &[(BorrowedFd<'_>, Access)]) {
     assert_eq!(applied.skipped, [""; 0]);
 }
 
-fn denied<T>(result: std::io::Result<T>) -> bool {
+fn is_denied<T>(result: std::io::Result<T>) -> bool {
     result.is_err_and(|error| error.raw_os_error() == Some(libc::EACCES))
 }
 
@@ -144,11 +144,11 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn only_granted_folders_are_there() {
+fn only_granted_folders_are_visible() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("only_granted_folders_are_there", |confinement| {
+    let code = run_alone("only_granted_folders_are_visible", |confinement| {
         let (granted, other) = (folder(), folder());
         let root = File::open(granted.path()).unwrap();
         apply(confinement, &[(root.as_fd(), Access::ReadWrite)]);
@@ -175,13 +175,13 @@ fn only_granted_folders_are_there() {
         rustix::fs::unlinkat(rustix::fs::CWD, at("sub/moved"), rustix::fs::AtFlags::empty()).unwrap();
 
         for path in ["/etc/passwd", "/proc/self/mem", "/proc/self/maps", "/dev/null", "/"] {
-            assert!(denied(File::open(path)), "{path}");
+            assert!(is_denied(File::open(path)), "{path}");
         }
-        assert!(denied(File::open(at("link"))), "through a link inside");
-        assert!(denied(File::open(at("../../etc/passwd"))), "through `..`");
-        assert!(denied(fs::read_dir(other.path())));
-        assert!(denied(fs::write(other.path().join("new"), "new")));
-        assert!(denied(
+        assert!(is_denied(File::open(at("link"))), "through a link inside");
+        assert!(is_denied(File::open(at("../../etc/passwd"))), "through `..`");
+        assert!(is_denied(fs::read_dir(other.path())));
+        assert!(is_denied(fs::write(other.path().join("new"), "new")));
+        assert!(is_denied(
             rustix::fs::unlinkat(rustix::fs::CWD, other.path().join("in"), rustix::fs::AtFlags::empty())
                 .map_err(Into::into)
         ));
@@ -197,19 +197,19 @@ fn a_read_only_root_is_read_only() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_read_only_root_is_read_only", |confinement| {
+    let code = run_alone("a_read_only_root_is_read_only", |confinement| {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
         apply(confinement, &[(root.as_fd(), Access::ReadOnly)]);
         let at = |name: &str| granted.path().join(name);
         assert_eq!(fs::read_to_string(at("in")).unwrap(), "content");
         assert_eq!(fs::read_dir(granted.path()).unwrap().count(), 3);
-        assert!(denied(fs::write(at("new"), "new")));
-        assert!(denied(File::options().append(true).open(at("in"))));
+        assert!(is_denied(fs::write(at("new"), "new")));
+        assert!(is_denied(File::options().append(true).open(at("in"))));
         let nowhere = rustix::fs::CWD;
-        assert!(denied(rustix::fs::mkdirat(nowhere, at("made"), 0o755.into()).map_err(Into::into)));
-        assert!(denied(rustix::fs::renameat(nowhere, at("in"), nowhere, at("out")).map_err(Into::into)));
-        assert!(denied(
+        assert!(is_denied(rustix::fs::mkdirat(nowhere, at("made"), 0o755.into()).map_err(Into::into)));
+        assert!(is_denied(rustix::fs::renameat(nowhere, at("in"), nowhere, at("out")).map_err(Into::into)));
+        assert!(is_denied(
             rustix::fs::unlinkat(nowhere, at("in"), rustix::fs::AtFlags::empty()).map_err(Into::into)
         ));
     });
@@ -217,11 +217,11 @@ fn a_read_only_root_is_read_only() {
 }
 
 #[test]
-fn a_folder_without_a_name_has_to_be_a_root_as_well() {
+fn an_unnamed_folder_must_also_be_a_root() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_folder_without_a_name_has_to_be_a_root_as_well", |confinement| {
+    let code = run_alone("an_unnamed_folder_must_also_be_a_root", |confinement| {
         let nameless = || {
             let folder = tempfile::tempdir().unwrap();
             let handle = File::open(folder.path()).unwrap();
@@ -232,7 +232,7 @@ fn a_folder_without_a_name_has_to_be_a_root_as_well() {
         apply(confinement, &[(named.as_fd(), Access::ReadOnly)]);
         let again = |handle: &File| File::open(format!("/proc/self/fd/{}", handle.as_raw_fd()));
         again(&named).unwrap();
-        assert!(denied(again(&unnamed)));
+        assert!(is_denied(again(&unnamed)));
     });
     assert_eq!(code, 0);
 }
@@ -281,20 +281,20 @@ const FORBIDDEN: &[(&str, libc::c_long, [usize; 6])] = &[
 ];
 
 #[test]
-fn what_no_guest_needs_ends_the_process() {
+fn forbidden_system_calls_end_the_process() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("what_no_guest_needs_ends_the_process", |_| {
+    let code = run_alone("forbidden_system_calls_end_the_process", |_| {
         let confinement = &Confinement::prepare().unwrap();
         for (name, number, arguments) in FORBIDDEN {
-            let code = ended(fork(|| {
+            let code = wait_for_exit_code(fork(|| {
                 apply(confinement, &[]);
                 call(*number, *arguments);
             }));
             assert_eq!(code, DIED_OF_SIGSYS, "{name}");
         }
-        let code = ended(fork(|| apply(confinement, &[])));
+        let code = wait_for_exit_code(fork(|| apply(confinement, &[])));
         assert_eq!(code, 0, "the control of this test");
     });
     assert_eq!(code, 0);
@@ -305,7 +305,7 @@ fn no_second_process_can_be_started() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("no_second_process_can_be_started", |confinement| {
+    let code = run_alone("no_second_process_can_be_started", |confinement| {
         apply(confinement, &[]);
         let _started = Command::new("/bin/true").status();
     });
@@ -317,7 +317,7 @@ fn no_thread_can_be_started() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("no_thread_can_be_started", |confinement| {
+    let code = run_alone("no_thread_can_be_started", |confinement| {
         apply(confinement, &[]);
         let _started = std::thread::Builder::new().spawn(|| ());
     });
@@ -325,11 +325,11 @@ fn no_thread_can_be_started() {
 }
 
 #[test]
-fn the_other_end_of_an_open_socket_is_reached() {
+fn a_child_reaches_the_peer_of_its_open_socket() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("the_other_end_of_an_open_socket_is_reached", |confinement| {
+    let code = run_alone("a_child_reaches_the_peer_of_its_open_socket", |confinement| {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         // Read as a file is: the child itself never receives.
         let mut theirs = File::from(std::os::fd::OwnedFd::from(theirs));
@@ -348,7 +348,7 @@ fn private_memory_ends_at_the_limit_and_the_overhead() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("private_memory_ends_at_the_limit_and_the_overhead", |confinement| {
+    let code = run_alone("private_memory_ends_at_the_limit_and_the_overhead", |confinement| {
         apply(confinement, &[]);
         let allowed = (16 << 20) + OVERHEAD_BYTES + (OVERHEAD_PER_OUTPUT_BYTE << 20);
         let take = |bytes: u64| Vec::<u8>::new().try_reserve_exact(bytes as usize);
@@ -359,11 +359,11 @@ fn private_memory_ends_at_the_limit_and_the_overhead() {
 }
 
 #[test]
-fn a_waiting_child_has_few_files_and_small_ones() {
+fn a_waiting_child_has_a_low_file_count_and_file_size_limit() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_waiting_child_has_few_files_and_small_ones", |confinement| {
+    let code = run_alone("a_waiting_child_has_a_low_file_count_and_file_size_limit", |confinement| {
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let open = (0..MAX_FILES + 8).map_while(|_| File::open("/dev/null").ok()).collect::<Vec<_>>();
         assert!((open.len() as u64) < MAX_FILES, "{}", open.len());
@@ -379,11 +379,11 @@ fn a_waiting_child_has_few_files_and_small_ones() {
 }
 
 #[test]
-fn a_child_inherits_what_the_zygote_gave_up() {
+fn a_child_inherits_the_dropped_rights_of_its_zygote() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_child_inherits_what_the_zygote_gave_up", |_| {
+    let code = run_alone("a_child_inherits_the_dropped_rights_of_its_zygote", |_| {
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -422,7 +422,7 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
         println!("skipped: this is not root, or it may not change its user");
         return;
     }
-    let code = alone(name, |confinement| {
+    let code = run_alone(name, |confinement| {
         // The files that are read lie in /proc, which is a root here.
         let proc = File::open("/proc").unwrap();
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
@@ -452,28 +452,28 @@ fn assert_user(name: &str, user: Option<User>, expected: &[&str]) {
 }
 
 #[test]
-fn a_child_of_root_is_another_user_in_all_its_threads() {
+fn a_child_of_root_changes_user_in_all_its_threads() {
     let no_rights = "0000000000000000";
     assert_user(
-        "a_child_of_root_is_another_user_in_all_its_threads",
+        "a_child_of_root_changes_user_in_all_its_threads",
         Some(User { uid: 4321, gid: 4322 }),
         &["4321 4321 4321 4321", "4322 4322 4322 4322", no_rights, no_rights],
     );
 }
 
 #[test]
-fn a_child_that_stays_root_has_rights_over_files_only() {
+fn a_child_that_stays_root_keeps_file_capabilities_only() {
     let files = "000000000000000a";
-    let name = "a_child_that_stays_root_has_rights_over_files_only";
+    let name = "a_child_that_stays_root_keeps_file_capabilities_only";
     assert_user(name, None, &["0 0 0 0", "0 0 0 0", files, files]);
 }
 
 #[test]
-fn no_step_can_be_left_out() {
+fn no_confinement_step_can_be_skipped() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("no_step_can_be_left_out", |confinement| {
+    let code = run_alone("no_confinement_step_can_be_skipped", |confinement| {
         let refused = confinement.apply(&[], memory(16), output(1 << 20), None);
         assert!(matches!(refused, Err(ConfineError::Unprepared)), "{refused:?}");
     });
@@ -481,11 +481,11 @@ fn no_step_can_be_left_out() {
 }
 
 #[test]
-fn a_thread_that_did_not_give_up_its_files_is_noticed() {
+fn a_thread_that_still_shares_its_files_is_detected() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_thread_that_did_not_give_up_its_files_is_noticed", |confinement| {
+    let code = run_alone("a_thread_that_still_shares_its_files_is_detected", |confinement| {
         confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES).unwrap();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || wait.recv());
@@ -498,12 +498,12 @@ fn a_thread_that_did_not_give_up_its_files_is_noticed() {
 }
 
 #[test]
-fn an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest() {
+fn an_aux_thread_has_no_files_and_only_the_guests_system_calls() {
     if !can_be_confined() {
         return;
     }
-    let name = "an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest";
-    let code = alone(name, |confinement| {
+    let name = "an_aux_thread_has_no_files_and_only_the_guests_system_calls";
+    let code = run_alone(name, |confinement| {
         let granted = folder();
         let root = File::open(granted.path()).unwrap();
         let ((ready, is_ready), (go, may_go)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
@@ -514,7 +514,7 @@ fn an_aux_thread_has_no_files_and_no_more_system_calls_than_the_guest() {
             own.confine_aux_thread().unwrap();
             ready.send(()).unwrap();
             let () = may_go.recv().unwrap();
-            said.send(denied(File::open(file)) && denied(File::open("/etc/passwd"))).unwrap();
+            said.send(is_denied(File::open(file)) && is_denied(File::open("/etc/passwd"))).unwrap();
             let () = may_go.recv().unwrap();
             call(libc::SYS_socket, [libc::AF_UNIX as usize, libc::SOCK_STREAM as usize, 0, 0, 0, 0]);
             said.send(false).unwrap();
@@ -560,13 +560,13 @@ fn a_child_ends_with_the_process_that_forked_it() {
 }
 
 #[test]
-fn a_child_whose_parent_is_gone_goes_no_further() {
+fn a_child_whose_parent_is_gone_exits_before_it_runs() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_child_whose_parent_is_gone_goes_no_further", |confinement| {
+    let code = run_alone("a_child_whose_parent_is_gone_exits_before_it_runs", |confinement| {
         // The child of a child is not one of the process that prepared.
-        let code = ended(fork(|| {
+        let code = wait_for_exit_code(fork(|| {
             let refused = confinement.confine_waiting(MAX_FILES, MAX_FILE_BYTES);
             assert!(matches!(refused, Err(ConfineError::Orphaned)), "{refused:?}");
         }));
@@ -576,7 +576,7 @@ fn a_child_whose_parent_is_gone_goes_no_further() {
 }
 
 /// Compiles a guest, before a child is forked: the compiler has threads.
-fn compiled(wat: &str) -> File {
+fn compile(wat: &str) -> File {
     let compiled = ModuleCompiler::new(false).unwrap().compile(&wat::parse_str(wat).unwrap()).unwrap();
     create_sealed(&compiled).unwrap()
 }
@@ -729,29 +729,29 @@ const BUSY: &str = r"
 ";
 
 #[test]
-fn a_guest_that_uses_everything_ends_well() {
+fn a_guest_that_uses_every_host_call_succeeds_under_confinement() {
     if !can_be_confined() {
         return;
     }
-    let name = "a_guest_that_uses_everything_ends_well";
-    let compiled = compiled(&wat(BUSY));
-    let code = alone(name, |confinement| {
+    let name = "a_guest_that_uses_every_host_call_succeeds_under_confinement";
+    let compiled = compile(&wat(BUSY));
+    let code = run_alone(name, |confinement| {
         let folder = folder();
         let outcome = guest(confinement, &compiled, folder.path(), 10_000, 10);
         assert_eq!(outcome.end, End::Returned(serde_json::Value::Bool(true).into()));
         assert_eq!(fs::read(folder.path().join("sub/moved")).unwrap(), b"");
-        // What is over can be freed and left as well.
+        // Freeing the outcome and leaving the function must be allowed, too.
         drop(outcome);
     });
     assert_eq!(code, 0);
 }
 
 #[test]
-fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
+fn a_trap_is_distinguished_from_a_breach() {
     if !can_be_confined() {
         return;
     }
-    let name = "a_guest_that_traps_is_told_from_one_that_breaks_out";
+    let name = "a_trap_is_distinguished_from_a_breach";
     let guests = [
         ("(drop (call $deep (i32.const 0)))", None),
         ("unreachable", Some("unreachable")),
@@ -759,12 +759,12 @@ fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
         ("(drop (i32.load (i32.const -8)))", Some("out of bounds")),
         ("(call $exit (i32.const 3))", Some("")),
     ];
-    let guests = guests.map(|(body, expected)| (body, compiled(&wat(body)), expected));
-    let code = alone(name, |_| {
+    let guests = guests.map(|(body, expected)| (body, compile(&wat(body)), expected));
+    let code = run_alone(name, |_| {
         let confinement = &Arc::new(Confinement::prepare().unwrap());
         let folder = folder();
         for (body, compiled, expected) in &guests {
-            let code = ended(fork(|| {
+            let code = wait_for_exit_code(fork(|| {
                 let end = guest(confinement, compiled, folder.path(), 100, 10).end;
                 match (&end, expected) {
                     (End::LimitReached(Limit::Stack), None) | (End::Exited { code: 3, .. }, Some("")) => {}
@@ -779,12 +779,12 @@ fn a_guest_that_traps_is_told_from_one_that_breaks_out() {
 }
 
 #[test]
-fn a_busy_guest_is_slowed_down_and_ended() {
+fn a_busy_guest_is_throttled_and_ended() {
     if !can_be_confined() {
         return;
     }
-    let compiled = compiled(&wat("(call $forever)"));
-    let code = alone("a_busy_guest_is_slowed_down_and_ended", |confinement| {
+    let compiled = compile(&wat("(call $forever)"));
+    let code = run_alone("a_busy_guest_is_throttled_and_ended", |confinement| {
         let folder = folder();
         let outcome = guest(confinement, &compiled, folder.path(), 10, 2);
         assert_eq!(outcome.end, End::LimitReached(Limit::Time));
@@ -795,11 +795,11 @@ fn a_busy_guest_is_slowed_down_and_ended() {
 }
 
 #[test]
-fn a_host_that_panics_is_told_from_one_that_breaks_out() {
+fn a_panic_of_the_host_is_distinguished_from_a_breach() {
     if !can_be_confined() {
         return;
     }
-    let code = alone("a_host_that_panics_is_told_from_one_that_breaks_out", |confinement| {
+    let code = run_alone("a_panic_of_the_host_is_distinguished_from_a_breach", |confinement| {
         apply(confinement, &[]);
         panic!("on purpose");
     });

@@ -87,7 +87,7 @@ fn every_room_uses_only_what_the_table_allows() {
 
 /// The forms in which a file of `serve/a2a` could name another room.
 #[test]
-fn a_room_is_seen_in_every_form_of_a_path() {
+fn every_form_of_a_path_is_attributed_to_its_room() {
     let forms = [
         "use crate::journal::Journal;",
         "use crate::{call::Call, journal::{Journal, JournalError as E,},};",
@@ -153,7 +153,7 @@ fn is_of(name: &Name, part: &[&str]) -> bool {
 }
 
 #[test]
-fn large_parts_stay_in_their_rooms() {
+fn heavy_dependencies_are_used_in_their_rooms_only() {
     let parts = [
         ("wasmtime", vec!["sandbox"]),
         ("wasmtime_wasi", vec!["sandbox"]),
@@ -246,7 +246,7 @@ const MAKERS: [(&str, &[&str]); 11] = [
 ];
 
 #[test]
-fn only_the_named_functions_make_authority() {
+fn only_listed_functions_construct_authority() {
     let kinds = MAKERS.map(|(kind, _)| kind);
     let mut found = AuthorityItems::default();
     files().iter().for_each(|file| authority_items(file, &kinds, &mut found));
@@ -263,7 +263,7 @@ fn only_the_named_functions_make_authority() {
 }
 
 #[test]
-fn the_authority_of_the_process_is_taken_by_the_command_line_alone() {
+fn only_the_command_line_takes_the_process_authority() {
     let mut takes = BTreeSet::new();
     let mut names_it = BTreeSet::new();
     for SourceFile { path, names, .. } in files() {
@@ -286,7 +286,7 @@ fn the_authority_of_the_process_is_taken_by_the_command_line_alone() {
 
 /// A server that made a permit of operator's limits could run a guest without a verdict.
 #[test]
-fn limits_of_the_operator_are_named_on_the_command_line_alone() {
+fn only_the_command_line_creates_operator_limits() {
     let is_for_operator = |name: &Name| name.segments().ends_with(&["for_operator".to_owned()]);
     let files = files();
     let naming =
@@ -295,7 +295,7 @@ fn limits_of_the_operator_are_named_on_the_command_line_alone() {
 }
 
 #[test]
-fn a_permit_is_handed_over_to_a_child_and_nowhere_else() {
+fn a_permit_is_handed_over_only_to_a_child() {
     let names_it =
         |file: &SourceFile| file.names.iter().any(|name| name.segments().iter().any(|s| s == "Handover"));
     let rooms =
@@ -304,7 +304,7 @@ fn a_permit_is_handed_over_to_a_child_and_nowhere_else() {
 }
 
 #[test]
-fn unsafe_code_stays_where_its_reasons_are() {
+fn unsafe_code_is_confined_to_the_listed_files() {
     let has_unsafe = |file: &SourceFile| file.names.iter().any(|name| name.segments() == ["unsafe"]);
     let files = files();
     let paths = files.iter().filter(|file| has_unsafe(file)).map(|file| file.path.as_str());

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use crate::ToolError;
 use crate::host::Host;
 
-/// How much is handed over at once: large enough that calls do not matter, small enough that
+/// Size of one chunk: large enough that the cost of a call does not matter, small enough that
 /// neither side holds much of the artifact.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -68,15 +68,15 @@ impl<'a> ArtifactWriter<'a> {
 
 impl Write for ArtifactWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.append(bytes).map_err(refused)?;
+        self.append(bytes).map_err(artifact_error)?;
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.send_pending().map_err(refused)
+        self.send_pending().map_err(artifact_error)
     }
 }
 
-fn refused(error: ToolError) -> io::Error {
+fn artifact_error(error: ToolError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }

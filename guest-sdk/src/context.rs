@@ -5,7 +5,7 @@ use crate::ToolError;
 use crate::artifact::ArtifactWriter;
 use crate::host::Host;
 
-/// How important a log line is.
+/// Importance of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// For the author of the tool.

@@ -123,8 +123,8 @@ fn io_code(error: &io::Error) -> &'static str {
     }
 }
 
-/// What an I/O error says. The standard library adds the number of WASI's own list, which means nothing
-/// to whoever reads a report.
+/// The message of an I/O error. The standard library appends WASI's error number, which means nothing
+/// to a reader of a report.
 fn io_words(error: &io::Error) -> String {
     if is_outside_the_grant(error) {
         return "outside of the folders that were granted".to_owned();
@@ -134,7 +134,7 @@ fn io_words(error: &io::Error) -> String {
     number.and_then(|number| words.strip_suffix(&number).map(str::to_owned)).unwrap_or(words)
 }
 
-/// Whether WASI refused because no capability covers the path: `ENOTCAPABLE`, for which the standard
+/// True if WASI refused because no capability covers the path: `ENOTCAPABLE`, for which the standard
 /// library has no kind.
 fn is_outside_the_grant(error: &io::Error) -> bool {
     const ENOTCAPABLE: i32 = 76;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_an_error_is_left_out() {
+    fn the_errno_suffix_is_removed_from_an_io_error() {
         const ENOENT: i32 = 2;
         let failed: io::Result<()> = Err(io::Error::from_raw_os_error(ENOENT));
         let Err(error) = failed.at("/data/x") else { unreachable!("the result is an error") };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_named_in_the_message_and_in_the_detail() {
+    fn an_error_at_a_path_names_it_in_message_and_detail() {
         let failed: io::Result<()> = Err(io::Error::new(ErrorKind::NotFound, "gone"));
         let Err(error) = failed.at("/data/x") else { unreachable!("the result is an error") };
         assert_eq!(error.code(), "not_found");

@@ -21,7 +21,7 @@
 #[macro_export]
 macro_rules! export_tool {
     ($handler:ident $(, $option:ident = $value:expr)* $(,)?) => {
-        /// What this tool says about itself.
+        /// The description that this tool gives of itself.
         #[must_use]
         pub fn describe() -> $crate::Descriptor {
             const IDENTITY: $crate::Identity =

@@ -55,14 +55,14 @@ pub use serde;
 pub use serde_json;
 pub use tool::{Arguments, Descriptor, Identity};
 
-/// What a tool's source file imports: `use a2g_guest_sdk::prelude::*`.
+/// The imports of a tool's source file: `use a2g_guest_sdk::prelude::*`.
 pub mod prelude {
     pub use crate::{Arguments, AtPath, Context, Level, ToolError, export_tool};
     pub use serde::Serialize;
     pub use serde_json::{Value, json};
 }
 
-/// What the expansion of [`export_tool!`] calls; not a public interface.
+/// Items that the expansion of [`export_tool!`] uses; not a public interface.
 #[doc(hidden)]
 pub mod __private {
     #[cfg(target_family = "wasm")]

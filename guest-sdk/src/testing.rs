@@ -40,18 +40,18 @@ pub use network::Network;
 /// One line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// How important it is.
+    /// The importance of the line.
     pub level: Level,
-    /// What it says.
+    /// The text of the line.
     pub message: String,
 }
 
 /// One report of progress.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
-    /// How far the work is, from 0 to 100.
+    /// The progress of the work, from 0 to 100.
     pub percent: Option<f32>,
-    /// What the tool was doing.
+    /// The step that the tool was working on.
     pub message: String,
 }
 
@@ -64,9 +64,9 @@ pub struct Artifact {
     pub mime: String,
     /// The content so far.
     pub content: Vec<u8>,
-    /// How many chunks it came in.
+    /// The number of chunks received.
     pub chunks: usize,
-    /// Whether the last chunk has come.
+    /// True once the last chunk was received.
     pub complete: bool,
 }
 
@@ -123,7 +123,7 @@ impl TestContext {
         Self::default()
     }
 
-    /// What has been reported so far.
+    /// The reports of the tool so far.
     #[must_use]
     pub fn record(&self) -> Record {
         self.context.host.record()
@@ -147,9 +147,9 @@ impl DerefMut for TestContext {
 /// One run of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Invocation {
-    /// What the tool returned.
+    /// The result of the tool.
     pub result: Result<Value, ToolError>,
-    /// What it reported on the way.
+    /// The reports of the tool during the call.
     pub record: Record,
 }
 
@@ -171,7 +171,7 @@ where
     Invocation { result, record }
 }
 
-/// Which of name, version and description a `tool.toml` states differently from the tool itself, as
+/// Differences in name, version and description between a `tool.toml` and the tool itself, each as
 /// the line that it should contain; empty when they agree.
 #[must_use]
 pub fn manifest_differences(manifest: &str, descriptor: &Descriptor) -> Vec<String> {
@@ -183,7 +183,7 @@ pub fn manifest_differences(manifest: &str, descriptor: &Descriptor) -> Vec<Stri
         .collect()
 }
 
-/// Whether a line of TOML is `expected`, with or without a comment after it.
+/// True if a line of TOML is `expected`, with or without a comment after it.
 fn states(line: &str, expected: &str) -> bool {
     line.strip_prefix(expected)
         .map(str::trim_start)

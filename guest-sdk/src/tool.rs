@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{Context, ToolError};
 
-/// What a tool can take as its arguments: a type that parses from JSON and knows its schema.
+/// The arguments of a tool: a type that parses from JSON and has a schema.
 ///
 /// `#[derive(Arguments)]` provides both. The arguments of a tool are a JSON object, so the outermost
 /// type is a struct with named fields.
@@ -15,7 +15,7 @@ pub trait Arguments: DeserializeOwned + JsonSchema {}
 
 impl<T: DeserializeOwned + JsonSchema> Arguments for T {}
 
-/// What a tool says about itself; the record `descriptor` of the contract.
+/// The description that a tool gives of itself; the record `descriptor` of the contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Descriptor {
     /// The name that intents use.
@@ -63,7 +63,7 @@ impl Identity {
         Self { description, ..self }
     }
 
-    /// Whether the tool has a description.
+    /// True if the tool has a description.
     #[must_use]
     pub const fn is_described(&self) -> bool {
         !self.description.is_empty()

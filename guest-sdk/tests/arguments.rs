@@ -5,7 +5,7 @@
 use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::{schemars, serde_json};
 
-/// How to order.
+/// The order of the results.
 #[derive(Arguments, Debug, Clone, Copy, Default, PartialEq)]
 #[serde(rename_all = "snake_case")]
 enum Order {
@@ -78,7 +78,7 @@ fn schema<T: a2g_guest_sdk::Arguments>() -> Value {
 }
 
 #[test]
-fn fields_take_the_attributes_of_serde() {
+fn fields_honour_serde_attributes() {
     let query: Query = parse(json!({ "type": "x", "below": [{ "limit": 2 }] })).unwrap();
     let below = Query { limit: 2, order: Order::AsIs, kind: None, below: Vec::new() };
     let expected = Query { limit: 10, kind: Some("x".to_owned()), below: vec![below], order: Order::AsIs };
@@ -130,7 +130,7 @@ fn a_schema_without_recursion_has_no_references() {
 }
 
 #[test]
-fn enums_and_tuples() {
+fn enums_and_tuples_are_valid_arguments() {
     assert_eq!(parse(json!("a")), Ok(Name("a".to_owned())));
     assert_eq!(parse(json!("Unit")), Ok(Mixed::Unit));
     let pair = Mixed::Pair(1, Name("b".to_owned()));
@@ -143,7 +143,7 @@ fn enums_and_tuples() {
 }
 
 #[test]
-fn the_type_itself_may_be_the_default() {
+fn a_container_default_applies_to_missing_fields() {
     let settings: Settings = parse(json!({ "maxSize": 1 })).unwrap();
     let name = "default".to_owned();
     assert_eq!(settings, Settings { max_size: 1, name });
@@ -153,7 +153,7 @@ fn the_type_itself_may_be_the_default() {
 }
 
 #[test]
-fn a_type_may_derive_serialize_as_well() {
+fn an_argument_type_may_also_derive_serialize() {
     let raw = "x".to_owned();
     let value = serde_json::to_value(BothWays { raw }).unwrap();
     assert_eq!(parse::<BothWays>(value).unwrap().raw, "x");

@@ -33,7 +33,7 @@ fn add(ctx: &mut Context, arguments: Add) -> Result<Value, ToolError> {
 export_tool!(add, description = "Adds two integers");
 
 #[test]
-fn the_descriptor_says_what_the_source_says() {
+fn the_descriptor_matches_the_source() {
     let descriptor = describe();
     assert_eq!(descriptor.name, "add");
     assert_eq!(descriptor.version, env!("CARGO_PKG_VERSION"));
@@ -59,7 +59,7 @@ fn serde_json(text: &str) -> Value {
 }
 
 #[test]
-fn invoke_goes_from_text_to_text() {
+fn invoke_takes_and_returns_json_text() {
     assert_eq!(invoke(r#"{"a":1,"b":2}"#).as_deref(), Ok(r#"{"sum":3}"#));
     let check = |arguments: &str, code: &str, message: &str| {
         let error = invoke(arguments).unwrap_err();
@@ -90,7 +90,7 @@ fn results_serialize_and_errors_convert() {
 }
 
 #[test]
-fn a_context_records_what_it_is_told() {
+fn a_test_context_records_logs_progress_and_artifacts() {
     let mut ctx = TestContext::new();
     add(&mut ctx, Add { a: 1, b: 2 }).unwrap();
     ctx.progress(50.0, "halfway");
@@ -106,7 +106,7 @@ fn a_context_records_what_it_is_told() {
 }
 
 #[test]
-fn artifacts_come_in_chunks_and_join() {
+fn artifact_chunks_are_joined() {
     let ctx = TestContext::new();
     ctx.artifact("empty", "text/plain", "").unwrap();
     ctx.artifact("large", "application/octet-stream", vec![7; 200_000]).unwrap();
@@ -136,7 +136,7 @@ fn artifacts_come_in_chunks_and_join() {
 }
 
 #[test]
-fn a_manifest_is_compared_with_the_tool() {
+fn manifest_differences_from_the_tool_are_reported() {
     let version = env!("CARGO_PKG_VERSION");
     let manifest = format!(
         "name = \"add\"  # a comment\nversion = \"{version}\"\ndescription = \"Adds\"\n[capabilities]\n"

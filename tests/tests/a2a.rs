@@ -7,8 +7,8 @@ mod lists;
 use crate::callers::{List, agent};
 use crate::durability::crash::under_strace;
 use crate::harness::{
-    Answer, Catalogue, Executor, FakeGovernor, GATE, HttpClient, Options, Process, Reply, Tool, eventually,
-    execute, in_seconds, intent_id, run, skipped, vectors,
+    Catalogue, Executor, FakeGovernor, GATE, HttpAnswer, HttpClient, Options, Process, Reply, Tool,
+    eventually, execute, in_seconds, intent_id, print_skipped, run, vectors,
 };
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
@@ -69,13 +69,13 @@ impl Client {
         Self { token: Some(format!("Bearer {token}")), ..Self::of(executor) }
     }
 
-    fn post(&mut self, body: &str) -> Answer {
+    fn post(&mut self, body: &str) -> HttpAnswer {
         let mut headers = vec![("Content-Type", "application/json")];
         headers.extend(self.token.as_deref().map(|token| ("Authorization", token)));
         self.http.request("POST", "/a2a/rpc", &headers, body.as_bytes())
     }
 
-    fn get(&mut self, path: &str) -> Answer {
+    fn get(&mut self, path: &str) -> HttpAnswer {
         let headers = self.token.as_deref().map(|token| ("Authorization", token));
         self.http.request("GET", path, headers.as_slice(), b"")
     }
@@ -228,13 +228,13 @@ fn state(task: &Value) -> &str {
     task["status"]["state"].as_str().unwrap_or_else(|| panic!("no task: {task}"))
 }
 
-/// What a task says beside its state.
-fn says(task: &Value) -> &str {
+/// The text of a task's status message.
+fn status_text(task: &Value) -> &str {
     task["status"]["message"]["parts"][0]["text"].as_str().unwrap_or_else(|| panic!("says nothing: {task}"))
 }
 
 /// Without limits that a test would run into.
-fn unlimited(options: Options) -> Options {
+fn without_rate_limits(options: Options) -> Options {
     door(options, json!({}))
 }
 
@@ -247,10 +247,10 @@ fn door(options: Options, more: Value) -> Options {
 }
 
 /// One whose governor inside allows the gate and files, and asks a person about private keys.
-fn governed(more: impl FnOnce(Options) -> Options) -> (Executor, Catalogue, tempfile::TempDir) {
+fn start_governed(more: impl FnOnce(Options) -> Options) -> (Executor, Catalogue, tempfile::TempDir) {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
     let options = Options::new().catalogue(&catalogue).policies(policies.path());
-    (Executor::start(more(unlimited(options))), catalogue, policies)
+    (Executor::start(more(without_rate_limits(options))), catalogue, policies)
 }
 
 fn gate() -> Value {
@@ -258,10 +258,10 @@ fn gate() -> Value {
 }
 
 #[test]
-fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
+fn the_card_is_public_and_all_else_requires_authentication() {
     let list = List::new();
     let token = agent(&list, "mine", MINE);
-    let executor = Executor::start(list.of(unlimited(Options::new())));
+    let executor = Executor::start(list.of(without_rate_limits(Options::new())));
     let mut nobody = Client::of(&executor);
     let answer = nobody.get("/.well-known/agent-card.json");
     assert_eq!(answer.status, 200);
@@ -301,8 +301,8 @@ fn the_card_is_for_everybody_and_the_rest_for_those_who_are_known() {
 }
 
 #[test]
-fn a_call_runs_and_its_task_has_what_it_made() {
-    let (executor, ..) = governed(|options| options);
+fn a_completed_task_contains_its_artifacts() {
+    let (executor, ..) = start_governed(|options| options);
     let mut client = Client::of(&executor);
     let mut params = call("write_file", write("made", "hello"));
     params["message"]["contextId"] = json!("ctx_123");
@@ -346,8 +346,8 @@ fn a_call_runs_and_its_task_has_what_it_made() {
 
 /// The public compatibility kit does all of this, without an `id`.
 #[test]
-fn a_text_names_no_tool_and_its_task_waits() {
-    let (executor, ..) = governed(|options| options);
+fn a_text_message_names_no_tool_and_its_task_requires_input() {
+    let (executor, ..) = start_governed(|options| options);
     let mut client = Client::of(&executor);
     let bare = |method: &str, params: Value| {
         let body = json!({ "jsonrpc": "2.0", "method": method, "params": params });
@@ -359,7 +359,7 @@ fn a_text_names_no_tool_and_its_task_waits() {
     };
     let task = bare("message/send", text("Hello!"));
     assert_eq!(state(&task), "input-required");
-    assert!(says(&task).contains("\"tool\""), "{task}");
+    assert!(status_text(&task).contains("\"tool\""), "{task}");
     let canceled = bare("tasks/cancel", json!({ "id": task["id"] }));
     assert_eq!((state(&canceled), &canceled["id"]), ("canceled", &task["id"]));
     assert_eq!(client.code("tasks/cancel", json!({ "id": task["id"] })), -32002);
@@ -394,13 +394,13 @@ fn a_text_names_no_tool_and_its_task_waits() {
 }
 
 #[test]
-fn every_end_has_its_state() {
+fn every_outcome_maps_to_a_task_state() {
     let trap = r#"(module (func (export "_start") unreachable))"#;
     let catalogue = methods::catalogue().add(Tool::command("trap", trap));
     let allowed = json!({ "paths": ["/workspace/**"] });
     let tools = ["read_file", "gate", "trap"].map(|tool| (tool, allowed.clone()));
     let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
-    let options = unlimited(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let options = without_rate_limits(Options::new().catalogue(&catalogue).policies(policies.path()));
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
     let denied = client.call("write_file", write("denied", "x"));
@@ -411,7 +411,7 @@ fn every_end_has_its_state() {
 
     let failed = client.call("read_file", json!({ "path": "/workspace/nothing" }));
     assert_eq!(state(&failed), "failed", "{failed}");
-    assert!(says(&failed).starts_with("the tool failed with"), "{failed}");
+    assert!(status_text(&failed).starts_with("the tool failed with"), "{failed}");
     assert_eq!(state(&client.call("trap", gate())), "failed");
 
     let mut late = call("gate", gate());
@@ -419,7 +419,7 @@ fn every_end_has_its_state() {
     let late = client.result("message/send", late);
     assert_eq!(state(&late), "failed", "{late}");
     assert_eq!(late["status"]["message"]["parts"][1]["data"]["limit"], "time", "{late}");
-    assert!(says(&late).contains("the caller"), "{late}");
+    assert!(status_text(&late).contains("the caller"), "{late}");
 
     let running = client.begin("gate", gate());
     eventually("it runs", || executor.file("runs").filter(|runs| runs.len() == 2));
@@ -432,11 +432,11 @@ fn every_end_has_its_state() {
 }
 
 #[test]
-fn a_person_permits_a_call_or_does_not() {
+fn an_approver_approves_or_denies_a_call() {
     let list = List::new();
     let agent = agent(&list, "mine", MINE);
     let approver = list.add("approver", &["--role", "approver"]);
-    let (executor, ..) = governed(|options| list.of(options));
+    let (executor, ..) = start_governed(|options| list.of(options));
     let (mut agent, mut approver) = (Client::with(&executor, &agent), Client::with(&executor, &approver));
     let answer = |task: &str, option: &str| json!({ "taskId": task, "permissionOptionId": option });
     const ANSWER: &str = "tasks/provideInputAndContinue";
@@ -534,8 +534,8 @@ fn chatty() -> String {
 }
 
 #[test]
-fn a_stream_tells_the_task_and_what_changes_to_the_end() {
-    let (executor, ..) = governed(|options| options);
+fn a_stream_sends_the_task_and_its_updates_until_it_ends() {
+    let (executor, ..) = start_governed(|options| options);
     let client = Client::of(&executor);
     let mut stream = client.stream("message/stream", call("gate", gate()));
     let first = stream.next().unwrap();
@@ -555,7 +555,7 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
         );
         assert_eq!((state(ended), &ended["final"]), ("completed", &json!(true)), "{ended}");
     }
-    // What is over is told once.
+    // A final state is reported once.
     let over = client.stream("tasks/resubscribe", json!({ "id": task })).rest();
     assert_eq!((over.len(), state(&over[0])), (1, "completed"));
     // An error is the one event of its stream: clients of these methods read nothing else.
@@ -574,13 +574,13 @@ fn a_stream_tells_the_task_and_what_changes_to_the_end() {
     assert_eq!((plain.len(), state(&plain[0])), (1, "input-required"));
 }
 
-/// Whoever is removed from the list is told no more of what it asked for before.
+/// A caller removed from the list receives no further events of its open streams.
 #[test]
-fn a_stream_ends_when_its_caller_is_no_longer_known() {
+fn a_stream_ends_when_its_caller_is_removed() {
     let list = List::new();
     let (token, other) = (agent(&list, "mine", MINE), agent(&list, "also-mine", MINE));
     let operator = list.add("operator", &["--role", "operator"]);
-    let (mut executor, _catalogue, _policies) = governed(|options| list.of(options));
+    let (mut executor, _catalogue, _policies) = start_governed(|options| list.of(options));
     let mut stream = Client::with(&executor, &token).stream("message/stream", call("gate", gate()));
     let task = id(&stream.next().unwrap()["result"]);
     assert_eq!(state(&stream.next().unwrap()["result"]), "working");
@@ -603,14 +603,15 @@ fn a_stream_ends_when_its_caller_is_no_longer_known() {
 }
 
 #[test]
-fn who_goes_away_or_reads_nothing_holds_nobody_up() {
+fn clients_that_disconnect_or_never_read_delay_no_others() {
     let catalogue = methods::catalogue().add(Tool::command("chatty", &chatty()).filesystem("read-write"));
     let allowed = json!({ "paths": ["/workspace/**"] });
     let tools = ["gate", "chatty"].map(|tool| (tool, allowed.clone()));
     let policies = methods::policy_folder(&[crate::harness::policy_for_all(&tools)]);
     let options = Options::new().catalogue(&catalogue).policies(policies.path());
-    let options =
-        unlimited(options).set("server.request_seconds", 2).set("ceilings.max_output_bytes", 64 << 20);
+    let options = without_rate_limits(options)
+        .set("server.request_seconds", 2)
+        .set("ceilings.max_output_bytes", 64 << 20);
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
     // One goes away: its call runs on.
@@ -659,9 +660,9 @@ fn ask_without_waiting(executor: &Executor, params: &Value) -> TcpStream {
 }
 
 #[test]
-fn tasks_outlive_the_process() {
+fn tasks_survive_a_restart() {
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[methods::policy()]));
-    let options = unlimited(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let options = without_rate_limits(Options::new().catalogue(&catalogue).policies(policies.path()));
     let executor = Executor::start(options);
     let mut client = Client::of(&executor);
     let done = client.call("write_file", write("done", "x"));
@@ -681,8 +682,8 @@ fn tasks_outlive_the_process() {
     assert_eq!(order, [&id(&denied), &awaited, &runs, &waits, &asked, &id(&done)].map(String::clone));
     assert_eq!(client.result("tasks/list", json!({ "limit": 3, "offset": 1 }))["tasks"][2]["id"], waits);
     assert_eq!(state(&client.task(&awaited)), "working");
-    // What was answered is there, however soon the process ends.
-    let executor = Executor::start_in(executor.killed());
+    // An answered task is stored, however soon the process ends.
+    let executor = Executor::start_in(executor.kill());
     let mut client = Client::of(&executor);
     assert_eq!(state(&denied), "rejected", "{denied}");
     assert_eq!(client.task(&id(&denied)), denied);
@@ -690,7 +691,7 @@ fn tasks_outlive_the_process() {
     for runs in [runs, awaited] {
         let cut_off = client.task(&runs);
         assert_eq!(state(&cut_off), "failed", "{cut_off}");
-        assert!(says(&cut_off).contains("ended without warning"), "{cut_off}");
+        assert!(status_text(&cut_off).contains("ended without warning"), "{cut_off}");
         let history = client.get(&format!("/a2a/tasks/{runs}/governor/history")).json();
         assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "approved", "{history}");
     }
@@ -706,9 +707,9 @@ fn tasks_outlive_the_process() {
     assert_eq!(history["governorFeedback"][0]["results"][0]["status"], "escalate", "of the first process");
     assert_eq!(client.result("tasks/list", json!({}))["total"], 6);
 
-    // What is over may be pruned, and what is not stays.
+    // Final tasks may be pruned, and open ones stay.
     let open = id(&client.result("message/send", text("Hello!")));
-    let home = executor.killed();
+    let home = executor.kill();
     let config = home.config();
     let prune = ["journal", "prune", "--before", &in_seconds(60), "--config", config.to_str().unwrap()];
     let pruned = run(prune);
@@ -723,13 +724,13 @@ fn tasks_outlive_the_process() {
 /// A disk that takes its time is the moment in between: a stream that hears of an end before it is on the disk hears of
 /// one that a crash takes back.
 #[test]
-fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
+fn a_final_stream_event_survives_an_immediate_crash() {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return;
     }
-    let (executor, _catalogue, _policies) = governed(|options| options);
-    let home = executor.killed();
+    let (executor, _catalogue, _policies) = start_governed(|options| options);
+    let home = executor.kill();
     let slowly = "--inject=pwrite64:delay_enter=30000";
     let mut slow = Process::spawn("traced executor", &mut under_strace(&home, "pwrite64", slowly));
     let address = slow.listens_on();
@@ -740,17 +741,17 @@ fn what_a_stream_says_of_an_end_outlives_a_crash_right_after_it() {
     let end = std::iter::from_fn(|| Some(next())).find(|update| update["final"] == true).unwrap();
     assert_eq!(state(&end), "rejected", "{end}");
     slow.kill_children();
-    slow.ended();
+    slow.wait_for_exit();
     let executor = Executor::start_in(home);
     assert_eq!(state(&Client::of(&executor).task(&task)), "rejected");
 }
 
 #[test]
-fn another_agents_task_is_not_there() {
+fn tasks_of_other_agents_are_not_found() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "theirs", OTHER));
     let operator = list.add("operator", &["--role", "operator"]);
-    let (executor, ..) = governed(|options| list.of(options));
+    let (executor, ..) = start_governed(|options| list.of(options));
     let mut mine = Client::with(&executor, &mine);
     let mut theirs = Client::with(&executor, &theirs);
     let task = id(&mine.result("message/send", text("Hello!")));
@@ -781,8 +782,8 @@ fn another_agents_task_is_not_there() {
 }
 
 #[test]
-fn what_is_no_request_runs_nothing() {
-    let (executor, ..) = governed(|options| options);
+fn invalid_requests_run_nothing() {
+    let (executor, ..) = start_governed(|options| options);
     let mut client = Client::of(&executor);
     let good = json!({
         "jsonrpc": "2.0", "method": "message/send", "params": call("write_file", write("x", "x")), "id": 1,
@@ -865,8 +866,8 @@ fn what_is_no_request_runs_nothing() {
 
 /// Everything else of the document's own shapes and codes is in the transcripts.
 #[test]
-fn the_stream_that_the_documents_dialect_names_goes_to_the_end() {
-    let (executor, ..) = governed(|options| door(options, json!({ "dialect": "acp" })));
+fn the_stream_of_the_document_dialect_runs_to_completion() {
+    let (executor, ..) = start_governed(|options| door(options, json!({ "dialect": "acp" })));
     let mut client = Client::of(&executor);
     let named = client.rpc_unchecked("message/stream", call("gate", gate()))["result"].clone();
     let place = named["stream"].as_str().unwrap();
@@ -879,11 +880,11 @@ fn the_stream_that_the_documents_dialect_names_goes_to_the_end() {
 }
 
 #[test]
-fn who_asks_too_often_is_told_when_to_come_again() {
+fn a_rate_limited_caller_gets_a_retry_delay() {
     let limits = json!({ "requests_per_minute": 1_000_000, "requests_per_hour": 8, "requests_at_once": 1 });
-    let (executor, ..) = governed(|options| door(options, limits));
+    let (executor, ..) = start_governed(|options| door(options, limits));
     let mut client = Client::of(&executor);
-    let header = |answer: &Answer, name: &str| {
+    let header = |answer: &HttpAnswer, name: &str| {
         let found = answer.headers.iter().find(|(given, _)| given == name);
         found.map(|(_, value)| value.parse::<i64>().unwrap())
     };
@@ -919,7 +920,7 @@ fn who_asks_too_often_is_told_when_to_come_again() {
 }
 
 #[test]
-fn a_task_is_canceled_while_the_governor_thinks() {
+fn a_task_is_canceled_while_its_verdict_is_pending() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => {
             let approved =
@@ -928,7 +929,7 @@ fn a_task_is_canceled_while_the_governor_thinks() {
         }
         _other => Reply::Result(json!({ "registered": true })),
     });
-    let executor = Executor::start(unlimited(Options::new().governor(&governor.url())));
+    let executor = Executor::start(without_rate_limits(Options::new().governor(&governor.url())));
     let mut client = Client::of(&executor);
     let task = client.begin("write_file", write("x", "x"));
     eventually("the governor is asked", || {
@@ -950,19 +951,19 @@ fn a_task_is_canceled_while_the_governor_thinks() {
         let asked = governor.seen().iter().filter(|(method, _)| method == "a2g/intent").count();
         (asked == 3).then_some(())
     });
-    // Nobody waits until the task is on the disk. It is there when something is that came after it.
+    // The answer does not wait until the task is on disk. The task is stored once a later record is.
     let after =
         executor.client().rpc("a2g/execute", &execute("list_directory", json!({ "path": "/workspace" })));
     assert_eq!(after["result"]["status"], "SUCCESS", "{after}");
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     let cut_off = Client::of(&executor).task(&thinks);
     assert_eq!(state(&cut_off), "failed", "{cut_off}");
-    assert!(says(&cut_off).contains("send the call again"), "{cut_off}");
+    assert!(status_text(&cut_off).contains("send the call again"), "{cut_off}");
     assert_eq!(executor.file("z"), None);
 }
 
 #[test]
-fn a_door_that_is_switched_off_is_not_there() {
+fn a_disabled_door_is_not_served() {
     let executor = Executor::start(Options::new().set("doors.a2a", json!({ "enabled": false })));
     let mut client = Client::of(&executor);
     assert_eq!(client.post("{}").status, 404);
@@ -1048,9 +1049,9 @@ fn request(reader: &mut BufReader<TcpStream>) -> Option<(Headers, Vec<u8>)> {
 }
 
 #[test]
-fn webhooks_are_told_of_what_they_asked_for() {
+fn webhooks_receive_the_events_they_subscribed_to() {
     let hook = Hook::start(&[]);
-    let (executor, ..) = governed(|options| hook.of(options));
+    let (executor, ..) = start_governed(|options| hook.of(options));
     let mut client = Client::of(&executor);
     assert_eq!(client.get("/.well-known/agent-card.json").json()["capabilities"]["pushNotifications"], true);
     const SET: &str = "tasks/pushNotificationConfig/set";
@@ -1103,7 +1104,7 @@ fn webhooks_are_told_of_what_they_asked_for() {
     let told = hook.wait_for(5);
     assert_eq!(state(&told[4]), "input-required", "{told:?}");
 
-    // Nobody else is posted to: not an unlisted host, nor a listed one with a private address.
+    // No other URL receives a request: neither an unlisted host, nor a listed one with a private address.
     for url in [
         "http://elsewhere.example/",
         "http://127.0.0.1:1/",
@@ -1124,9 +1125,9 @@ fn webhooks_are_told_of_what_they_asked_for() {
 }
 
 #[test]
-fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
+fn a_failed_webhook_is_retried_and_redirects_are_not_followed() {
     let hook = Hook::start(&[503, 500]);
-    let (executor, ..) = governed(|options| hook.of(options));
+    let (executor, ..) = start_governed(|options| hook.of(options));
     let mut client = Client::of(&executor);
     let mut params = call("write_file", write("x", "x"));
     params["configuration"] =
@@ -1135,7 +1136,7 @@ fn a_webhook_that_fails_is_told_again_and_no_redirect_is_followed() {
     assert_eq!(state(&hook.wait_for(1)[0]), "completed");
 
     let moved = Hook::start(&[302]);
-    let (executor, ..) = governed(|options| moved.of(options));
+    let (executor, ..) = start_governed(|options| moved.of(options));
     let mut params = call("write_file", write("x", "x"));
     params["configuration"] =
         json!({ "pushNotificationConfig": { "url": moved.url(), "enabledEvents": ["artifact"] } });

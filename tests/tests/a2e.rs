@@ -41,7 +41,7 @@ fn chatters(lines: u32) -> String {
     )
 }
 
-/// What every test serves.
+/// The configuration and catalogue that every test serves.
 struct Served {
     catalogue: Catalogue,
     policies: TempDir,
@@ -101,8 +101,8 @@ fn wait_for_runs(executor: &Executor, count: usize) {
     eventually("the gate runs", || (runs(executor) >= count).then_some(()));
 }
 
-/// What the gate is asked for: the governor grants what the arguments name.
-fn waits() -> Value {
+/// Arguments of the tool `gate`; the governor grants the path that they name.
+fn gate_arguments() -> Value {
     json!({ "path": "/workspace/x" })
 }
 
@@ -111,7 +111,7 @@ fn open_the_gate(executor: &Executor) {
 }
 
 /// Checks that a message is an error with this code, and gives it.
-fn failed<'a>(message: &'a Value, code: &str) -> &'a Value {
+fn expect_error<'a>(message: &'a Value, code: &str) -> &'a Value {
     assert_eq!((&message["type"], &message["code"]), (&json!("error"), &json!(code)), "{message}");
     let words = message["message"].as_str().unwrap();
     assert!(!words.is_empty() && !words.contains("a2g/"), "{message}");
@@ -120,7 +120,7 @@ fn failed<'a>(message: &'a Value, code: &str) -> &'a Value {
 }
 
 /// Checks that a message is the result of a tool that ran, and gives that.
-fn ran<'a>(message: &'a Value, tool: &str) -> &'a Value {
+fn expect_completed<'a>(message: &'a Value, tool: &str) -> &'a Value {
     assert_eq!(
         (&message["type"], &message["data"]["tool_name"]),
         (&json!("tool/call/resp"), &json!(tool)),
@@ -131,8 +131,8 @@ fn ran<'a>(message: &'a Value, tool: &str) -> &'a Value {
     &message["data"]
 }
 
-fn succeeded<'a>(message: &'a Value, tool: &str) -> &'a Value {
-    let result = ran(message, tool);
+fn expect_success<'a>(message: &'a Value, tool: &str) -> &'a Value {
+    let result = expect_completed(message, tool);
     assert_eq!((&result["success"], &result["error_code"]), (&json!(true), &json!(null)), "{message}");
     &result["data"]
 }
@@ -143,8 +143,8 @@ fn converse(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     assert_eq!(pong["type"], "pong", "{pong}");
     assert!(pong["uptime_seconds"].as_f64().is_some_and(|seconds| seconds >= 0.0), "{pong}");
     let list = a2e("tool/list/req", "early", json!({}));
-    failed(&peer.ask(&list), "unauthorized");
-    failed(&peer.ask(&a2e_call("early", "write_file", write("early", "x"))), "unauthorized");
+    expect_error(&peer.ask(&list), "unauthorized");
+    expect_error(&peer.ask(&a2e_call("early", "write_file", write("early", "x"))), "unauthorized");
 
     negotiating(peer);
     listing(peer);
@@ -170,15 +170,18 @@ fn negotiating(peer: &mut impl A2ePeer) {
         assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!(reason)), "{answer}");
         assert_eq!(answer["accepted_caps"], json!([]));
     }
-    failed(&shake(&mut ask, json!("tools"), json!({})), "schema_violation");
-    failed(&shake(&mut ask, json!(["tools"]), json!({ "agent_id": "did:NOT:one" })), "schema_violation");
+    expect_error(&shake(&mut ask, json!("tools"), json!({})), "schema_violation");
+    expect_error(
+        &shake(&mut ask, json!(["tools"]), json!({ "agent_id": "did:NOT:one" })),
+        "schema_violation",
+    );
 
-    // What an agent can take is no capability: the session holds, and has no tools.
+    // Optional features are no capabilities: the session opens, and has no tools.
     let answer = shake(&mut ask, json!(["streaming", "artifacts"]), json!({}));
     assert_eq!((&answer["ok"], &answer["accepted_caps"]), (&json!(true), &json!([])), "{answer}");
     let missing = ask(&a2e_call("none", "write_file", write("none", "x")));
-    assert_eq!(failed(&missing, "capability_missing")["capability_name"], "tools");
-    failed(&ask(&a2e("tool/list/req", "none", json!({}))), "capability_missing");
+    assert_eq!(expect_error(&missing, "capability_missing")["capability_name"], "tools");
+    expect_error(&ask(&a2e("tool/list/req", "none", json!({}))), "capability_missing");
 
     let answer = shake(&mut ask, json!(["tools", "memory", "mine"]), json!({}));
     let session = answer["session_id"].as_str().unwrap().to_owned();
@@ -199,13 +202,13 @@ fn negotiating(peer: &mut impl A2ePeer) {
     let other = shake(&mut ask, json!(["tools"]), json!({ "agent_id": "somebody" }));
     assert_eq!((&other["ok"], &other["reason"]), (&json!(false), &json!("auth_failed")), "{other}");
     let missing = ask(&a2e("memory/store/req", "m", json!({ "entries": [] })));
-    assert_eq!(failed(&missing, "capability_missing")["capability_name"], "memory");
+    assert_eq!(expect_error(&missing, "capability_missing")["capability_name"], "memory");
     let mut call = a2e_call("of-another", "write_file", write("of-another", "x"));
     call["session_id"] = json!("0".repeat(32));
-    failed(&ask(&call), "unauthorized");
+    expect_error(&ask(&call), "unauthorized");
     call["id"] = json!("of-this");
     call["session_id"] = json!(session);
-    succeeded(&ask(&call), "write_file");
+    expect_success(&ask(&call), "write_file");
 }
 
 fn listing(peer: &mut impl A2ePeer) {
@@ -249,14 +252,15 @@ fn calling(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     let id = intent_id().replace('-', "");
     for id in [id.as_str(), "short"] {
         let first = peer.ask(&a2e_call(id, "write_file", append.clone()));
-        assert_eq!(succeeded(&first, "write_file")["path"], "/workspace/log");
+        assert_eq!(expect_success(&first, "write_file")["path"], "/workspace/log");
         let again = peer.ask(&a2e_call(id, "write_file", append.clone()));
-        assert_eq!(ran(&again, "write_file"), ran(&first, "write_file"));
+        assert_eq!(expect_completed(&again, "write_file"), expect_completed(&first, "write_file"));
         let other = peer.ask(&a2e_call(id, "write_file", write("other", "x")));
-        failed(&other, "invalid_message");
+        expect_error(&other, "invalid_message");
     }
     assert_eq!((file("log").as_deref(), file("other")), (Some("xx"), None));
-    let listed = ran(&peer.ask(&a2e_call(&id, "write_file", append)), "write_file")["summary"].clone();
+    let listed =
+        expect_completed(&peer.ask(&a2e_call(&id, "write_file", append)), "write_file")["summary"].clone();
     assert_eq!(listed["intent_id"].as_str().unwrap().replace('-', ""), id);
 
     // Events come first, in order, and the result does not repeat what came.
@@ -270,14 +274,14 @@ fn calling(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     assert_eq!(seqs, [0, 1, 2, 3, 4, 5]);
     assert_eq!(events[0]["data"], json!({ "message": "started" }));
     assert_eq!(events[1]["data"]["message"], "x".repeat(999));
-    assert_eq!(ran(&answer, "chatters")["events"], json!([]));
-    // Whoever did not ask for them has them with the result, and so has whoever asks again.
+    assert_eq!(expect_completed(&answer, "chatters")["events"], json!([]));
+    // A call without streaming gets its events with the result, and so does a repeated call.
     for call in [a2e_call("quiet", "chatters", json!({})), call] {
         let id = call["id"].as_str().unwrap().to_owned();
         peer.tell(&call);
         let (events, answer) = peer.answer(&id);
         assert_eq!(events, [] as [Value; 0]);
-        let collected = ran(&answer, "chatters")["events"].as_array().unwrap().clone();
+        let collected = expect_completed(&answer, "chatters")["events"].as_array().unwrap().clone();
         assert_eq!(collected.len(), 5, "{answer}");
         assert!(collected.iter().all(|event| event["kind"] == "log" && event["req_id"] == id), "{answer}");
     }
@@ -289,49 +293,49 @@ fn calling(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     assert!(events.iter().any(|event| event["data"]["message"] == "listing files"), "{events:?}");
     let progress = events.iter().find(|event| event["kind"] == "progress").expect("progress");
     assert!(progress["data"]["pct"].as_u64().is_some_and(|pct| pct <= 100), "{progress}");
-    succeeded(&answer, "search_text");
+    expect_success(&answer, "search_text");
 }
 
 fn failing(peer: &mut impl A2ePeer, file: &dyn Fn(&str) -> Option<String>) {
     for name in ["no_such_tool", "", "../write_file", "tool/call"] {
         let unknown = peer.ask(&a2e_call(&format!("u{name}"), name, json!({})));
-        assert_eq!(failed(&unknown, "unknown_tool")["retryable"], false);
+        assert_eq!(expect_error(&unknown, "unknown_tool")["retryable"], false);
     }
     let wrong = peer.ask(&a2e_call("wrong", "write_file", json!({ "path": 1 })));
-    assert!(failed(&wrong, "schema_violation")["detail"]["pointer"].is_string());
+    assert!(expect_error(&wrong, "schema_violation")["detail"]["pointer"].is_string());
     let denied =
         peer.ask(&a2e_call("denied", "write_file", json!({ "path": "/etc/passwd", "content": "x" })));
-    let denied = failed(&denied, "tool_denied");
+    let denied = expect_error(&denied, "tool_denied");
     assert_eq!(
         (&denied["detail"]["blocked_by"], &denied["retryable"]),
         (&json!("verdict_denied"), &json!(false))
     );
     let not_allowed = peer.ask(&a2e_call("not-allowed", "hash_file", json!({ "path": "/workspace/log" })));
-    failed(&not_allowed, "tool_denied");
+    expect_error(&not_allowed, "tool_denied");
 
     let id = intent_id();
     let escalated = peer.ask(&a2e_call(&id, "write_file", write("secret", ESCALATES)));
-    let escalated = failed(&escalated, "tool_denied");
+    let escalated = expect_error(&escalated, "tool_denied");
     assert_eq!(escalated["detail"]["blocked_by"], "escalation_pending");
     assert_eq!((&escalated["retryable"], &escalated["detail"]["intent_id"]), (&json!(true), &json!(id)));
     assert!(escalated["message"].as_str().unwrap().contains("a person has to decide"));
     assert_eq!(file("secret"), None);
 
-    let mut slow = a2e_call("slow", "gate", waits());
+    let mut slow = a2e_call("slow", "gate", gate_arguments());
     slow["timeout"] = json!(1);
     let late = peer.ask(&slow);
-    let late = ran(&late, "gate");
+    let late = expect_completed(&late, "gate");
     assert_eq!((&late["success"], &late["error_code"]), (&json!(false), &json!("timeout")), "{late}");
     assert!(late["error"].as_str().unwrap().contains("1 s, set by the caller"), "{late}");
     assert_eq!((&late["summary"]["status"], &late["summary"]["limit"]), (&json!("TIMEOUT"), &json!("time")));
 
     let exited = peer.ask(&a2e_call("exits", "exits", json!({})));
-    let exited = ran(&exited, "exits");
+    let exited = expect_completed(&exited, "exits");
     assert_eq!((&exited["error_code"], &exited["exit_code"]), (&json!("tool_error"), &json!(3)), "{exited}");
     let trapped = peer.ask(&a2e_call("traps", "traps", json!({})));
-    assert_eq!(ran(&trapped, "traps")["error_code"], "sandbox_crash");
+    assert_eq!(expect_completed(&trapped, "traps")["error_code"], "sandbox_crash");
     let missing = peer.ask(&a2e_call("missing", "read_file", json!({ "path": "/workspace/none" })));
-    assert_eq!(ran(&missing, "read_file")["error_code"], "tool_error");
+    assert_eq!(expect_completed(&missing, "read_file")["error_code"], "tool_error");
 }
 
 #[test]
@@ -363,7 +367,7 @@ fn a_session_over_stdio_can_do_everything() {
     assert!(status.success() && lines.is_empty(), "{status} {lines:?}");
 }
 
-/// What is wrong with a line, and how it is answered: the id, and the code.
+/// Invalid lines, each with the id and the code of its answer.
 fn bad_lines() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let call = a2e_call("bad", "write_file", write("bad", "x"));
     let with = |name: &str, value: Value| {
@@ -427,10 +431,10 @@ fn refuses_bad_lines(peer: &mut impl A2ePeer) {
     for (line, id, code) in bad_lines() {
         peer.send_line(&line);
         let answer = peer.next();
-        assert_eq!(failed(&answer, code)["req_id"], id, "{}", String::from_utf8_lossy(&line));
+        assert_eq!(expect_error(&answer, code)["req_id"], id, "{}", String::from_utf8_lossy(&line));
         assert!(answer.to_string().len() < 1000, "{answer}");
     }
-    // Nobody is answered who cannot be, and an answer is not answered.
+    // A message without an id gets no answer, and neither does an answer.
     for line in [r#"{"a2e":"1.0","type":"x/y","ts":1}"#, r#"{"a2e":"1.0","type":"error","id":"e","ts":1}"#] {
         peer.send_line(line.as_bytes());
     }
@@ -439,7 +443,7 @@ fn refuses_bad_lines(peer: &mut impl A2ePeer) {
 }
 
 #[test]
-fn what_is_no_message_is_answered_and_runs_nothing() {
+fn invalid_messages_are_answered_and_run_nothing() {
     let served = Served::new();
     let small = |options: Options| options.set("server.max_body_bytes", 4096);
     let executor = Executor::start(small(served.options()));
@@ -447,7 +451,7 @@ fn what_is_no_message_is_answered_and_runs_nothing() {
     refuses_bad_lines(&mut session);
     executor.assert_workspace_is_empty("bad lines");
     assert_eq!(executor.reports(), [] as [Value; 0]);
-    succeeded(&session.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
+    expect_success(&session.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
 
     let mut door = StdioClient::start_as("--a2e-stdio", small(served.options()));
     refuses_bad_lines(&mut door);
@@ -455,11 +459,11 @@ fn what_is_no_message_is_answered_and_runs_nothing() {
     for blank in ["", "  ", "\t\r"] {
         door.send(blank.as_bytes());
     }
-    succeeded(&door.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
+    expect_success(&door.ask(&a2e_call("good", "write_file", write("good", "x"))), "write_file");
 }
 
 #[test]
-fn http_says_what_is_wrong_with_a_request() {
+fn invalid_http_requests_get_specific_errors() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
@@ -497,7 +501,7 @@ fn http_says_what_is_wrong_with_a_request() {
 }
 
 #[test]
-fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
+fn a_session_belongs_to_its_caller_and_uses_the_callers_agents() {
     let (served, list) = (Served::new(), List::new());
     let (planner, other) = (list.agent("planner", AGENT_DID), list.agent("other", "did:a2e:other"));
     let options = served.options().set("server.callers", json!(list.path()));
@@ -516,17 +520,17 @@ fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
     ] {
         let answer = session.ask(&a2e_handshake(agent, token));
         assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!("auth_failed")), "{answer}");
-        failed(&session.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
+        expect_error(&session.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
     }
     executor.assert_workspace_is_empty("calls without a handshake");
-    // Who names no agent speaks for the one it may speak for.
+    // A handshake that names no agent acts for the only agent of its caller.
     session.shake_hands("", &planner);
-    succeeded(&session.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
+    expect_success(&session.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
     assert_eq!(executor.wait_for_reports(1)[0]["agent_did"], AGENT_DID);
     assert!(!executor.stderr().contains(&planner), "a token is in the log");
 
     // A caller who is removed is not heard any more, and the session ends.
-    session.tell(&a2e_call("last", "gate", waits()));
+    session.tell(&a2e_call("last", "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     let path = list.path();
     succeeds(&["caller", "remove", "planner", "--callers", path.to_str().unwrap()]);
@@ -537,7 +541,7 @@ fn a_session_is_its_callers_and_its_agent_is_the_callers_own() {
 }
 
 #[test]
-fn over_stdio_the_handshake_shows_a_token_where_callers_are_listed() {
+fn the_stdio_handshake_requires_a_token_if_callers_are_configured() {
     let (served, list) = (Served::new(), List::new());
     let token = list.agent("planner", AGENT_DID);
     let options = served.options().set("server.callers", json!(list.path()));
@@ -545,15 +549,15 @@ fn over_stdio_the_handshake_shows_a_token_where_callers_are_listed() {
     for (agent, token) in [("planner", ""), ("planner", "a2g_wrong"), ("other", token.as_str())] {
         let answer = door.ask(&a2e_handshake(agent, token));
         assert_eq!((&answer["ok"], &answer["reason"]), (&json!(false), &json!("auth_failed")), "{answer}");
-        failed(&door.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
+        expect_error(&door.ask(&a2e_call("no", "write_file", write("no", "x"))), "unauthorized");
     }
     assert_eq!(std::fs::read_dir(door.workspace()).unwrap().count(), 0);
     door.shake_hands("planner", &token);
-    succeeded(&door.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
+    expect_success(&door.ask(&a2e_call("yes", "write_file", write("yes", "x"))), "write_file");
 }
 
 #[test]
-fn a_door_that_is_open_to_everybody_still_checks_a_token_that_is_shown() {
+fn a_public_door_still_checks_a_presented_token() {
     let (served, list) = (Served::new(), List::new());
     let token = list.agent("planner", AGENT_DID);
     let options = served.with(json!({ "open_to": "everybody", "agent": "did:a2e:guest" }));
@@ -564,22 +568,22 @@ fn a_door_that_is_open_to_everybody_still_checks_a_token_that_is_shown() {
     let refused = session.ask(&a2e_handshake("other", &token));
     assert_eq!(refused["reason"], "auth_failed", "its bearer is no longer everybody: {refused}");
     session.shake_hands("", &token);
-    succeeded(&session.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
+    expect_success(&session.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("", "");
-    succeeded(&session.ask(&a2e_call("2", "write_file", write("2", "x"))), "write_file");
+    expect_success(&session.ask(&a2e_call("2", "write_file", write("2", "x"))), "write_file");
     let reports = executor.wait_for_reports(2);
     let agents = reports.iter().map(|report| report["agent_did"].as_str().unwrap()).collect::<Vec<_>>();
     assert_eq!(agents, [AGENT_DID, "did:a2e:guest"]);
 }
 
 #[test]
-fn no_more_than_max_parallel_run_at_once() {
+fn at_most_max_parallel_calls_run_at_once() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 2 })));
     let mut session = A2eSession::open(&executor, None);
     assert_eq!(session.shake_hands("planner", "")["max_parallel"], 2);
-    let mut call = a2e_call("0", "gate", waits());
+    let mut call = a2e_call("0", "gate", gate_arguments());
     call["streaming"] = json!(true);
     for nth in 0..5 {
         call["id"] = json!(nth.to_string());
@@ -597,7 +601,7 @@ fn no_more_than_max_parallel_run_at_once() {
         if message["type"] == "tool/event" {
             started.push(message);
         } else {
-            succeeded(&message, "gate");
+            expect_success(&message, "gate");
             ended += 1;
         }
     }
@@ -605,14 +609,14 @@ fn no_more_than_max_parallel_run_at_once() {
 }
 
 #[test]
-fn those_who_wait_begin_in_the_order_in_which_they_came() {
+fn queued_calls_start_in_order_of_arrival() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let names = ["0", "1", "2", "3"];
     for name in names {
-        let mut call = a2e_call(name, "gate", waits());
+        let mut call = a2e_call(name, "gate", gate_arguments());
         call["streaming"] = json!(true);
         session.tell(&call);
     }
@@ -624,29 +628,29 @@ fn those_who_wait_begin_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn more_calls_than_may_wait_are_refused() {
+fn calls_beyond_the_queue_limit_are_refused() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     for nth in 0..66 {
-        session.tell(&a2e_call(&nth.to_string(), "gate", waits()));
+        session.tell(&a2e_call(&nth.to_string(), "gate", gate_arguments()));
     }
     let refused = session.next();
-    assert_eq!(failed(&refused, "runtime_error")["req_id"], "65");
+    assert_eq!(expect_error(&refused, "runtime_error")["req_id"], "65");
     assert_eq!(refused["retryable"], true);
     session.detach();
 }
 
 #[test]
-fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
+fn calls_of_a_disconnected_agent_are_cancelled() {
     let served = Served::new();
     let door = json!({ "max_parallel": 1, "reconnect_seconds": 1 });
     let executor = Executor::start(served.with(door));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let id = intent_id();
-    session.tell(&a2e_call(&id, "gate", waits()));
+    session.tell(&a2e_call(&id, "gate", gate_arguments()));
     session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
     wait_for_runs(&executor, 1);
     session.detach();
@@ -658,18 +662,18 @@ fn the_calls_of_an_agent_that_is_gone_are_cancelled() {
 }
 
 #[test]
-fn an_agent_that_comes_back_in_time_finds_its_answers() {
+fn an_agent_that_reconnects_in_time_gets_its_answers() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("1", "gate", waits()));
+    session.tell(&a2e_call("1", "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     session.detach();
     open_the_gate(&executor);
     executor.wait_for_reports(1);
     session.attach();
-    succeeded(&session.answer("1").1, "gate");
+    expect_success(&session.answer("1").1, "gate");
     // A second stream takes the place of the first.
     let mut second = session.as_seen_by(None);
     second.attach();
@@ -678,12 +682,12 @@ fn an_agent_that_comes_back_in_time_finds_its_answers() {
 }
 
 #[test]
-fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
+fn a_call_shared_by_two_sessions_survives_the_first() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 1 })));
     let mut first = A2eSession::open(&executor, None);
     first.shake_hands("planner", "");
-    let call = a2e_call(&intent_id(), "gate", waits());
+    let call = a2e_call(&intent_id(), "gate", gate_arguments());
     first.tell(&call);
     wait_for_runs(&executor, 1);
     let mut second = A2eSession::open(&executor, None);
@@ -693,12 +697,12 @@ fn a_call_that_a_second_session_waits_for_goes_on_without_the_first() {
     first.detach();
     eventually("the first session is gone", || (first.post(b"") == 404).then_some(()));
     open_the_gate(&executor);
-    succeeded(&second.answer(call["id"].as_str().unwrap()).1, "gate");
+    expect_success(&second.answer(call["id"].as_str().unwrap()).1, "gate");
     assert_eq!((runs(&executor), executor.wait_for_reports(1).len()), (1, 1));
 }
 
 #[test]
-fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
+fn a_client_that_never_reads_delays_no_runs_and_no_others() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "reconnect_seconds": 60 })));
     let mut deaf = A2eSession::begin(&executor, None);
@@ -717,10 +721,10 @@ fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
     assert!(reports.iter().all(|report| report["status"] == "SUCCESS"), "{reports:?}");
     let mut other = A2eSession::open(&executor, None);
     other.shake_hands("planner", "");
-    succeeded(&other.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
-    // What waits is bounded, and then nothing more is taken.
+    expect_success(&other.ask(&a2e_call("1", "write_file", write("1", "x"))), "write_file");
+    // The number of queued messages is limited, and then no more are accepted.
     eventually("there is no room", || (deaf.post(b"") == 429).then_some(()));
-    // Whoever begins to read has everything: what did not come as an event is in the result.
+    // A client that starts to read gets everything: events that were not sent are in the result.
     drop(unread);
     deaf.attach();
     let (mut ended, mut whole) = (0, 0);
@@ -729,7 +733,7 @@ fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
         let message = deaf.next();
         if message["type"] == "tool/call/resp" {
             ended += 1;
-            let events = ran(&message, "floods")["events"].as_array().unwrap();
+            let events = expect_completed(&message, "floods")["events"].as_array().unwrap();
             assert!(events.is_empty() || events.len() == 6000, "{}", events.len());
             whole += usize::from(!events.is_empty());
         }
@@ -738,17 +742,17 @@ fn whoever_never_reads_holds_up_no_run_and_nobody_else() {
 }
 
 #[test]
-fn an_operator_cancels_a_call_and_its_agent_is_told() {
+fn an_agent_is_notified_of_a_call_that_an_operator_cancels() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let id = intent_id();
-    session.tell(&a2e_call(&id, "gate", waits()));
+    session.tell(&a2e_call(&id, "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     result(&executor.rpc("a2g/cancel", &json!({ "intent_id": id })));
     let (_, answer) = session.answer(&id);
-    let cancelled = ran(&answer, "gate");
+    let cancelled = expect_completed(&answer, "gate");
     assert_eq!((&cancelled["success"], &cancelled["error_code"]), (&json!(false), &json!("runtime_error")));
     assert_eq!(
         (&cancelled["error"], &cancelled["summary"]["status"]),
@@ -757,38 +761,38 @@ fn an_operator_cancels_a_call_and_its_agent_is_told() {
 }
 
 #[test]
-fn what_a_person_approved_is_there_for_the_same_call() {
+fn an_approved_call_succeeds_on_resubmission() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
     let call = a2e_call(&intent_id(), "write_file", write("secret", ESCALATES));
-    failed(&session.ask(&call), "tool_denied");
+    expect_error(&session.ask(&call), "tool_denied");
     result(&executor.rpc("g2a/directive", &json!({ "intent_id": call["id"], "decision": "APPROVED" })));
     executor.wait_for_reports(1);
-    succeeded(&session.ask(&call), "write_file");
+    expect_success(&session.ask(&call), "write_file");
     assert_eq!((executor.file("secret").as_deref(), executor.reports().len()), (Some(ESCALATES), 1));
 }
 
 #[test]
-fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
+fn a_shutdown_drains_calls_and_cancels_the_rest() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "max_parallel": 1 })));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("runs", "gate", waits()));
+    session.tell(&a2e_call("runs", "gate", gate_arguments()));
     session.tell(&a2e_call("waits", "write_file", write("waits", "x")));
     wait_for_runs(&executor, 1);
     session.tell(&a2e("shutdown", "bye", json!({ "timeout": 3 })));
     let refused = session.ask(&a2e_call("late", "write_file", write("late", "x")));
-    failed(&refused, "runtime_error");
+    expect_error(&refused, "runtime_error");
     let refused = session.ask(&a2e_handshake("planner", ""));
     assert_eq!(refused["reason"], "server_error", "{refused}");
     let rest = session.rest();
     assert_eq!(rest.len(), 2, "{rest:?}");
     let of = |id: &str| rest.iter().find(|message| message["req_id"] == id).unwrap();
-    failed(of("waits"), "runtime_error");
-    assert_eq!(ran(of("runs"), "gate")["summary"]["status"], "ABORTED");
+    expect_error(of("waits"), "runtime_error");
+    assert_eq!(expect_completed(of("runs"), "gate")["summary"]["status"], "ABORTED");
     assert_eq!((executor.file("waits"), executor.file("late")), (None, None));
 
     let mut session = A2eSession::open(&executor, None);
@@ -799,16 +803,16 @@ fn a_shutdown_lets_calls_end_and_cancels_those_that_do_not() {
     open_the_gate(&executor);
     let rest = session.rest();
     assert_eq!(rest.len(), 1, "{rest:?}");
-    succeeded(&rest[0], "gate");
+    expect_success(&rest[0], "gate");
 }
 
 #[test]
-fn the_end_of_standard_input_lets_calls_end() {
+fn calls_complete_after_the_end_of_standard_input() {
     let served = Served::new();
     let mut door = StdioClient::start_as("--a2e-stdio", served.with(json!({ "max_parallel": 1 })));
     door.shake_hands("planner", "");
     let workspace = door.workspace();
-    door.tell(&a2e_call("1", "gate", waits()));
+    door.tell(&a2e_call("1", "gate", gate_arguments()));
     door.tell(&a2e_call("2", "write_file", write("2", "x")));
     eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
     std::fs::write(workspace.join("go"), "").unwrap();
@@ -819,51 +823,51 @@ fn the_end_of_standard_input_lets_calls_end() {
 }
 
 #[test]
-fn sigterm_lets_calls_end_and_be_answered() {
+fn calls_complete_and_are_answered_after_sigterm() {
     let served = Served::new();
     let mut executor = Executor::start(served.options().set("executor.drain_seconds", 60));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("1", "gate", waits()));
+    session.tell(&a2e_call("1", "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     executor.process().terminate();
     open_the_gate(&executor);
     let rest = session.rest();
     assert_eq!(rest.len(), 1, "{rest:?}");
-    succeeded(&rest[0], "gate");
-    assert!(executor.process().ended().success());
+    expect_success(&rest[0], "gate");
+    assert!(executor.process().wait_for_exit().success());
 
     let mut door = StdioClient::start_as("--a2e-stdio", served.options().set("executor.drain_seconds", 1));
     door.shake_hands("planner", "");
-    door.tell(&a2e_call("1", "gate", waits()));
+    door.tell(&a2e_call("1", "gate", gate_arguments()));
     let workspace = door.workspace();
     eventually("the gate runs", || workspace.join("runs").exists().then_some(()));
     door.process().terminate();
     let answer = door.answer("1").1;
-    assert_eq!(ran(&answer, "gate")["summary"]["status"], "ABORTED");
-    assert!(door.process().ended().success());
+    assert_eq!(expect_completed(&answer, "gate")["summary"]["status"], "ABORTED");
+    assert!(door.process().wait_for_exit().success());
 }
 
 #[test]
-fn sessions_are_bounded_and_end_when_nobody_comes() {
+fn sessions_are_limited_in_number_and_expire_if_unattached() {
     let served = Served::new();
     let door = json!({ "max_sessions_per_caller": 2, "max_sessions": 8, "idle_seconds": 1 });
     let executor = Executor::start(served.with(door));
     let mut first = A2eSession::open(&executor, None);
     first.shake_hands("planner", "");
-    first.tell(&a2e_call("1", "gate", waits()));
+    first.tell(&a2e_call("1", "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     let mut second = A2eSession::open(&executor, None);
     let mut third = A2eSession::open(&executor, None);
     assert_eq!(second.rest(), [] as [Value; 0], "the one that is idle goes");
     assert_eq!((first.post(b""), second.post(b""), third.post(b"")), (202, 404, 202));
     third.shake_hands("planner", "");
-    third.tell(&a2e_call("3", "gate", waits()));
+    third.tell(&a2e_call("3", "gate", gate_arguments()));
     wait_for_runs(&executor, 2);
     assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 429, "all have calls");
     open_the_gate(&executor);
-    succeeded(&first.answer("1").1, "gate");
-    succeeded(&third.answer("3").1, "gate");
+    expect_success(&first.answer("1").1, "gate");
+    expect_success(&third.answer("3").1, "gate");
     third.detach();
     eventually("who is away is forgotten", || (third.post(b"") == 404).then_some(()));
     std::thread::sleep(Duration::from_millis(1500));
@@ -871,28 +875,28 @@ fn sessions_are_bounded_and_end_when_nobody_comes() {
 }
 
 #[test]
-fn a_door_that_is_switched_off_is_not_there() {
+fn a_disabled_door_is_not_served() {
     let served = Served::new();
     let executor = Executor::start(served.with(json!({ "enabled": false })));
     assert_eq!(executor.client().request("POST", "/a2e/session", &[], b"").status, 404);
     let home = Home::new(served.with(json!({ "enabled": false })).argument("--a2e-stdio"));
     let mut process = Process::spawn("executor", &mut home.command());
-    assert_eq!(process.ended().code(), Some(2), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(2), "{}", process.stderr());
     let home = Home::new(served.options().argument("--a2e-stdio").argument("--stdio"));
     let mut process = Process::spawn("executor", &mut home.command());
-    assert_eq!(process.ended().code(), Some(2), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(2), "{}", process.stderr());
 }
 
 #[test]
-fn who_connects_and_says_nothing_ends_no_stream_and_no_call() {
+fn silent_connections_evict_no_stream_and_no_call() {
     let served = Served::new();
     let executor = Executor::start(served.options().set("server.max_connections", 4));
     let mut session = A2eSession::open(&executor, None);
     session.shake_hands("planner", "");
-    session.tell(&a2e_call("0", "gate", waits()));
+    session.tell(&a2e_call("0", "gate", gate_arguments()));
     wait_for_runs(&executor, 1);
     let silent = (0..16).map(|_| HttpClient::send_only(executor.address(), b"")).collect::<Vec<_>>();
     open_the_gate(&executor);
-    succeeded(&session.next(), "gate");
+    expect_success(&session.next(), "gate");
     drop(silent);
 }

@@ -17,7 +17,7 @@ fn every_method_is_served_over_http() {
 }
 
 #[test]
-fn health_is_answered() {
+fn health_checks_are_answered() {
     let executor = Executor::start(Options::new());
     let answer = executor.client().request("GET", "/health", &[], b"");
     assert_eq!(answer.status, 200);
@@ -41,7 +41,7 @@ pub fn has_id(response: &str, id: &str) -> bool {
 }
 
 #[test]
-fn an_id_comes_back_exactly_as_it_came() {
+fn request_ids_are_echoed_verbatim_over_http() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let (good, bad) = ids();
@@ -65,7 +65,7 @@ fn request(id: usize, params: &Value) -> Value {
 }
 
 #[test]
-fn a_batch_of_16_runs_and_one_of_17_does_not() {
+fn a_batch_is_limited_to_16_calls() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let batch = |prefix: &str, count: usize| -> Value {
@@ -85,7 +85,7 @@ fn a_batch_of_16_runs_and_one_of_17_does_not() {
 }
 
 #[test]
-fn batches_that_are_none_get_the_errors_of_the_specification() {
+fn invalid_batches_get_the_errors_of_the_specification() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let empty = client.post(b"[]").json();
@@ -110,7 +110,7 @@ fn batches_that_are_none_get_the_errors_of_the_specification() {
 }
 
 #[test]
-fn a_policy_takes_effect_as_a_notification_and_an_execute_never_runs_as_one() {
+fn a_notification_may_set_a_policy_but_never_execute() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let notification = |method: &str, params: Value| {
@@ -134,12 +134,12 @@ fn a_policy_takes_effect_as_a_notification_and_an_execute_never_runs_as_one() {
     let policy = json!({ "agent_did": AGENT, "version": "none", "capabilities": { "tools": {} } });
     assert_eq!(client.post(notification("g2a/policy", policy).as_bytes()).status, 204);
     let refused = client.rpc("a2g/execute", &execute("write_file", write("asked", "x")));
-    assert!(blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
+    assert!(expect_blocked(&refused, "standing_policy").contains("`none`"), "{refused}");
 }
 
 /// A method that a path answers with 405 is not among those that it allows, and the others are.
 #[test]
-fn what_a_path_allows_is_what_it_answers() {
+fn the_allow_header_lists_exactly_the_supported_methods() {
     let executor = Executor::start(Options::new());
     let ask = |method: &str, path: &str| {
         let host = executor.address();
@@ -175,7 +175,7 @@ fn what_a_path_allows_is_what_it_answers() {
 }
 
 #[test]
-fn a_chunked_body_and_a_charset_are_understood() {
+fn chunked_bodies_and_charsets_are_accepted() {
     let executor = Executor::start(Options::new());
     let call = r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
     let (first, second) = call.split_at(10);

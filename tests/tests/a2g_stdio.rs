@@ -47,7 +47,7 @@ fn every_method_is_served_over_stdio() {
 }
 
 #[test]
-fn an_id_comes_back_exactly_as_it_came_over_stdio() {
+fn request_ids_are_echoed_verbatim_over_stdio() {
     let mut door = StdioClient::start(Options::new());
     let (good, bad) = ids();
     for id in &good {
@@ -65,7 +65,7 @@ fn an_id_comes_back_exactly_as_it_came_over_stdio() {
 }
 
 #[test]
-fn lines_that_are_none_are_refused_and_the_next_is_understood() {
+fn invalid_lines_are_refused_and_the_next_line_is_read() {
     let mut door = StdioClient::start(Options::new().set("server.max_body_bytes", 4096));
     error(&door.exchange("{"), -32700);
     error(&door.exchange(&"x".repeat(10_000)), -32700);
@@ -102,7 +102,7 @@ fn notifications_over_stdio_run_only_when_they_restrict() {
 }
 
 #[test]
-fn the_end_of_standard_input_lets_running_work_end() {
+fn running_calls_complete_after_the_end_of_standard_input() {
     let catalogue = methods::catalogue();
     let mut door = StdioClient::start(Options::new().catalogue(&catalogue));
     let call = execute("gate", json!({}));

@@ -17,7 +17,7 @@ fn every_method_is_served_over_web_socket() {
 }
 
 #[test]
-fn an_id_comes_back_exactly_as_it_came_over_web_socket() {
+fn request_ids_are_echoed_verbatim_over_web_socket() {
     let executor = Executor::start(Options::new());
     let mut socket = executor.web_socket();
     let (good, bad) = ids();
@@ -33,7 +33,7 @@ fn an_id_comes_back_exactly_as_it_came_over_web_socket() {
 }
 
 #[test]
-fn one_message_may_be_text_or_binary_and_a_batch_is_one_message() {
+fn text_and_binary_messages_and_batches_are_accepted() {
     let executor = Executor::start(Options::new());
     let mut socket = executor.web_socket();
     let request = |id: usize| json!({ "jsonrpc": "2.0", "method": "a2g/tools", "id": id });
@@ -68,7 +68,7 @@ fn notifications_over_web_socket_run_only_when_they_restrict() {
 }
 
 #[test]
-fn a_message_over_the_limit_runs_nothing_and_the_door_stays_open() {
+fn an_oversized_message_runs_nothing_and_the_door_stays_open() {
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 4096));
     let mut socket = executor.web_socket();
     let call = execute("write_file", write("long", &"x".repeat(8192)));
@@ -82,7 +82,7 @@ fn a_message_over_the_limit_runs_nothing_and_the_door_stays_open() {
 }
 
 #[test]
-fn a_web_page_gets_no_web_socket() {
+fn web_sockets_with_a_browser_origin_are_refused() {
     let executor = Executor::start(Options::new());
     for headers in [[("Origin", "https://evil.example")], [("Host", "evil.example")], [("Origin", "null")]] {
         let refused = WebSocketClient::upgrade(executor.address(), &headers).err();

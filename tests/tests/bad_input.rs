@@ -1,4 +1,4 @@
-//! What is refused, with which code and in which words; and that nothing runs.
+//! Invalid input: each case is refused with its code and sentence, and nothing runs.
 
 use crate::harness::*;
 use crate::methods::{self, write};
@@ -9,7 +9,7 @@ fn call() -> Value {
     execute("write_file", write("ran", "x"))
 }
 
-fn changed(pointer: &str, value: Value) -> Value {
+fn call_with(pointer: &str, value: Value) -> Value {
     let mut call = call();
     set(&mut call, pointer, value);
     call
@@ -26,7 +26,7 @@ fn request(params: &str) -> String {
 }
 
 /// Posts bytes, and checks code, words, the length of the answer and that nothing ran.
-fn refused(executor: &Executor, what: &str, body: &[u8], code: i64, words: &str) -> Value {
+fn expect_error(executor: &Executor, what: &str, body: &[u8], code: i64, words: &str) -> Value {
     let answer = executor.client().post(body);
     assert_eq!(answer.status, 200, "{what}");
     assert!(answer.body.len() < 2000, "{what}: an answer of {} bytes", answer.body.len());
@@ -54,7 +54,7 @@ fn a_body_that_is_not_json_is_a_parse_error() {
         ("a control character", whole.replace("\"x\"", "\"\u{1}\"").into_bytes(), "control character"),
     ];
     for (what, body, words) in cases {
-        let response = refused(&executor, what, &body, -32700, words);
+        let response = expect_error(&executor, what, &body, -32700, words);
         assert_eq!(response["id"], Value::Null, "{what}");
     }
 }
@@ -89,15 +89,15 @@ fn a_duplicate_key_is_refused_at_every_depth_and_in_every_spelling() {
         let escaped = format!("\"\\u{:04x}{}\":", u32::from(first), &key[1..]);
         for spelling in [member.clone(), escaped] {
             let body = whole.replacen(&member, &format!("{spelling}0,{member}"), 1);
-            refused(&executor, &spelling, body.as_bytes(), -32700, &format!("duplicate key `{key}`"));
+            expect_error(&executor, &spelling, body.as_bytes(), -32700, &format!("duplicate key `{key}`"));
         }
     }
     let deep = whole.replace("\"x\"", r#"[[{"a":{"b":1,"c":[{}],"b":1}}]]"#);
-    refused(&executor, "deep in an argument", deep.as_bytes(), -32700, "duplicate key `b`");
+    expect_error(&executor, "deep in an argument", deep.as_bytes(), -32700, "duplicate key `b`");
 }
 
 #[test]
-fn what_is_no_request_is_an_invalid_request() {
+fn a_malformed_request_is_an_invalid_request() {
     let executor = Executor::start(Options::new());
     let params = call().to_string();
     let cases = [
@@ -113,9 +113,9 @@ fn what_is_no_request_is_an_invalid_request() {
         ("params that are null", request("null"), "`params`"),
     ];
     for (what, body, words) in cases {
-        refused(&executor, what, body.as_bytes(), -32600, words);
+        expect_error(&executor, what, body.as_bytes(), -32600, words);
     }
-    refused(
+    expect_error(
         &executor,
         "an unknown method",
         request(&params).replace("execute", "exec").as_bytes(),
@@ -143,8 +143,8 @@ fn a_member_of_the_wrong_type_is_refused_with_its_pointer() {
     for (pointer, indices) in members {
         for value in indices.iter().map(|index| wrong[*index].clone()) {
             let what = format!("{pointer} = {value}");
-            let body = request(&changed(pointer, value).to_string());
-            let response = refused(&executor, &what, body.as_bytes(), -32602, &words(pointer));
+            let body = request(&call_with(pointer, value).to_string());
+            let response = expect_error(&executor, &what, body.as_bytes(), -32602, &words(pointer));
             assert_eq!(response["error"]["data"]["pointer"], pointer, "{what}");
         }
         if pointer != "/intent/context" && pointer != "/verdict/conditions" {
@@ -152,7 +152,7 @@ fn a_member_of_the_wrong_type_is_refused_with_its_pointer() {
             let (parent, name) = pointer.rsplit_once('/').unwrap();
             without.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(name);
             let body = request(&without.to_string());
-            let response = refused(&executor, pointer, body.as_bytes(), -32602, "is missing");
+            let response = expect_error(&executor, pointer, body.as_bytes(), -32602, "is missing");
             assert_eq!(response["error"]["data"]["pointer"], pointer);
         }
     }
@@ -169,12 +169,12 @@ fn a_member_of_the_wrong_type_is_refused_with_its_pointer() {
         ("/surplus", json!(1)),
     ] {
         let what = format!("{pointer} = {value}");
-        let body = request(&changed(pointer, value).to_string());
-        let response = refused(&executor, &what, body.as_bytes(), -32602, "");
+        let body = request(&call_with(pointer, value).to_string());
+        let response = expect_error(&executor, &what, body.as_bytes(), -32602, "");
         assert!(response["error"]["data"]["pointer"].as_str().unwrap().starts_with(pointer), "{response}");
     }
     let body = request(&json!([call()["intent"], call()["verdict"]]).to_string());
-    refused(&executor, "params by position", body.as_bytes(), -32602, "an object");
+    expect_error(&executor, "params by position", body.as_bytes(), -32602, "an object");
 }
 
 /// Values that are no limit, as JSON text.
@@ -196,14 +196,14 @@ const NO_LIMITS: [&str; 14] = [
 ];
 
 #[test]
-fn a_limit_of_a_verdict_that_is_no_integer_in_range_is_refused() {
+fn verdict_limits_out_of_range_are_refused() {
     let executor = Executor::start(Options::new());
     for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds"] {
         let pointer = format!("/verdict/capability_manifest/{limit}");
         for value in NO_LIMITS {
             let what = format!("{limit} = {value}");
-            let body = request(&changed(&pointer, json!("$N")).to_string()).replace("\"$N\"", value);
-            let response = refused(
+            let body = request(&call_with(&pointer, json!("$N")).to_string()).replace("\"$N\"", value);
+            let response = expect_error(
                 &executor,
                 &what,
                 body.as_bytes(),
@@ -216,7 +216,7 @@ fn a_limit_of_a_verdict_that_is_no_integer_in_range_is_refused() {
 }
 
 #[test]
-fn a_limit_of_a_policy_or_a_directive_that_is_no_integer_in_range_is_refused() {
+fn policy_and_directive_limits_out_of_range_are_refused() {
     let executor = Executor::start(Options::new());
     let policy = json!({
         "agent_did": AGENT, "version": "1", "capabilities": {
@@ -255,7 +255,7 @@ fn a_limit_of_a_policy_or_a_directive_that_is_no_integer_in_range_is_refused() {
 }
 
 #[test]
-fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
+fn unknown_tools_and_invalid_arguments_are_refused_with_a_pointer() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let cases: [(&str, Value, &str, &str); 8] = [
@@ -296,47 +296,52 @@ fn unknown_tools_and_arguments_off_the_schema_are_refused_with_their_pointer() {
 }
 
 #[test]
-fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
+fn each_unusable_verdict_blocks_with_its_own_reason() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let scope = "/verdict/capability_manifest/filesystem_scope";
     let conditional = |condition: &str| {
-        let mut call = changed("/verdict/verdict", json!("CONDITIONAL"));
+        let mut call = call_with("/verdict/verdict", json!("CONDITIONAL"));
         call["verdict"]["conditions"] = json!([condition]);
         call
     };
     let mut cases: Vec<(String, Value, &str, &str)> = vec![
         (
             "expired".into(),
-            changed("/verdict/expires_at", json!(in_seconds(-1))),
+            call_with("/verdict/expires_at", json!(in_seconds(-1))),
             "verdict_expired",
             "expired at",
         ),
         (
             "expired with an offset".into(),
-            changed("/verdict/expires_at", json!("2020-01-01T00:00:00+14:00")),
+            call_with("/verdict/expires_at", json!("2020-01-01T00:00:00+14:00")),
             "verdict_expired",
             "expired at",
         ),
         (
             "another intent".into(),
-            changed("/verdict/intent_id", json!(intent_id())),
+            call_with("/verdict/intent_id", json!(intent_id())),
             "verdict_mismatch",
             "another intent",
         ),
-        ("denied".into(), changed("/verdict/verdict", json!("DENIED")), "verdict_denied", "denied"),
-        ("escalated".into(), changed("/verdict/verdict", json!("ESCALATE")), "escalation_pending", "person"),
-        ("a proof".into(), changed("/proof", json!("e30.e30.AA")), "verdict_untrusted", "`proof`"),
-        ("an empty proof".into(), changed("/proof", json!("")), "verdict_untrusted", "`proof`"),
+        ("denied".into(), call_with("/verdict/verdict", json!("DENIED")), "verdict_denied", "denied"),
+        (
+            "escalated".into(),
+            call_with("/verdict/verdict", json!("ESCALATE")),
+            "escalation_pending",
+            "person",
+        ),
+        ("a proof".into(), call_with("/proof", json!("e30.e30.AA")), "verdict_untrusted", "`proof`"),
+        ("an empty proof".into(), call_with("/proof", json!("")), "verdict_untrusted", "`proof`"),
         (
             "a class that is read in two ways".into(),
-            changed(scope, json!(["/workspace/[^x]*"])),
+            call_with(scope, json!(["/workspace/[^x]*"])),
             "scope_unenforceable",
             "write `[!x]`",
         ),
         (
             "a missing root".into(),
-            changed(scope, json!(["/workspace/missing/**"])),
+            call_with(scope, json!(["/workspace/missing/**"])),
             "scope_unenforceable",
             "does not exist",
         ),
@@ -406,13 +411,13 @@ fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
             pattern.starts_with("C:") || pattern.starts_with(['\\', '/']) && pattern.contains("host");
         cases.push((
             format!("scope {pattern:?}"),
-            changed(scope, json!([pattern])),
+            call_with(scope, json!([pattern])),
             "scope_unenforceable",
             if foreign { "another system or host" } else { "" },
         ));
         cases.push((
             format!("scope {pattern:?} beside a good one"),
-            changed(scope, json!(["/workspace/**", pattern])),
+            call_with(scope, json!(["/workspace/**", pattern])),
             "scope_unenforceable",
             "",
         ));
@@ -428,7 +433,7 @@ fn a_verdict_that_may_not_run_blocks_for_its_own_reason() {
         assert_eq!(response["error"]["code"], -32000, "{what}: {response}");
         assert_eq!(response["error"]["data"]["blocked_by"], by, "{what}: {response}");
         assert_eq!(response["error"]["data"]["intent_id"], call["intent"]["intent_id"], "{what}");
-        assert!(blocked(&response, by).contains(words), "{what}: {response}");
+        assert!(expect_blocked(&response, by).contains(words), "{what}: {response}");
         executor.assert_workspace_is_empty(&what);
     }
 }
@@ -441,7 +446,7 @@ fn a_granted_folder_behind_a_symbolic_link_is_refused() {
     let mut call = execute("write_file", json!({ "path": "/workspace/link/ran", "content": "x" }));
     call["verdict"]["capability_manifest"]["filesystem_scope"] = json!(["/workspace/link/**"]);
     let response = executor.rpc("a2g/execute", &call);
-    assert!(blocked(&response, "scope_unenforceable").contains("symbolic link"));
+    assert!(expect_blocked(&response, "scope_unenforceable").contains("symbolic link"));
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
@@ -453,7 +458,7 @@ fn a_scope_that_grants_nothing_leaves_the_tool_without_files() {
     for (grant, by) in
         [(json!([]), "verdict"), (json!(["/etc/**"]), "executor"), (json!(["/workspaces/**"]), "executor")]
     {
-        let response = client.rpc("a2g/execute", &changed(scope, grant.clone()));
+        let response = client.rpc("a2g/execute", &call_with(scope, grant.clone()));
         let report = &error(&response, -32001)["data"]["report"];
         let filesystem = &report["usage"]["limits"]["filesystem_scope"];
         assert_eq!((&filesystem["granted"], &filesystem["set_by"]), (&json!([]), &json!(by)), "{grant}");
@@ -535,7 +540,7 @@ fn every_known_condition_is_enforced() {
 }
 
 #[test]
-fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
+fn a_tampered_tool_does_not_run_and_other_tools_do() {
     let catalogue = Catalogue::with_tools()
         .add(Tool::command("broken", "(module (memory (export \"memory\") 1) (func (export \"_start\")))"))
         .add(Tool::command_bytes("garbage", b"\0asm of a kind".to_vec()))
@@ -583,12 +588,15 @@ fn a_tool_that_was_tampered_with_does_not_run_and_the_others_do() {
 }
 
 #[test]
-fn without_the_leave_of_the_operator_nothing_that_comes_through_the_door_is_obeyed() {
+fn governor_messages_need_the_operators_permission() {
     let executor = Executor::start(Options::new().signed_only());
     let mut client = executor.client();
-    blocked(&client.rpc("a2g/execute", &call()), "verdict_untrusted");
-    blocked(&client.rpc("a2g/execute", &changed("/proof", json!("e30.e30.AA"))), "verdict_untrusted");
-    let blocks = |response: &Value| assert!(!blocked(response, "caller_unauthorized").is_empty());
+    expect_blocked(&client.rpc("a2g/execute", &call()), "verdict_untrusted");
+    expect_blocked(
+        &client.rpc("a2g/execute", &call_with("/proof", json!("e30.e30.AA"))),
+        "verdict_untrusted",
+    );
+    let blocks = |response: &Value| assert!(!expect_blocked(response, "caller_unauthorized").is_empty());
     executor.assert_workspace_is_empty("an unsigned verdict");
     let none = json!({ "agent_did": AGENT, "version": "1", "capabilities": { "tools": {} } });
     blocks(&client.rpc("g2a/policy", &none));
@@ -602,7 +610,7 @@ fn without_the_leave_of_the_operator_nothing_that_comes_through_the_door_is_obey
 }
 
 #[test]
-fn only_json_is_read_and_only_from_friends() {
+fn requests_must_be_json_from_an_allowed_host_and_origin() {
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
     let body = request(&call().to_string());
@@ -656,61 +664,67 @@ fn only_json_is_read_and_only_from_friends() {
 }
 
 #[test]
-fn what_is_too_long_or_too_deep_is_refused_in_few_words() {
+fn oversized_and_deeply_nested_input_is_refused_briefly() {
     let executor = Executor::start(Options::new());
     let nested = |levels: usize| {
         // Two levels are the request and its params.
         let deep = format!("{}{}", "[".repeat(levels - 2), "]".repeat(levels - 2));
         request(&format!(r#"{{"deep":{deep}}}"#))
     };
-    refused(&executor, "depth 65", nested(65).as_bytes(), -32700, "nested deeper than 64 levels");
-    refused(&executor, "depth 64", nested(64).as_bytes(), -32602, "`intent` is missing");
-    refused(&executor, "depth 100000", nested(100_000).as_bytes(), -32700, "nested deeper");
-    refused(
+    expect_error(&executor, "depth 65", nested(65).as_bytes(), -32700, "nested deeper than 64 levels");
+    expect_error(&executor, "depth 64", nested(64).as_bytes(), -32602, "`intent` is missing");
+    expect_error(&executor, "depth 100000", nested(100_000).as_bytes(), -32700, "nested deeper");
+    expect_error(
         &executor,
         "a body of 1 MiB and one",
         &vec![b' '; (1 << 20) + 1],
         -32700,
         "longer than 1048576 bytes",
     );
-    refused(&executor, "a body of 1 MiB", &vec![b' '; 1 << 20], -32700, "expected a value");
+    expect_error(&executor, "a body of 1 MiB", &vec![b' '; 1 << 20], -32700, "expected a value");
     let long = "x".repeat(10 << 20);
     let id = request(&call().to_string()).replace("\"id\":1", &format!("\"id\":\"{long}\""));
-    refused(&executor, "a 10 MB id", id.as_bytes(), -32700, "longer than");
+    expect_error(&executor, "a 10 MB id", id.as_bytes(), -32700, "longer than");
     let half = "x".repeat(900_000);
     for (what, call) in [
-        ("a long agent", changed("/intent/agent_did", json!(half))),
-        ("a long intent id", changed("/intent/intent_id", json!(half))),
-        ("a long tool", changed("/intent/tool", json!(half))),
-        ("a long verdict", changed("/verdict/verdict", json!(half))),
-        ("a long time", changed("/verdict/expires_at", json!(half))),
-        ("a long limit", changed("/verdict/capability_manifest/max_memory_mb", json!(half))),
-        ("a long member", changed(&format!("/verdict/capability_manifest/{half}"), json!(1))),
+        ("a long agent", call_with("/intent/agent_did", json!(half))),
+        ("a long intent id", call_with("/intent/intent_id", json!(half))),
+        ("a long tool", call_with("/intent/tool", json!(half))),
+        ("a long verdict", call_with("/verdict/verdict", json!(half))),
+        ("a long time", call_with("/verdict/expires_at", json!(half))),
+        ("a long limit", call_with("/verdict/capability_manifest/max_memory_mb", json!(half))),
+        ("a long member", call_with(&format!("/verdict/capability_manifest/{half}"), json!(1))),
     ] {
-        refused(&executor, what, request(&call.to_string()).as_bytes(), -32602, "");
+        expect_error(&executor, what, request(&call.to_string()).as_bytes(), -32602, "");
     }
     for (what, call, by) in [
-        ("a long condition", changed("/verdict/conditions", json!([half])), "condition_unknown"),
+        ("a long condition", call_with("/verdict/conditions", json!([half])), "condition_unknown"),
         (
             "a long scope",
-            changed("/verdict/capability_manifest/filesystem_scope", json!([format!("/{half}/**")])),
+            call_with("/verdict/capability_manifest/filesystem_scope", json!([format!("/{half}/**")])),
             "scope_unenforceable",
         ),
     ] {
-        let response = refused(&executor, what, request(&call.to_string()).as_bytes(), -32000, "");
+        let response = expect_error(&executor, what, request(&call.to_string()).as_bytes(), -32000, "");
         assert_eq!(response["error"]["data"]["blocked_by"], by);
     }
     let method = request(&call().to_string()).replace("a2g/execute", &half);
-    refused(&executor, "a long method", method.as_bytes(), -32601, "there is no method");
+    expect_error(&executor, "a long method", method.as_bytes(), -32601, "there is no method");
 
     let large = Options::new().set("server.max_body_bytes", 16 << 20).set("server.max_json_depth", 8);
     let executor = Executor::start(large);
-    refused(&executor, "a 10 MB id that is read", id.as_bytes(), -32600, "`id` is longer than 128 bytes");
-    refused(&executor, "depth 9", nested(9).as_bytes(), -32700, "nested deeper than 8 levels");
+    expect_error(
+        &executor,
+        "a 10 MB id that is read",
+        id.as_bytes(),
+        -32600,
+        "`id` is longer than 128 bytes",
+    );
+    expect_error(&executor, "depth 9", nested(9).as_bytes(), -32700, "nested deeper than 8 levels");
 }
 
 #[test]
-fn a_body_that_never_ends_does_not_keep_the_door_from_others() {
+fn an_endless_body_does_not_block_other_clients() {
     let executor = Executor::start(Options::new());
     let head = format!(
         "POST /jsonrpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{{",
@@ -725,7 +739,7 @@ fn a_body_that_never_ends_does_not_keep_the_door_from_others() {
 }
 
 #[test]
-fn an_invalid_configuration_ends_with_code_2_and_names_line_and_key() {
+fn an_invalid_configuration_exits_with_2_and_names_line_and_key() {
     let cases = [
         ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
         ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
@@ -758,7 +772,7 @@ fn an_invalid_configuration_ends_with_code_2_and_names_line_and_key() {
 }
 
 #[test]
-fn an_invalid_policy_ends_with_code_2_and_names_line_or_key() {
+fn an_invalid_policy_exits_with_2_and_names_line_or_key() {
     let good = methods::policy().to_string();
     let cases = [
         (good.replace("\"version\"", "\"versio\""), "version"),
@@ -805,7 +819,7 @@ fn an_invalid_policy_ends_with_code_2_and_names_line_or_key() {
 }
 
 #[test]
-fn unsigned_verdicts_are_taken_on_loopback_only() {
+fn unsigned_verdicts_are_accepted_on_loopback_only() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
         let output = run(["serve", "--insecure-accept-unsigned", "--listen", address]);
         let stderr = String::from_utf8_lossy(&output.stderr);

@@ -17,7 +17,7 @@ fn dense(bytes: usize) -> Value {
 }
 
 #[test]
-fn a_message_that_would_be_too_large_as_values_is_refused_before_it_is_one() {
+fn a_message_too_large_once_parsed_is_refused_before_parsing() {
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 4 << 20));
     let before = executor.status("VmHWM");
     let dense = json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/execute", "params": dense(3 << 20) });
@@ -75,7 +75,7 @@ fn while_calls_wait(options: Options, count: usize, body: impl FnOnce(&Executor,
 }
 
 #[test]
-fn a_caller_that_holds_its_share_waits_and_no_other_does() {
+fn large_calls_of_a_caller_at_its_memory_share_are_deferred() {
     let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 8);
     while_calls_wait(options, 2, |executor, calls, tokens| {
         let mine = |call| in_name_of("did:aeon:caller-0:1.0:abc123", call);
@@ -95,7 +95,7 @@ fn a_caller_that_holds_its_share_waits_and_no_other_does() {
 }
 
 #[test]
-fn when_memory_is_used_up_large_calls_wait_and_cancels_do_not() {
+fn large_calls_wait_for_memory_and_cancels_do_not() {
     let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 16);
     while_calls_wait(options, 10, |executor, calls, tokens| {
         let over = calls.iter().zip(tokens).find_map(|(call, token)| {
@@ -113,7 +113,7 @@ fn when_memory_is_used_up_large_calls_wait_and_cancels_do_not() {
 }
 
 #[test]
-fn a_run_waits_for_room_for_its_output() {
+fn a_run_waits_for_output_memory() {
     let options = Options::new().set("server.max_memory_mb", 48).set("executor.concurrent", 8);
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let executor = Executor::start(options.catalogue(&catalogue).set("ceilings.max_output_bytes", 16 << 20));
@@ -142,7 +142,7 @@ fn a_run_waits_for_room_for_its_output() {
 
 /// Each holds most of a message that never ends, in the buffer of its own connection.
 #[test]
-fn messages_that_one_caller_does_not_finish_are_its_own_loss() {
+fn unfinished_messages_count_against_their_caller_only() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 160)));
@@ -179,7 +179,7 @@ fn messages_that_one_caller_does_not_finish_are_its_own_loss() {
 }
 
 #[test]
-fn arguments_of_running_calls_are_in_their_callers_share() {
+fn arguments_of_running_calls_count_against_their_caller() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
@@ -212,7 +212,7 @@ fn arguments_of_running_calls_are_in_their_callers_share() {
 
 /// Receipts are brought into memory a few at a time, and each response of a batch counts.
 #[test]
-fn stored_receipts_are_not_read_faster_than_they_are_taken() {
+fn stored_receipts_are_read_no_faster_than_clients_receive_them() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let options = list.of(Options::new().set("server.max_memory_mb", 96));
@@ -248,7 +248,7 @@ fn stored_receipts_are_not_read_faster_than_they_are_taken() {
 
 /// A caller that asks for large answers and takes none is refused more of them; the others are not.
 #[test]
-fn answers_that_one_caller_does_not_take_are_its_own_loss() {
+fn unread_answers_count_against_their_caller_only() {
     let says = r#"(module
       (func $write (import "wasi_snapshot_preview1" "fd_write") (param i32 i32 i32 i32) (result i32))
       (memory (export "memory") 193)

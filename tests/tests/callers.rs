@@ -1,8 +1,8 @@
-//! Who may call: tokens, certificates and sockets, and what each role may do.
+//! Authentication and roles: tokens, certificates and sockets, and the methods of each role.
 
 use crate::harness::{
-    AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, Process, WebSocketClient, blocked, error,
-    eventually, execute, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
+    AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, error,
+    eventually, execute, expect_blocked, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
@@ -61,7 +61,7 @@ pub fn agent(list: &List, name: &str, of: &str) -> String {
 }
 
 /// Calls a method with what is shown in `Authorization`.
-pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> Answer {
+pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &Value) -> HttpAnswer {
     let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
     let mut headers = vec![("Content-Type", "application/json")];
     headers.extend(shown.map(|shown| ("Authorization", shown)));
@@ -71,7 +71,7 @@ pub fn ask(client: &mut HttpClient, shown: Option<&str>, method: &str, params: &
 /// Runs a command that has to end by itself, with this code and these words on standard error.
 pub fn ends(command: &mut Command, code: i32, words: &str) {
     let mut process = Process::spawn("executor", command);
-    assert_eq!(process.ended().code(), Some(code), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(code), "{}", process.stderr());
     process.line_with(words);
 }
 
@@ -86,7 +86,7 @@ pub fn rpc(client: &mut HttpClient, token: &str, method: &str, params: &Value) -
 }
 
 #[test]
-fn nobody_is_heard_who_is_not_known() {
+fn unauthenticated_requests_are_rejected() {
     let list = List::new();
     let token = agent(&list, "planner", AGENT);
     let executor = Executor::start(list.options().signed_only());
@@ -124,9 +124,9 @@ fn nobody_is_heard_who_is_not_known() {
     assert!(!executor.stderr().contains(&token), "a token is in the log");
 }
 
-/// What each role may call, as the documentation has it.
+/// The methods of each role, as documented.
 #[test]
-fn every_role_may_call_what_it_is_for_and_nothing_else() {
+fn each_role_may_call_its_own_methods_only() {
     let list = List::new();
     let tokens = [
         ("agent", agent(&list, "an-agent", AGENT)),
@@ -175,19 +175,19 @@ fn every_role_may_call_what_it_is_for_and_nothing_else() {
 }
 
 #[test]
-fn an_agent_has_its_own_intents_and_no_others() {
+fn an_agent_accesses_its_own_intents_only() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
     let operator = list.add("operator", &["--role", "operator"]);
     let executor = Executor::start(list.options().catalogue(&methods::catalogue()));
     let mut client = executor.client();
     let call = execute("write_file", write("mine", "x"));
-    blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
-    blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &theirs, "a2g/execute", &call), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &theirs, "a2g/intent", &call["intent"]), "caller_unauthorized");
     executor.assert_workspace_is_empty("an intent in another's name");
     let report = json!({ "agent_did": AGENT, "intent_id": id_of(&call), "status": "SUCCESS" });
     for method in ["a2g/register", "a2g/report", "a2g/heartbeat"] {
-        blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
+        expect_blocked(&rpc(&mut client, &theirs, method, &report), "caller_unauthorized");
         assert_eq!(
             *result(&rpc(&mut client, &mine, method, &report)),
             json!({ "accepted": true }),
@@ -222,17 +222,17 @@ fn an_agent_has_its_own_intents_and_no_others() {
     // One that waits for a person is no other agent's either.
     let mut waits = execute("write_file", write("later", "x"));
     waits["verdict"]["verdict"] = json!("ESCALATE");
-    blocked(&rpc(&mut client, &mine, "a2g/execute", &waits), "escalation_pending");
+    expect_blocked(&rpc(&mut client, &mine, "a2g/execute", &waits), "escalation_pending");
     let id = json!({ "intent_id": id_of(&waits) });
     error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
     assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
     assert_eq!(result(&rpc(&mut client, &operator, "a2g/cancel", &id))["cancelled"], true);
 }
 
-/// Whatever became of an intent, another agent that uses its id is answered in the same words, which are those for an agent
+/// In every state of an intent, another agent that uses its id gets the same answer, which is the one for an agent
 /// that uses an id of its own twice.
 #[test]
-fn the_intent_of_another_agent_is_not_told_of_by_its_id() {
+fn an_intent_id_reveals_nothing_to_other_agents() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", AGENT), agent(&list, "theirs", OTHER));
     let approver = list.add("approver", &["--role", "approver"]);
@@ -292,11 +292,11 @@ fn an_approver_decides_without_being_the_governor() {
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
     assert_eq!(result(&rpc(&mut client, &approver, "g2a/directive", &directive))["accepted"], true);
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
-    // Who permitted it is part of its receipt, and so of the chain.
+    // The approver is part of the receipt, and so of the chain.
     let config = executor.home().config();
     let show = [
         "journal",
@@ -313,9 +313,9 @@ fn an_approver_decides_without_being_the_governor() {
     assert_eq!(shown["approved_by"], "a-person");
 }
 
-/// Whoever decides sees what waits, and whoever looks later sees who denied it.
+/// An approver sees pending intents, and later readers see the caller that denied each.
 #[test]
-fn what_waits_is_listed_and_who_denied_it_is_on_record() {
+fn pending_escalations_are_listed_and_denials_name_their_caller() {
     let list = List::new();
     let (mine, approver) = (agent(&list, "mine", AGENT), list.add("a-person", &["--role", "approver"]));
     let operator = bearer(&list.add("operator", &["--role", "operator"]));
@@ -328,7 +328,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     };
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/intent", &call))["verdict"], "ESCALATE");
-    let waiting = executor.home().listed(&["--waiting"]);
+    let waiting = executor.home().list_journal(&["--waiting"]);
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert_eq!(waiting[0]["intent_id"], call["intent_id"]);
     assert_eq!(waiting[0]["arguments"], write("x", ESCALATES));
@@ -338,32 +338,32 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
     assert!(waits.contains(call["intent_id"].as_str().unwrap()), "{waits}");
 
     let directive = json!({ "intent_id": call["intent_id"], "decision": "DENIED" });
-    blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&rpc(&mut client, &mine, "g2a/directive", &directive), "caller_unauthorized");
     let refused = executor.line_with("\"blocked_by\":\"caller_unauthorized\"");
     assert!(refused.contains("g2a/directive") && refused.contains("`mine`"), "{refused}");
     result(&rpc(&mut client, &approver, "g2a/directive", &directive));
-    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
+    assert_eq!(executor.home().list_journal(&["--waiting"]), [json!(null); 0]);
     assert!(figures().value("a2g_waiting_intents").abs() < f64::EPSILON);
     let recorded = eventually("the denial is on record", || {
-        let refused = executor.home().listed(&["--refused"]);
+        let refused = executor.home().list_journal(&["--refused"]);
         refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
     let mine_of_late = ["--refused", "--agent", AGENT, "--tool", "write_file", "--since", "1h"];
-    assert!(executor.home().listed(&mine_of_late).contains(&recorded));
+    assert!(executor.home().list_journal(&mine_of_late).contains(&recorded));
     for others in [["--agent", OTHER], ["--tool", "gate"], ["--until", "1h"]] {
-        assert_eq!(executor.home().listed(&[&["--refused"], &others[..]].concat()), [json!(null); 0]);
+        assert_eq!(executor.home().list_journal(&[&["--refused"], &others[..]].concat()), [json!(null); 0]);
     }
     // It is not put to them again.
-    blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
-    assert_eq!(executor.home().listed(&["--waiting"]), [json!(null); 0]);
+    expect_blocked(&rpc(&mut client, &mine, "a2g/intent", &call), "verdict_denied");
+    assert_eq!(executor.home().list_journal(&["--waiting"]), [json!(null); 0]);
     let cancelled = intent("write_file", write("x", ESCALATES));
     result(&rpc(&mut client, &mine, "a2g/intent", &cancelled));
     let id = json!({ "intent_id": cancelled["intent_id"] });
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
     let recorded = eventually("that it was cancelled is on record", || {
-        let refused = executor.home().listed(&["--refused"]);
+        let refused = executor.home().list_journal(&["--refused"]);
         refused.into_iter().find(|refused| refused["intent_id"] == cancelled["intent_id"])
     });
     assert!(recorded["message"].as_str().unwrap().contains("cancelled while it waited"), "{recorded}");
@@ -379,7 +379,7 @@ fn what_waits_is_listed_and_who_denied_it_is_on_record() {
 
 /// Of two who decide in the same moment one is told that it did, and that is what happens.
 #[test]
-fn two_who_decide_at_once_are_told_the_truth() {
+fn concurrent_decisions_are_answered_consistently() {
     let list = List::new();
     let mine = agent(&list, "mine", AGENT);
     let approvers = ["one", "two"].map(|name| list.add(name, &["--role", "approver", "--role", "operator"]));
@@ -430,7 +430,7 @@ fn two_who_decide_at_once_are_told_the_truth() {
 }
 
 #[test]
-fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
+fn removed_callers_are_rejected_even_on_an_open_web_socket() {
     let list = List::new();
     let (first, second) = (agent(&list, "first", AGENT), agent(&list, "second", AGENT));
     let mut executor = Executor::start(list.options());
@@ -465,7 +465,7 @@ fn whoever_is_removed_is_heard_no_more_also_on_an_open_web_socket() {
 }
 
 #[test]
-fn a_port_that_others_reach_needs_a_list_of_callers() {
+fn a_public_port_requires_a_list_of_callers() {
     let refused = |more: &[&str], words: &str| {
         let home = Home::new(Options::new().signed_only());
         ends(home.command().args(["--listen", "0.0.0.0:0"]).args(more), 2, words);
@@ -481,7 +481,7 @@ fn a_port_that_others_reach_needs_a_list_of_callers() {
 }
 
 #[test]
-fn the_commands_show_a_token_once_and_keep_none() {
+fn caller_commands_show_a_token_once_and_store_only_its_hash() {
     let list = List::new();
     let token = list.add("planner", &["--role", "agent", "--agent", AGENT, "--days", "30"]);
     assert_eq!((token.len(), token.starts_with("a2g_")), (47, true), "{token}");
@@ -631,7 +631,7 @@ fn dns(name: &str) -> SanType {
 }
 
 #[test]
-fn tls_is_served_and_its_certificate_can_be_renewed() {
+fn tls_certificates_can_be_renewed_while_serving() {
     let (authority, list) = (Authority::new(), List::new());
     let token = agent(&list, "planner", AGENT);
     authority.issue("server", vec![dns("executor.test")]);
@@ -663,7 +663,7 @@ fn tls_is_served_and_its_certificate_can_be_renewed() {
 }
 
 #[test]
-fn a_certificate_says_who_calls() {
+fn a_client_certificate_authenticates_its_caller() {
     let (servers, clients, strangers, list) =
         (Authority::new(), Authority::new(), Authority::new(), List::new());
     servers.issue("server", vec![dns("executor.test")]);
@@ -690,7 +690,7 @@ fn a_certificate_says_who_calls() {
 }
 
 #[test]
-fn a_key_that_others_read_and_a_certificate_without_its_key_are_not_served() {
+fn readable_keys_and_unmatched_certificates_are_refused() {
     let (authority, list) = (Authority::new(), List::new());
     agent(&list, "planner", AGENT);
     for name in ["server", "other"] {
@@ -730,7 +730,7 @@ fn ask_socket(path: &Path, body: &str) -> std::io::Result<String> {
 }
 
 #[test]
-fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
+fn a_unix_socket_is_private_and_removed_at_shutdown() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("executor.sock");
@@ -744,7 +744,7 @@ fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
     let second = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
     ends(&mut second.command(), 1, "another process listens there");
     process.terminate();
-    assert!(process.ended().success());
+    assert!(process.wait_for_exit().success());
     assert!(!socket.exists());
 
     // One that was killed leaves it, and the next one takes its place.
@@ -763,7 +763,7 @@ fn a_socket_in_a_folder_is_for_its_owner_and_group_and_gone_at_the_end() {
 }
 
 #[test]
-fn an_agent_that_fills_its_share_keeps_no_other_waiting() {
+fn an_agent_at_its_share_does_not_delay_others() {
     let list = List::new();
     let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
     let options = list.options().set("executor.concurrent", 2).set("executor.concurrent_per_agent", 1);

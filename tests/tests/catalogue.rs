@@ -2,8 +2,8 @@
 //! what describes them, and entries that are broken.
 
 use crate::harness::{
-    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, blocked, error, eventually, execute,
-    intent, program, result, saying, typed,
+    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, error, eventually, execute,
+    expect_blocked, intent, program, result, saying, typed,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -116,7 +116,7 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
 }
 
 #[test]
-fn a_compilation_ends_at_its_limits_and_says_which() {
+fn a_compilation_ends_at_its_limits_and_names_the_limit() {
     let slow = Tool::command_bytes("slow", slow_to_compile(1500));
     for (setting, named) in [
         ("compile_seconds = 1", "catalog.compile_seconds"),
@@ -131,7 +131,7 @@ fn a_compilation_ends_at_its_limits_and_says_which() {
 
 /// `describe` is the tool's own code: it has a process of its own, some memory and some seconds.
 #[test]
-fn a_tool_that_describes_itself_for_ever_or_too_long_is_refused() {
+fn an_endless_or_oversized_tool_description_is_refused() {
     let spin = "(loop $again (br $again))";
     let trap = "(unreachable)";
     let exhaust =
@@ -148,7 +148,7 @@ fn a_tool_that_describes_itself_for_ever_or_too_long_is_refused() {
 }
 
 #[test]
-fn an_entry_that_is_broken_is_left_out_and_the_others_are_served() {
+fn a_broken_entry_is_skipped_and_the_others_are_served() {
     let catalogue = Catalogue::empty().add(Tool::command("good", &saying(1, "1", 0)));
     let folder = catalogue.folder();
     let tool = Tool::command("other", &saying(1, "1", 0));
@@ -196,7 +196,7 @@ fn an_entry_that_is_broken_is_left_out_and_the_others_are_served() {
 
 /// A component of `componentize-py` has fourteen core instances; the bound is 64.
 #[test]
-fn a_component_may_have_many_instances_up_to_a_stated_bound() {
+fn component_instances_are_limited_to_a_documented_number() {
     let component = |instances: usize| {
         let more = (1..instances).map(|n| format!("(core instance $i{n} (instantiate $more))"));
         let text = format!(
@@ -221,11 +221,11 @@ fn a_component_may_have_many_instances_up_to_a_stated_bound() {
 
 /// An agent that may do nothing learns nothing of a tool's schema.
 #[test]
-fn an_agent_that_is_denied_is_not_told_about_the_schema() {
+fn a_denied_agent_learns_nothing_of_the_schema() {
     let executor = Executor::start(Options::new());
     let wrong = json!({ "path": 5 });
     let mut denied = intent("write_file", json!({ "path": "/etc/x", "wrong": 1 }));
-    blocked(&executor.rpc("a2g/intent", &denied), "verdict_denied");
+    expect_blocked(&executor.rpc("a2g/intent", &denied), "verdict_denied");
     denied["arguments"] = wrong.clone();
     let _either = executor.rpc("a2g/intent", &denied);
     let params = {
@@ -233,5 +233,5 @@ fn an_agent_that_is_denied_is_not_told_about_the_schema() {
         params["verdict"]["verdict"] = json!("DENIED");
         params
     };
-    blocked(&executor.rpc("a2g/execute", &params), "verdict_denied");
+    expect_blocked(&executor.rpc("a2g/execute", &params), "verdict_denied");
 }

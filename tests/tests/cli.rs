@@ -7,11 +7,11 @@ use std::process::Output;
 use tempfile::TempDir;
 
 /// A folder with a configuration for the repository's tools, in which commands run.
-struct Place {
+struct CommandFolder {
     folder: TempDir,
 }
 
-impl Place {
+impl CommandFolder {
     fn new() -> Self {
         Self::with(&tools())
     }
@@ -28,12 +28,12 @@ impl Place {
         Self { folder }
     }
 
-    fn run(&self, arguments: &[&str]) -> Done {
+    fn run(&self, arguments: &[&str]) -> CommandResult {
         self.run_with(arguments, b"")
     }
 
-    fn run_with(&self, arguments: &[&str], input: &[u8]) -> Done {
-        Done::of(arguments, run_in(self.folder.path(), arguments.iter().copied(), input))
+    fn run_with(&self, arguments: &[&str], input: &[u8]) -> CommandResult {
+        CommandResult::of(arguments, run_in(self.folder.path(), arguments.iter().copied(), input))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -50,14 +50,14 @@ impl Place {
 }
 
 /// A command that has ended.
-struct Done {
+struct CommandResult {
     what: String,
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl Done {
+impl CommandResult {
     fn of(arguments: &[&str], output: Output) -> Self {
         let done = Self {
             what: arguments.join(" "),
@@ -70,7 +70,7 @@ impl Done {
         done
     }
 
-    fn ended(self, code: i32) -> Self {
+    fn expect_exit(self, code: i32) -> Self {
         assert_eq!(self.code, code, "`{}`\n{}\n{}", self.what, self.stdout, self.stderr);
         self
     }
@@ -79,7 +79,7 @@ impl Done {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
 
-    fn says(self, words: &str) -> Self {
+    fn expect_text(self, words: &str) -> Self {
         let (stdout, stderr) = (&self.stdout, &self.stderr);
         assert!(
             stdout.contains(words) || stderr.contains(words),
@@ -91,8 +91,8 @@ impl Done {
 }
 
 #[test]
-fn the_help_of_each_command_gives_examples() {
-    let place = Place::new();
+fn the_help_of_each_command_has_examples() {
+    let place = CommandFolder::new();
     let commands: [&[&str]; 12] = [
         &[],
         &["serve"],
@@ -109,19 +109,19 @@ fn the_help_of_each_command_gives_examples() {
     ];
     let mut without = Vec::new();
     for command in commands {
-        let done = place.run(&[command, &["--help"]].concat()).ended(0);
+        let done = place.run(&[command, &["--help"]].concat()).expect_exit(0);
         assert!(done.stderr.is_empty() && done.stdout.contains("Usage:"), "{}", done.what);
         if !(done.stdout.contains("Example") && done.stdout.contains("  a2g-executor ")) {
             without.push(done.what);
         }
     }
     assert!(without.is_empty(), "no examples in {without:?}");
-    place.run(&["--version"]).ended(0).says("a2g-executor 0.");
+    place.run(&["--version"]).expect_exit(0).expect_text("a2g-executor 0.");
 }
 
 #[test]
-fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
-    let place = Place::new();
+fn an_invalid_command_line_exits_with_2() {
+    let place = CommandFolder::new();
     let cases: [&[&str]; 17] = [
         &[],
         &["fly"],
@@ -142,7 +142,7 @@ fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
         &["completions", "cmd"],
     ];
     for arguments in cases {
-        let done = place.run(arguments).ended(2);
+        let done = place.run(arguments).expect_exit(2);
         assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{}", done.what);
     }
     place.module("m.wasm", "(module)");
@@ -152,7 +152,7 @@ fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
         &["run", "./m.wasm", "--scope", "/tmp/**"],
         &["run", "./m.wasm", "--arguments", r#"{"a":1}"#],
     ] {
-        place.run(arguments).ended(2);
+        place.run(arguments).expect_exit(2);
     }
 }
 
@@ -160,8 +160,8 @@ fn a_command_line_that_cannot_be_followed_ends_with_code_2() {
 fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     let catalogue = Catalogue::with_tools().add(Tool::command("broken", GATE));
     std::fs::write(catalogue.module("broken"), "changed").unwrap();
-    let place = Place::with(&catalogue.folder());
-    let list = place.run(&["tool", "list"]).ended(0);
+    let place = CommandFolder::with(&catalogue.folder());
+    let list = place.run(&["tool", "list"]).expect_exit(0);
     for tool in ["edit_file", "hash_file", "list_directory", "read_file", "search_text", "write_file"] {
         let row = list.stdout.lines().find(|line| line.contains(tool)).unwrap();
         assert!(row.contains("ready") && row.contains("read"), "{row}");
@@ -171,38 +171,46 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     let widest = list.stdout.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{widest:?} columns\n{}", list.stdout);
 
-    let list = place.run(&["tool", "list", "--json"]).ended(0).json();
+    let list = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
     assert_eq!(list.as_array().unwrap().len(), 8);
     let of = |name: &str| list.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
     assert!(of("broken")["error"].as_str().unwrap().contains("SHA-256"));
     assert_eq!(of("hash_file")["capabilities"]["filesystem"], "read");
     assert_eq!(of("http_fetch")["capabilities"]["network"], true);
 
-    let text = place.run(&["tool", "inspect", "hash_file"]).ended(0).says("sha256").says("files      read");
-    let json = place.run(&["tool", "inspect", "hash_file", "--json"]).ended(0).json();
+    let text = place
+        .run(&["tool", "inspect", "hash_file"])
+        .expect_exit(0)
+        .expect_text("sha256")
+        .expect_text("files      read");
+    let json = place.run(&["tool", "inspect", "hash_file", "--json"]).expect_exit(0).json();
     assert_eq!(json, *of("hash_file"));
     let digest = json["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     assert!(text.stdout.contains(digest), "{}", text.stdout);
-    place.run(&["tool", "inspect", "http_fetch"]).ended(0).says("network    yes").says("files      none");
-    place.run(&["tool", "inspect", "nothing"]).ended(1).says("tool list");
-    place.run(&["tool", "inspect", "broken"]).ended(1).says("SHA-256");
+    place
+        .run(&["tool", "inspect", "http_fetch"])
+        .expect_exit(0)
+        .expect_text("network    yes")
+        .expect_text("files      none");
+    place.run(&["tool", "inspect", "nothing"]).expect_exit(1).expect_text("tool list");
+    place.run(&["tool", "inspect", "broken"]).expect_exit(1).expect_text("SHA-256");
     // The hint is about what there is: here nothing, and then what `cargo xtask tools` builds.
-    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("a2g-executor tool add");
+    place.run(&["tool", "list", "--tools", "missing"]).expect_exit(1).expect_text("a2g-executor tool add");
     std::fs::create_dir_all(place.path("target/tools")).unwrap();
-    place.run(&["tool", "list", "--tools", "missing"]).ended(1).says("--tools target/tools");
-    place.run(&["tool", "list", "--tools", "workspace"]).ended(0).says("--tools target/tools");
+    place.run(&["tool", "list", "--tools", "missing"]).expect_exit(1).expect_text("--tools target/tools");
+    place.run(&["tool", "list", "--tools", "workspace"]).expect_exit(0).expect_text("--tools target/tools");
 }
 
 #[test]
-fn what_a_tool_says_does_not_steer_the_terminal() {
+fn tool_output_cannot_control_the_terminal() {
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let manifest = catalogue.folder().join("gate/tool.toml");
     let text = std::fs::read_to_string(&manifest).unwrap();
     let evil = text.replace("A tool of the tests.", r"\u001b[2J\u009b2J\u007f\nsha256     forged");
     std::fs::write(&manifest, evil).unwrap();
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     for arguments in [&["tool", "list"][..], &["tool", "list", "--json"], &["tool", "inspect", "gate"]] {
-        let done = place.run(arguments).ended(0);
+        let done = place.run(arguments).expect_exit(0);
         let steers = |c: char| c.is_control() && c != '\n';
         assert!(!done.stdout.contains(steers), "{}: {:?}", done.what, done.stdout);
         assert!(!done.stdout.lines().any(|line| line.starts_with("sha256     forged")), "{}", done.stdout);
@@ -212,8 +220,8 @@ fn what_a_tool_says_does_not_steer_the_terminal() {
 }
 
 #[test]
-fn a_failure_of_the_system_is_said_once() {
-    let place = Place::new();
+fn a_system_error_is_printed_once() {
+    let place = CommandFolder::new();
     for arguments in [
         &["tool", "add", "missing"][..],
         &["config", "check", "--config", "missing.toml"],
@@ -229,40 +237,41 @@ fn a_failure_of_the_system_is_said_once() {
 #[test]
 fn a_tool_is_added_with_its_digest_and_then_runs() {
     let catalogue = Catalogue::empty();
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     let source = place.path("source");
     Tool::command("gate", GATE).write(&source, false);
-    place.run(&["tool", "add", "source"]).ended(0).says("added gate 1.0.0 (sha256 ");
+    place.run(&["tool", "add", "source"]).expect_exit(0).expect_text("added gate 1.0.0 (sha256 ");
     assert!(
         std::fs::read_to_string(catalogue.folder().join("gate/tool.toml")).unwrap().contains("sha256 = ")
     );
     place.put("workspace/go", "");
-    let done = place.run(&["run", "gate", "--scope", "/workspace/**"]).ended(0);
+    let done = place.run(&["run", "gate", "--scope", "/workspace/**"]).expect_exit(0);
     assert_eq!(done.json(), json!({ "waited": true }));
 
     // A bare typed module says itself what it is.
     let bare = tools().join("write_file/tool.wasm");
-    let added = place.run(&["tool", "add", bare.to_str().unwrap()]).ended(0).says("added write_file");
+    let added =
+        place.run(&["tool", "add", bare.to_str().unwrap()]).expect_exit(0).expect_text("added write_file");
     let manifest = catalogue.folder().join("write_file/tool.toml");
     let line = r#"filesystem = "none""#;
     assert!(added.stdout.contains(line) && added.stdout.contains(manifest.to_str().unwrap()));
     assert!(std::fs::read_to_string(&manifest).unwrap().lines().any(|found| found == line));
-    let names = place.run(&["tool", "list", "--json"]).ended(0).json();
+    let names = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
     assert_eq!(
         names.as_array().unwrap().iter().map(|tool| &tool["name"]).collect::<Vec<_>>(),
         ["gate", "write_file"]
     );
 
-    // What does not fit is not added, and what was there stays.
+    // A tool that does not match is not added, and the existing one stays.
     let before = std::fs::read(catalogue.module("gate")).unwrap();
     place.module("command.wasm", GATE);
-    place.run(&["tool", "add", "command.wasm"]).ended(1);
-    place.run(&["tool", "add", "missing"]).ended(1);
+    place.run(&["tool", "add", "command.wasm"]).expect_exit(1);
+    place.run(&["tool", "add", "missing"]).expect_exit(1);
     Tool::command_bytes("gate", b"no module".to_vec()).write(&source, false);
-    place.run(&["tool", "add", "source"]).ended(1);
+    place.run(&["tool", "add", "source"]).expect_exit(1);
     Tool::command("gate", GATE).write(&source, true);
     std::fs::write(source.join("tool.wasm"), wat::parse_str("(module)").unwrap()).unwrap();
-    place.run(&["tool", "add", "source"]).ended(1).says("SHA-256");
+    place.run(&["tool", "add", "source"]).expect_exit(1).expect_text("SHA-256");
     assert_eq!(std::fs::read(catalogue.module("gate")).unwrap(), before);
     let left: Vec<_> = std::fs::read_dir(catalogue.folder())
         .unwrap()
@@ -273,9 +282,9 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
 }
 
 #[test]
-fn a_module_of_the_other_contract_is_told_from_one_of_none() {
+fn a_module_of_another_contract_is_distinguished_from_one_of_none() {
     let catalogue = Catalogue::empty();
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     let typed = std::fs::read(tools().join("write_file/tool.wasm")).unwrap();
     let component = r#"(component
         (core module $m (func (export "run") (result i32) (i32.const 0)))
@@ -304,16 +313,16 @@ fn a_module_of_the_other_contract_is_told_from_one_of_none() {
     {
         let source = format!("source{nth}");
         tool.write(&place.path(&source), false);
-        place.run(&["tool", "add", &source]).ended(1).says(says);
+        place.run(&["tool", "add", &source]).expect_exit(1).expect_text(says);
     }
     place.put("typed.wasm", typed);
-    place.run(&["run", "./typed.wasm"]).ended(1).says(typed_in);
+    place.run(&["run", "./typed.wasm"]).expect_exit(1).expect_text(typed_in);
 }
 
 #[test]
-fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() {
+fn tool_list_keeps_to_the_column_width_with_broken_manifests() {
     let catalogue = Catalogue::empty();
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     for name in ["half", "odd"] {
         std::fs::create_dir(catalogue.folder().join(name)).unwrap();
     }
@@ -337,20 +346,20 @@ fn a_broken_manifest_takes_one_line_and_a_table_as_many_columns_as_are_wanted() 
         let room = fits.max(longest(&list) + 20);
         assert!(widest <= room && widest > fits - 20, "COLUMNS={columns}: {widest}\n{list}");
     }
-    let listed = place.run(&["tool", "list", "--json"]).ended(0).json();
+    let listed = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
     assert!(listed[1]["error"].as_str().unwrap().contains("line 2: unknown field"), "{listed}");
 }
 
 #[test]
-fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
-    let place = Place::new();
+fn arguments_are_read_from_the_command_line_a_file_or_standard_input() {
+    let place = CommandFolder::new();
     let write = r#"{"path":"/workspace/a.txt","content":"Hello, World!"}"#;
     let scope = ["--scope", "/workspace/**"];
     let written = json!({ "bytes_written": 13, "path": "/workspace/a.txt" });
     place.put("arguments.json", write);
     for (arguments, input) in [(write, ""), ("@arguments.json", ""), ("-", write)] {
         let line = [&["run", "write_file", "--arguments", arguments], &scope[..]].concat();
-        let done = place.run_with(&line, input.as_bytes()).ended(0);
+        let done = place.run_with(&line, input.as_bytes()).expect_exit(0);
         assert_eq!(done.json(), written);
         assert!(done.stderr.contains("SUCCESS"), "{}", done.stderr);
         assert_eq!(std::fs::read_to_string(place.path("workspace/a.txt")).unwrap(), "Hello, World!");
@@ -358,21 +367,24 @@ fn a_tool_takes_its_arguments_from_the_command_line_a_file_or_standard_input() {
     }
     let line = [&["run", "write_file", "--json", "--arguments", write, "--max-memory-mb", "40"], &scope[..]]
         .concat();
-    let report = place.run(&line).ended(0).json();
+    let report = place.run(&line).expect_exit(0).json();
     assert_eq!((&report["status"], &report["result"]), (&json!("SUCCESS"), &written));
     assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 40);
-    place.run(&["run", "write_file", "--arguments", "@missing.json"]).ended(1).says("missing.json");
+    place
+        .run(&["run", "write_file", "--arguments", "@missing.json"])
+        .expect_exit(1)
+        .expect_text("missing.json");
 }
 
 #[test]
-fn the_exit_code_tells_failure_refusal_and_limit_apart() {
+fn exit_codes_distinguish_failure_refusal_and_limit() {
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     let scope = ["--scope", "/workspace/**"];
     let read = r#"{"path":"/workspace/missing"}"#;
     let line = [&["run", "read_file", "--arguments", read], &scope[..]].concat();
-    place.run(&line).ended(1).says("not_found");
-    let report = place.run(&[&line[..], &["--json"]].concat()).ended(1).json();
+    place.run(&line).expect_exit(1).expect_text("not_found");
+    let report = place.run(&[&line[..], &["--json"]].concat()).expect_exit(1).json();
     assert_eq!(report["status"], "FAILURE");
 
     for refused in [
@@ -382,12 +394,12 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
         &["run", "read_file", "--arguments", read, "--scope", "/workspace/missing/**"],
         &["run", "read_file", "--arguments", read, "--scope", "/workspace/{file"],
     ] {
-        let done = place.run(refused).ended(3).says("refused");
+        let done = place.run(refused).expect_exit(3).expect_text("refused");
         assert!(done.stdout.is_empty(), "{}", done.stdout);
     }
     let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
-    place.run(&limited).ended(4).says("timeout of 1 s, set on the command line");
-    let report = place.run(&[&limited[..], &["--json"]].concat()).ended(4).json();
+    place.run(&limited).expect_exit(4).expect_text("timeout of 1 s, set on the command line");
+    let report = place.run(&[&limited[..], &["--json"]].concat()).expect_exit(4).json();
     assert_eq!(report["status"], "TIMEOUT");
     assert!(report["error"].as_str().unwrap().ends_with("timeout of 1 s, set by the operator"), "{report}");
     let limits = &report["usage"]["limits"];
@@ -400,21 +412,24 @@ fn the_exit_code_tells_failure_refusal_and_limit_apart() {
 }
 
 #[test]
-fn a_refusal_says_what_to_change_on_the_command_line() {
-    let place = Place::new();
-    place.run(&["run", "nothing"]).ended(3).says("`nothing`: `a2g-executor tool list` lists");
-    place.run(&["run", "read_file", "--arguments", r#"{"path":5}"#]).ended(3).says("(argument `path`)");
+fn a_refusal_names_the_command_line_option_to_change() {
+    let place = CommandFolder::new();
+    place.run(&["run", "nothing"]).expect_exit(3).expect_text("`nothing`: `a2g-executor tool list` lists");
+    place
+        .run(&["run", "read_file", "--arguments", r#"{"path":5}"#])
+        .expect_exit(3)
+        .expect_text("(argument `path`)");
     let outside = ["run", "read_file", "--arguments", r#"{"path":"/workspace/a"}"#];
     place
         .run(&outside)
-        .ended(1)
-        .says("denied /workspace/a (outside_scope, once)")
-        .says("`--scope` grants access to files; the configuration allows `/workspace/**`");
+        .expect_exit(1)
+        .expect_text("denied /workspace/a (outside_scope, once)")
+        .expect_text("`--scope` grants access to files; the configuration allows `/workspace/**`");
 }
 
 #[test]
-fn a_policy_decides_in_the_place_of_limits() {
-    let place = Place::new();
+fn a_policy_replaces_limits_of_the_command_line() {
+    let place = CommandFolder::new();
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.json");
     let restricted = default.with_file_name("demo-restricted.json");
     let (default, restricted) = (default.to_str().unwrap(), restricted.to_str().unwrap());
@@ -423,17 +438,19 @@ fn a_policy_decides_in_the_place_of_limits() {
     };
     let anyone = "did:aeon:anyone:1.0:x";
     let write = r#"{"path":"/workspace/a.txt","content":"x"}"#;
-    assert_eq!(run(write, default, anyone).ended(0).json()["bytes_written"], 1);
-    run(r#"{"path":"/etc/a.txt","content":"x"}"#, default, anyone).ended(3).says("denied by the governor");
+    assert_eq!(run(write, default, anyone).expect_exit(0).json()["bytes_written"], 1);
+    run(r#"{"path":"/etc/a.txt","content":"x"}"#, default, anyone)
+        .expect_exit(3)
+        .expect_text("denied by the governor");
     let escalates = r#"{"path":"/workspace/b.txt","content":"-----BEGIN PRIVATE KEY-----"}"#;
-    run(escalates, default, anyone).ended(3).says("ESCALATE");
-    run(write, restricted, "did:aeon:restricted:1.0:demo").ended(3).says("does not allow");
-    run(write, restricted, anyone).ended(3).says("no policy");
+    run(escalates, default, anyone).expect_exit(3).expect_text("ESCALATE");
+    run(write, restricted, "did:aeon:restricted:1.0:demo").expect_exit(3).expect_text("does not allow");
+    run(write, restricted, anyone).expect_exit(3).expect_text("no policy");
     assert!(!place.path("workspace/b.txt").exists());
     place
         .run(&["run", "write_file", "--arguments", write, "--policy", "missing.json"])
-        .ended(2)
-        .says("missing.json");
+        .expect_exit(2)
+        .expect_text("missing.json");
 }
 
 /// Copies standard input to standard output.
@@ -473,69 +490,69 @@ const TELL: &str = r#"(module
     (call $proc_exit (i32.const 7))))"#;
 
 #[test]
-fn any_module_runs_with_its_own_streams_arguments_and_exit_code() {
-    let place = Place::new();
+fn a_command_module_has_its_own_streams_arguments_and_exit_code() {
+    let place = CommandFolder::new();
     place.module("cat.wasm", CAT);
     let long = "all of this, ".repeat(20_000);
-    let done = place.run_with(&["run", "./cat.wasm"], long.as_bytes()).ended(0);
+    let done = place.run_with(&["run", "./cat.wasm"], long.as_bytes()).expect_exit(0);
     assert!(done.stdout == long, "{} bytes of {}", done.stdout.len(), long.len());
 
     place.module("tell.wasm", TELL);
     let done = place
         .run(&["run", "tell.wasm", "--env", "LANG=C", "--env", "EMPTY=", "--", "one", "--two", "three four"])
-        .ended(7);
+        .expect_exit(7);
     assert_eq!(done.stdout, "tell.wasm\0one\0--two\0three four\0");
     assert_eq!(done.stderr, "LANG=C\0EMPTY=\0", "nothing of the host's environment");
 
     place.module("gate.wasm", GATE);
     place.put("workspace/go", "");
-    let done = place.run(&["run", "./gate.wasm", "--mount", "workspace:/data"]).ended(0);
+    let done = place.run(&["run", "./gate.wasm", "--mount", "workspace:/data"]).expect_exit(0);
     assert_eq!(done.stdout, r#"{"waited":true}"#);
     assert_eq!(std::fs::read_to_string(place.path("workspace/runs")).unwrap(), "x");
     // Without the mount there is no folder.
-    place.run(&["run", "./gate.wasm"]).ended(134);
-    place.run(&["run", "./gate.wasm", "--mount", "missing:/data"]).ended(1);
+    place.run(&["run", "./gate.wasm"]).expect_exit(134);
+    place.run(&["run", "./gate.wasm", "--mount", "missing:/data"]).expect_exit(1);
 }
 
 #[test]
-fn a_module_that_is_stopped_ends_with_the_codes_of_shells() {
-    let place = Place::new();
+fn a_stopped_module_exits_with_the_shell_codes() {
+    let place = CommandFolder::new();
     place.module("gate.wasm", GATE);
     place
         .run(&["run", "./gate.wasm", "--mount", "workspace:/data", "--timeout-seconds", "1"])
-        .ended(124)
-        .says("timeout");
+        .expect_exit(124)
+        .expect_text("timeout");
     place.module("spin.wasm", r#"(module (func (export "_start") (loop $l (br $l))))"#);
-    place.run(&["run", "./spin.wasm", "--timeout-seconds", "1"]).ended(124);
+    place.run(&["run", "./spin.wasm", "--timeout-seconds", "1"]).expect_exit(124);
     place.module("trap.wasm", r#"(module (func (export "_start") unreachable))"#);
-    place.run(&["run", "./trap.wasm"]).ended(134).says("unreachable");
+    place.run(&["run", "./trap.wasm"]).expect_exit(134).expect_text("unreachable");
     place.module("nothing.wasm", "(module)");
     assert_ne!(place.run(&["run", "./nothing.wasm"]).code, 0);
     place.put("garbage.wasm", "garbage");
-    place.run(&["run", "./garbage.wasm"]).ended(1);
-    place.run(&["run", "./missing.wasm"]).ended(1).says("missing.wasm");
+    place.run(&["run", "./garbage.wasm"]).expect_exit(1);
+    place.run(&["run", "./missing.wasm"]).expect_exit(1).expect_text("missing.wasm");
     for code in [0, 1, 42, 125, 126, 255] {
         let wat = format!(
             r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
                (memory (export "memory") 1) (func (export "_start") (call $exit (i32.const {code}))))"#
         );
         place.module("exit.wasm", &wat);
-        place.run(&["run", "./exit.wasm"]).ended(code);
+        place.run(&["run", "./exit.wasm"]).expect_exit(code);
     }
 }
 
 #[test]
-fn the_doctor_says_what_is_missing_by_its_exit_code_too() {
-    let place = Place::new();
+fn doctor_reports_missing_controls_in_its_exit_code() {
+    let place = CommandFolder::new();
     let json = place.run(&["doctor", "--json"]);
     let rows = json.json().as_array().unwrap().clone();
     let ill = rows.iter().any(|row| row["required"] == true && !row["missing"].is_null());
     assert!(rows.iter().all(|row| row["missing"].is_null() != row["detail"].is_null()), "{rows:?}");
-    let done = place.run(&["doctor"]).ended(i32::from(ill));
+    let done = place.run(&["doctor"]).expect_exit(i32::from(ill));
     for row in &rows {
         assert!(done.stdout.contains(row["name"].as_str().unwrap()), "{}", done.what);
     }
-    json.ended(i32::from(ill));
+    json.expect_exit(i32::from(ill));
 }
 
 /// The output of a command on a screen of so many columns, in a time zone five hours ahead of UTC.
@@ -555,7 +572,7 @@ fn assert_whole(shown: &str, names: &[&str]) {
 }
 
 #[test]
-fn the_doctor_says_available_or_missing_and_breaks_no_word() {
+fn doctor_prints_available_or_missing_without_splitting_words() {
     let rows = serde_json::from_slice::<Value>(&run(["doctor", "--json"]).stdout).unwrap();
     let text = |row: &Value, name: &str| row[name].as_str().map(str::to_owned);
     for columns in [40, 80, 100, 200] {
@@ -573,7 +590,7 @@ fn the_doctor_says_available_or_missing_and_breaks_no_word() {
 }
 
 #[test]
-fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
+fn journal_list_prints_a_line_and_journal_show_a_page_for_each_entry() {
     let executor = Executor::start(Options::new());
     let ran = execute("write_file", json!({ "path": "/workspace/a.txt", "content": "x" }));
     let failed = execute("read_file", json!({ "path": "/workspace/none.txt" }));
@@ -587,7 +604,7 @@ fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
         let place = ["--config", config.to_str().unwrap()];
         on_a_screen(columns, &[&["journal"], arguments, &place].concat())
     };
-    let json = |arguments: &[&str]| executor.home().listed(arguments);
+    let json = |arguments: &[&str]| executor.home().list_journal(arguments);
     let id = |call: &Value| call["intent"]["intent_id"].as_str().unwrap().to_owned();
     let block = |call: &Value| id(call)[..8].to_owned();
 
@@ -635,11 +652,11 @@ fn a_journal_is_listed_in_one_line_for_each_entry_and_shown_as_a_page() {
 }
 
 #[test]
-fn what_is_listed_at_80_columns_is_whole() {
+fn listed_values_are_not_truncated_at_80_columns() {
     let catalogue = Catalogue::empty();
     let long = "a_tool_with_a_long_name_that_nobody_wants_to_see_in_two_pieces";
     Tool::command(long, GATE).write(&catalogue.folder().join(long), true);
-    let place = Place::with(&catalogue.folder());
+    let place = CommandFolder::with(&catalogue.folder());
     let config = place.path("executor.toml");
     let config = config.to_str().unwrap();
     assert_whole(&on_a_screen(80, &["tool", "list", "--config", config]), &[long, "ready", "1.0.0"]);
@@ -657,27 +674,27 @@ fn what_is_listed_at_80_columns_is_whole() {
     let (pair, keys) = (place.path("governor.jwk"), keys.to_str().unwrap());
     let pair = pair.to_str().unwrap();
     let issuer = "https://governor.example/with/a/path/that/is/long";
-    place.run(&["key", "new", pair, "--issuer", issuer]).ended(0);
-    let public = place.run(&["key", "show", "--json", pair]).ended(0);
-    place.run(&["key", "trust", public.stdout.trim(), "--keys", keys]).ended(0);
+    place.run(&["key", "new", pair, "--issuer", issuer]).expect_exit(0);
+    let public = place.run(&["key", "show", "--json", pair]).expect_exit(0);
+    place.run(&["key", "trust", public.stdout.trim(), "--keys", keys]).expect_exit(0);
     let id = public.json()["kid"].as_str().unwrap().to_owned();
     assert_whole(&on_a_screen(80, &["key", "list", "--keys", keys]), &[&id, issuer]);
 }
 
 #[test]
-fn a_wrong_name_gets_the_nearest_right_one() {
-    let place = Place::new();
-    place.run(&["tool", "inspect", "hash_fil"]).ended(1).says("(did you mean `hash_file`?)");
+fn a_misspelled_name_gets_the_nearest_valid_one() {
+    let place = CommandFolder::new();
+    place.run(&["tool", "inspect", "hash_fil"]).expect_exit(1).expect_text("(did you mean `hash_file`?)");
     place
         .run(&["run", "read-file"])
-        .ended(3)
-        .says("there is no tool `read-file` (did you mean `read_file`?)");
-    place.run(&["journl", "list"]).ended(2).says("'journal'");
+        .expect_exit(3)
+        .expect_text("there is no tool `read-file` (did you mean `read_file`?)");
+    place.run(&["journl", "list"]).expect_exit(2).expect_text("'journal'");
     let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
     place.put("executor.toml", format!("{written}\n[server]\nlisen = \"127.0.0.1:0\"\n"));
-    place.run(&["config", "check"]).ended(2).says("`lisen` (did you mean `listen`?)");
+    place.run(&["config", "check"]).expect_exit(2).expect_text("`lisen` (did you mean `listen`?)");
     place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_fiel\"]\n"));
-    place.run(&["config", "check"]).ended(2).says("`hash_fiel` (did you mean `hash_file`?)");
+    place.run(&["config", "check"]).expect_exit(2).expect_text("`hash_fiel` (did you mean `hash_file`?)");
     let executor = Executor::start(Options::new());
     let told =
         |method: &str| executor.rpc(method, &json!({}))["error"]["message"].as_str().unwrap().to_owned();
@@ -689,21 +706,21 @@ fn a_wrong_name_gets_the_nearest_right_one() {
 }
 
 #[test]
-fn shells_get_completions() {
-    let place = Place::new();
+fn completions_are_generated_for_each_shell() {
+    let place = CommandFolder::new();
     for (shell, mark) in
         [("bash", "complete "), ("zsh", "#compdef a2g-executor"), ("fish", "complete -c a2g-executor")]
     {
-        let done = place.run(&["completions", shell]).ended(0);
+        let done = place.run(&["completions", shell]).expect_exit(0);
         assert!(done.stdout.contains(mark) && done.stdout.contains("governor"), "{shell}: {}", done.stdout);
         assert!(done.stderr.is_empty());
     }
 }
 
 #[test]
-fn config_check_says_what_is_in_force() {
-    let place = Place::new();
-    let done = place.run(&["config", "check"]).ended(0).says("the configuration is valid");
+fn config_check_prints_the_effective_configuration() {
+    let place = CommandFolder::new();
+    let done = place.run(&["config", "check"]).expect_exit(0).expect_text("the configuration is valid");
     for line in [
         "listen      127.0.0.1:7420",
         "governor    built in",
@@ -723,37 +740,48 @@ fn config_check_says_what_is_in_force() {
 }
 
 #[test]
-fn config_check_finds_folders_that_are_missing() {
-    let place = Place::new();
+fn config_check_reports_missing_folders() {
+    let place = CommandFolder::new();
     std::fs::remove_dir(place.path("workspace")).unwrap();
-    place.run(&["config", "check"]).ended(2).says("`mount.host` names `").says("executor.toml` line ");
+    place
+        .run(&["config", "check"])
+        .expect_exit(2)
+        .expect_text("`mount.host` names `")
+        .expect_text("executor.toml` line ");
     std::fs::create_dir(place.path("workspace")).unwrap();
     let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
     place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
-    place.run(&["config", "check"]).ended(2).says("nowhere");
+    place.run(&["config", "check"]).expect_exit(2).expect_text("nowhere");
     place.put(
         "executor.toml",
         format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
     );
-    place.run(&["config", "check"]).ended(2).says("`executor.inline_tools` names `nothing`").says(" line ");
+    place
+        .run(&["config", "check"])
+        .expect_exit(2)
+        .expect_text("`executor.inline_tools` names `nothing`")
+        .expect_text(" line ");
     place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
-    place.run(&["config", "check"]).ended(0).says("inline      hash_file");
+    place.run(&["config", "check"]).expect_exit(0).expect_text("inline      hash_file");
     place.put("executor.toml", written);
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
     executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");
-    place.run(&["config", "check", "--tools", "missing"]).ended(2).says("`--tools` names `missing`");
+    place
+        .run(&["config", "check", "--tools", "missing"])
+        .expect_exit(2)
+        .expect_text("`--tools` names `missing`");
     std::fs::remove_file(place.path("executor.toml")).unwrap();
-    place.run(&["config", "check"]).ended(2).says("`catalog.tools` names `./tools`");
+    place.run(&["config", "check"]).expect_exit(2).expect_text("`catalog.tools` names `./tools`");
 }
 
 #[test]
-fn a_name_can_be_listened_on() {
+fn a_host_name_is_a_valid_listen_address() {
     let executor = Executor::start(Options::new().argument("--listen").argument("localhost:0"));
     assert!(executor.address().ip().is_loopback());
 }
 
 #[test]
-fn serving_into_a_pipe_writes_no_escape_codes() {
+fn serve_writes_no_escape_codes_into_a_pipe() {
     for variable in [None, Some(("NO_COLOR", "1")), Some(("CLICOLOR_FORCE", "1"))] {
         let mut options = Options::new().environment("RUST_LOG", "debug");
         if let Some((name, value)) = variable {
@@ -766,12 +794,12 @@ fn serving_into_a_pipe_writes_no_escape_codes() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_and_ends_with_code_1() {
+fn a_port_in_use_is_reported_and_exits_with_1() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let place = Place::new();
+    let place = CommandFolder::new();
     place.put("executor.toml", "[journal]\npath = \"journal.db\"\n[ceilings]\nfilesystem_scope = []\n");
     std::fs::create_dir(place.path("tools")).unwrap();
-    place.run(&["serve", "--listen", &address]).ended(1).says(&address);
-    place.run(&["governor", "--listen", &address]).ended(1).says(&address);
+    place.run(&["serve", "--listen", &address]).expect_exit(1).expect_text(&address);
+    place.run(&["governor", "--listen", &address]).expect_exit(1).expect_text(&address);
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a client wants of this door's executor.
+/// Runs a third-party client against a new executor.
 fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
     let executor = Executor::start(Options::new());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
@@ -23,8 +23,8 @@ fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
     assert_eq!(executor.file("a").as_deref(), Some("hi"));
 }
 
-/// Where a client is installed; says so when it is not.
-fn installed(name: &str, part: &str) -> Option<PathBuf> {
+/// The folder of an installed client; prints a message if it is missing.
+fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
     let path = clients().join(part);
     if path.exists() {
         return Some(path);
@@ -35,13 +35,13 @@ fn installed(name: &str, part: &str) -> Option<PathBuf> {
 
 #[test]
 fn a2a_sdk_of_python() {
-    let Some(python) = installed("a2a-sdk", "python/bin/python") else { return };
+    let Some(python) = client_folder("a2a-sdk", "python/bin/python") else { return };
     run_client(&mut Command::new(python), "a2a_sdk.py", &[]);
 }
 
 #[test]
 fn a2a_sdk_of_javascript() {
-    let Some(library) = installed("@a2a-js/sdk", "node/node_modules/@a2a-js/sdk") else { return };
+    let Some(library) = client_folder("@a2a-js/sdk", "node/node_modules/@a2a-js/sdk") else { return };
     let folder = library.ancestors().nth(3).expect("the folder of node_modules").to_owned();
     run_client(&mut Command::new("node"), "a2a_sdk.mjs", &[&folder]);
 }
@@ -53,7 +53,7 @@ async fn ask(client: &impl ClientT, method: &str, params: Value) -> Result<Value
     })
 }
 
-/// What a program does that speaks A2G by this library: in the name of an agent, and of a governor.
+/// The calls of a program that uses A2G through this library: as an agent, and as a governor.
 async fn speaks_a2g(client: &impl ClientT, governor: &impl ClientT, executor: &Executor) {
     let tools = ask(client, "a2g/tools", json!({})).await.expect("the tools");
     assert!(tools["tools"].as_array().expect("a list").iter().any(|tool| tool["name"] == "write_file"));

@@ -17,7 +17,7 @@ fn health(executor: &Executor) {
     assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
 }
 
-/// Whether the other side has closed it, in good order or not.
+/// True if the peer has closed the connection, orderly or not.
 fn is_closed(stream: &mut TcpStream) -> bool {
     stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut byte = [0];
@@ -31,7 +31,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 /// Of connections that say nothing, half a head or half a body, those that came first make room for
 /// whoever asks for something.
 #[test]
-fn whoever_holds_connections_gives_way_to_whoever_asks() {
+fn idle_connections_are_evicted_for_new_clients() {
     let executor = Executor::start(Options::new().set("server.max_connections", 20));
     let halves: [&[u8]; 3] = [
         b"",
@@ -54,7 +54,7 @@ fn whoever_holds_connections_gives_way_to_whoever_asks() {
 
 /// A WebSocket that says nothing gives way as well, and one whose call is worked on does not.
 #[test]
-fn a_call_that_is_worked_on_keeps_its_connection() {
+fn a_connection_with_a_running_call_is_not_evicted() {
     let catalogue = crate::methods::catalogue();
     let executor = Executor::start(Options::new().catalogue(&catalogue).set("server.max_connections", 8));
     let mut socket = executor.web_socket();
@@ -94,10 +94,10 @@ fn a_head_and_a_body_have_to_arrive_in_time() {
     health(&executor);
 }
 
-/// Whoever is refused before its body was read can ask again where it is, also when the body is too long to be read
+/// A client refused before its body was read can reuse its connection, also if the body is too long to be read
 /// at all.
 #[test]
-fn a_refused_request_leaves_its_connection_to_the_next() {
+fn a_refused_request_leaves_its_connection_usable() {
     let list = List::new();
     let authorization = format!("Authorization: {}", bearer(&agent(&list, "planner", AGENT)));
     let executor = Executor::start(list.options());
@@ -129,7 +129,7 @@ fn a_refused_request_leaves_its_connection_to_the_next() {
         let next = client.over_the_same(&good).unwrap_or_else(|| panic!("{path} {headers:?}: it is closed"));
         assert!(next.json()["result"].is_object(), "{}", next.text());
     }
-    // What is not there to be read, or too much of it, is not waited for, and the answer says so.
+    // The server does not wait for an absent or overlong body, and its answer has `Connection: close`.
     let held_back = "Expect: 100-continue\r\nContent-Length: 9";
     for rest in [held_back, "Content-Length: 99999999"] {
         let asked = Instant::now();
@@ -146,7 +146,7 @@ fn a_refused_request_leaves_its_connection_to_the_next() {
 
 /// Every ping is answered, so whoever sends them without end and reads nothing would be kept answers for.
 #[test]
-fn whoever_pings_without_end_is_closed() {
+fn a_connection_that_pings_endlessly_is_closed() {
     let executor = Executor::start(Options::new());
     let mut socket = executor.web_socket();
     for _ in 0..1000 {
@@ -161,7 +161,7 @@ fn whoever_pings_without_end_is_closed() {
 
 /// WebSockets that ask and take no answers keep nobody out, and are closed when they give way.
 #[test]
-fn whoever_takes_no_answers_gives_way_to_whoever_asks() {
+fn connections_that_read_no_answers_are_evicted_for_new_clients() {
     let executor = Executor::start(Options::new().set("server.max_connections", 4));
     let discover = r#"{"jsonrpc":"2.0","method":"rpc.discover","id":1}"#;
     let batch = format!("[{}]", [discover; 16].join(","));
@@ -191,7 +191,7 @@ fn spoken(executor: &Executor, bytes: &str) -> String {
 /// A line of a head ends with CR and LF. A proxy in front that reads a bare LF in another way could be made to take one
 /// request for two.
 #[test]
-fn a_bare_line_feed_in_a_head_is_refused_and_one_in_a_body_is_not() {
+fn a_bare_line_feed_is_refused_in_a_head_but_not_in_a_body() {
     let executor = Executor::start(Options::new());
     let good = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let bad = [

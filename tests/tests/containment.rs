@@ -1,7 +1,7 @@
 //! The start on a machine that lacks a control that contains tools: it depends on who can call.
 
 use crate::callers::{List, agent, ends};
-use crate::harness::{AGENT, Executor, Home, Options, Process, run, skipped};
+use crate::harness::{AGENT, Executor, Home, Options, Process, print_skipped, run};
 use std::process::Command;
 
 /// A user namespace with root in it who may not leave the network, make another namespace or become another user: so
@@ -24,7 +24,7 @@ fn can_be_taken_away() -> bool {
     let [program, arguments @ ..] = &UNDER;
     let can = Command::new(program).args(arguments).arg("true").status().is_ok_and(|status| status.success());
     if !can {
-        skipped("this user may make no user namespace, or `setpriv` is missing");
+        print_skipped("this user may make no user namespace, or `setpriv` is missing");
     }
     can
 }
@@ -34,7 +34,7 @@ fn options() -> Options {
 }
 
 /// Callers for whom an executor may listen where others reach it.
-fn listed() -> (List, Options) {
+fn options_with_callers() -> (List, Options) {
     let list = List::new();
     agent(&list, "planner", AGENT);
     let options = list.of(options()).signed_only();
@@ -44,7 +44,7 @@ fn listed() -> (List, Options) {
 const REACHABLE: [&str; 2] = ["--listen", "0.0.0.0:0"];
 
 #[test]
-fn on_loopback_one_warning_names_what_is_absent() {
+fn on_loopback_one_warning_names_the_missing_controls() {
     if !can_be_taken_away() {
         return;
     }
@@ -60,14 +60,14 @@ fn on_loopback_one_warning_names_what_is_absent() {
 }
 
 #[test]
-fn where_others_can_call_nothing_starts_without_what_is_absent() {
-    let (_list, options) = listed();
+fn a_public_server_does_not_start_with_missing_controls() {
+    let (_list, options) = options_with_callers();
     let home = Home::new(options);
     if can_be_taken_away() {
         let words = "`executor.containment` is `required`, because other machines can call 0.0.0.0:0, and this \
                      machine lacks network-namespace (";
         ends(&mut there(&home, &REACHABLE), 2, words);
-        let (_list, options) = listed();
+        let (_list, options) = options_with_callers();
         let home = Home::new(options.set("executor.containment", "best-effort"));
         Process::spawn("executor", &mut there(&home, &REACHABLE))
             .line_with("tools run without the protections");
@@ -78,7 +78,7 @@ fn where_others_can_call_nothing_starts_without_what_is_absent() {
         let mut plain = home.command();
         Process::spawn("executor", plain.args(REACHABLE)).listens_on();
     }
-    let (_list, options) = listed();
+    let (_list, options) = options_with_callers();
     let inline = Home::new(options.set("executor.isolation", "inline"));
     let mut command = inline.command();
     ends(command.args(REACHABLE), 2, "tools that run `inline` are not contained: change that, or set");

@@ -53,7 +53,7 @@ fn assert_is_the_report(report: &Value, example: &Value) {
 }
 
 #[test]
-fn the_intent_of_the_document_produces_the_report_of_the_document() {
+fn the_documented_intent_produces_the_documented_report() {
     let Some((examples, _)) = document() else { return };
     let temporary = tempfile::tempdir().unwrap();
     let options = Options::new().mount("/tmp", temporary.path()).scope(&["/tmp/**", "/workspace/**"]);
@@ -62,7 +62,7 @@ fn the_intent_of_the_document_produces_the_report_of_the_document() {
 
     let as_written = json!({ "intent": intent, "verdict": examples["G2A_VERDICT"]["result"] });
     let expired = executor.rpc("a2g/execute", &as_written);
-    assert!(blocked(&expired, "verdict_expired").contains("2024-01-15T10:05:00Z"), "{expired}");
+    assert!(expect_blocked(&expired, "verdict_expired").contains("2024-01-15T10:05:00Z"), "{expired}");
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
 
     let today = json!({ "intent": intent, "verdict": verdict_of_today(&examples) });
@@ -81,7 +81,7 @@ fn the_intent_of_the_document_produces_the_report_of_the_document() {
 }
 
 #[test]
-fn the_gateway_asks_with_the_intent_of_the_document_and_reports_as_it_says() {
+fn the_gateway_sends_the_documented_intent_and_report() {
     let Some((examples, _)) = document() else { return };
     let temporary = tempfile::tempdir().unwrap();
     let verdict = verdict_of_today(&examples);
@@ -115,7 +115,7 @@ fn the_gateway_asks_with_the_intent_of_the_document_and_reports_as_it_says() {
 }
 
 #[test]
-fn the_policy_of_the_document_takes_effect_as_it_is_written() {
+fn the_documented_policy_takes_effect_verbatim() {
     let Some((examples, _)) = document() else { return };
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
@@ -123,7 +123,7 @@ fn the_policy_of_the_document_takes_effect_as_it_is_written() {
     assert_eq!(client.post(policy.to_string().as_bytes()).status, 204);
     let mut call = execute("read_file", json!({ "path": "/workspace/x" }));
     call["intent"]["agent_did"] = policy["params"]["agent_did"].clone();
-    assert!(blocked(&client.rpc("a2g/execute", &call), "standing_policy").contains("2024-01-15"));
+    assert!(expect_blocked(&client.rpc("a2g/execute", &call), "standing_policy").contains("2024-01-15"));
     let mut manifest = manifest();
     manifest["max_cpu_percent"] = json!(90);
     let intent = intent("write_file", json!({ "path": "/workspace/x", "content": "rm -rf" }));
@@ -135,7 +135,7 @@ fn the_policy_of_the_document_takes_effect_as_it_is_written() {
 }
 
 #[test]
-fn the_governor_takes_the_registration_of_the_document_and_denies_as_it_does() {
+fn the_governor_accepts_the_documented_registration_and_denial() {
     let Some((examples, _)) = document() else { return };
     let governor = Governor::start(&[]);
     let registered = HttpClient::to_governor(governor.address())
@@ -160,7 +160,7 @@ fn the_governor_takes_the_registration_of_the_document_and_denies_as_it_does() {
 }
 
 #[test]
-fn the_error_codes_of_the_document_have_its_names() {
+fn the_documented_error_codes_have_the_documented_names() {
     let Some((_, text)) = document() else { return };
     let table: BTreeMap<i64, String> = text
         .lines()

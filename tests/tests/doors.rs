@@ -54,7 +54,7 @@ fn sovereign(executor: &Executor, tool: &str, arguments: &Value) -> Option<Value
     post(executor, "/run", &request)["result"].get("data").cloned()
 }
 
-/// What a report says that does not change from one run to the next.
+/// The members of a report that are equal in every run.
 fn lasting(report: &Value) -> Value {
     match report {
         Value::Object(members) => {
@@ -77,7 +77,7 @@ fn lasting(report: &Value) -> Value {
 }
 
 #[test]
-fn the_same_call_through_every_door_is_the_same_run() {
+fn every_door_gives_the_same_run_for_the_same_call() {
     let keys = nexus::Keys::of(&[PEER]);
     let agent = json!({ "agent": AGENT });
     let options = Options::new()

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The promise is 200 ms, on a machine with nothing else to do.
 const HEALTHY: Duration = Duration::from_secs(2);
-/// How many connections are held at once, where this process may have so many.
+/// Number of connections held at once, if this process may have so many.
 const CONNECTIONS: u64 = 10_000;
 /// For everything else that this process has open.
 const OTHERS: u64 = 1_000;
@@ -32,7 +32,7 @@ fn connections() -> usize {
     usize::try_from(may.min(CONNECTIONS)).unwrap()
 }
 
-/// What somebody saw who asked for `/health` all the time.
+/// Observations of a client that polls `/health` continuously.
 #[derive(Debug, Default)]
 struct Watched {
     answers: usize,
@@ -43,9 +43,9 @@ struct Watched {
 }
 
 /// Sets it at the end of a block, however that ends: whoever watches would go on for ever.
-struct AtTheEnd<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for AtTheEnd<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -67,7 +67,7 @@ fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
     watched
 }
 
-/// Whether there is an answer over a connection of its own.
+/// True if a request over a new connection is answered.
 fn is_healthy(address: SocketAddr) -> bool {
     let ask = || {
         let mut stream = TcpStream::connect(address)?;
@@ -86,7 +86,7 @@ fn pour(address: SocketAddr, head: &[u8], piece: &[u8]) -> (usize, String) {
     while sent < ENDLESS && stream.write_all(piece).is_ok() {
         sent += piece.len();
     }
-    // Whoever closes while more comes may not be heard any more.
+    // An answer may be lost if its sender closes while more input arrives.
     let mut answer = Vec::new();
     let _reset = stream.read_to_end(&mut answer);
     (sent, String::from_utf8_lossy(&answer).into_owned())
@@ -123,7 +123,7 @@ fn monsters() -> Vec<(&'static str, Vec<u8>, i64)> {
 
 /// That nothing has run, by the journal and by the files.
 fn assert_nothing_ran(executor: &Executor) {
-    assert!(executor.home().listed(&[]).is_empty());
+    assert!(executor.home().list_journal(&[]).is_empty());
     executor.assert_workspace_is_empty("a flood");
     assert!(executor.reports().is_empty());
 }
@@ -157,14 +157,14 @@ fn flood(address: SocketAddr) {
 }
 
 #[test]
-fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
+fn health_checks_are_answered_during_ten_thousand_held_connections() {
     // Bodies are let in that are long enough for their content to be what is refused.
     let executor = Executor::start(Options::new().set("server.max_body_bytes", 128 << 20));
     let (address, over) = (executor.address(), AtomicBool::new(false));
     let watched = std::thread::scope(|scope| {
         let health = scope.spawn(|| watch(address, &over));
         {
-            let _over = AtTheEnd(&over);
+            let _over = SetOnDrop(&over);
             flood(address);
         }
         health.join().unwrap()
@@ -176,7 +176,7 @@ fn the_door_answers_others_while_ten_thousand_hold_on_to_it() {
 
 /// Without a length nobody knows how long a body is, until it is too long.
 #[test]
-fn a_body_without_an_end_is_refused_when_it_is_too_long() {
+fn an_endless_body_is_refused_at_the_limit() {
     let executor = Executor::start(Options::new());
     let head = b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     let piece = [b"10000\r\n".as_slice(), &[b'['; 0x10000], b"\r\n"].concat();
@@ -192,7 +192,7 @@ fn a_body_without_an_end_is_refused_when_it_is_too_long() {
 
 /// A line without an end takes no more memory than the longest that is read, and the next is understood.
 #[test]
-fn a_line_without_an_end_over_stdio_is_not_kept() {
+fn an_endless_line_over_stdio_is_not_buffered() {
     let mut door = StdioClient::start(Options::new());
     error(&door.exchange(&"[".repeat(1000)), -32700);
     let before = resident_kb(&mut door);
@@ -212,7 +212,7 @@ fn a_line_without_an_end_over_stdio_is_not_kept() {
     }
     result(&door.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#));
     assert!(std::fs::read_dir(door.workspace()).unwrap().next().is_none(), "something ran");
-    assert!(door.home().listed(&[]).is_empty());
+    assert!(door.home().list_journal(&[]).is_empty());
 }
 
 fn resident_kb(door: &mut StdioClient) -> u64 {

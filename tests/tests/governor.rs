@@ -22,7 +22,7 @@ fn urls(governor: &Governor) -> [String; 2] {
 }
 
 #[test]
-fn a_governor_decides_and_keeps_every_report_once() {
+fn a_governor_decides_and_stores_every_report_once() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -44,11 +44,11 @@ fn a_governor_decides_and_keeps_every_report_once() {
         let response = client.rpc("a2g/intent", &failing);
         assert_eq!(result(&response)["report"]["status"], "FAILURE", "{response}");
         let denied = client.rpc("a2g/intent", &intent("hash_file", json!({ "path": "/workspace/0" })));
-        assert!(blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
+        assert!(expect_blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
 
-        // Whoever ends in good order has delivered everything.
+        // An orderly shutdown delivers all reports first.
         executor.process().terminate();
-        assert!(executor.process().ended().success());
+        assert!(executor.process().wait_for_exit().success());
         let reports = governor.reports().split_off(before);
         assert_eq!(reports.len(), ids.len() + 1, "{reports:?}");
         for id in ids.iter().chain([&failing["intent_id"]]) {
@@ -58,7 +58,7 @@ fn a_governor_decides_and_keeps_every_report_once() {
 }
 
 #[test]
-fn a_governor_says_what_it_decided_and_why() {
+fn a_governor_logs_its_decisions_with_reasons() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
@@ -78,7 +78,7 @@ fn a_governor_says_what_it_decided_and_why() {
 }
 
 #[test]
-fn who_cannot_listen_does_not_register() {
+fn a_server_that_cannot_listen_does_not_register() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
@@ -98,7 +98,7 @@ fn who_cannot_listen_does_not_register() {
 }
 
 #[test]
-fn a_governor_that_forgot_the_executor_is_registered_with_again() {
+fn the_executor_registers_again_with_a_governor_that_lost_it() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -113,7 +113,7 @@ fn a_governor_that_forgot_the_executor_is_registered_with_again() {
 }
 
 #[test]
-fn without_a_governor_nothing_runs_and_reports_wait_for_it() {
+fn without_a_governor_nothing_runs_and_reports_are_queued() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
@@ -130,7 +130,7 @@ fn without_a_governor_nothing_runs_and_reports_wait_for_it() {
 
         let refused = intent("write_file", write("refused", "x"));
         let response = client.rpc("a2g/intent", &refused);
-        blocked(&response, "governor_unavailable");
+        expect_blocked(&response, "governor_unavailable");
         assert_eq!(error(&response, -32000)["data"]["intent_id"], refused["intent_id"]);
         assert_eq!(executor.file("refused"), None);
         error(&client.rpc("a2g/status", &json!({ "intent_id": refused["intent_id"] })), -32602);
@@ -159,7 +159,10 @@ fn an_executor_starts_before_its_governor() {
         let executor = Executor::start(options(&catalogue, &url));
         let warning = executor.line_with("the registration failed, and is retried");
         assert!(warning.contains(&url), "{warning}");
-        blocked(&executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))), "governor_unavailable");
+        expect_blocked(
+            &executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))),
+            "governor_unavailable",
+        );
         executor.assert_workspace_is_empty("no governor");
         governor.restart();
         executor.line_with("registered with the governor");
@@ -167,7 +170,7 @@ fn an_executor_starts_before_its_governor() {
 }
 
 #[test]
-fn what_the_governor_pushes_over_web_socket_is_obeyed() {
+fn governor_pushes_over_web_socket_are_applied() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
@@ -202,7 +205,7 @@ fn what_the_governor_pushes_over_web_socket_is_obeyed() {
     let response = running.join().unwrap();
     assert_eq!(result(&response)["report"]["status"], "ABORTED", "{response}");
     let response = client.rpc("a2g/intent", &intent("write_file", write("revoked", "x")));
-    blocked(&response, "standing_policy");
+    expect_blocked(&response, "standing_policy");
     assert_eq!(executor.file("revoked"), None);
 
     let rule = json!({ "allowed": true, "constraints": {} });
@@ -213,19 +216,22 @@ fn what_the_governor_pushes_over_web_socket_is_obeyed() {
         let response = client.rpc("a2g/intent", &intent("write_file", write("restored", "x")));
         response.get("result").is_some().then_some(())
     });
-    blocked(&client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))), "standing_policy");
+    expect_blocked(
+        &client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))),
+        "standing_policy",
+    );
 }
 
 #[test]
-fn whoever_reaches_the_door_is_not_the_governor() {
+fn governor_methods_are_refused_from_other_callers() {
     let governor = Governor::start(&[methods::policy()]);
     let executor = Executor::start(options(&methods::catalogue(), &governor.http_url()));
     let mut client = executor.client();
     let call = intent("write_file", write("x", ESCALATES));
     assert_eq!(result(&client.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
     let directive = json!({ "intent_id": call["intent_id"], "decision": "APPROVED" });
-    blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
-    blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
+    expect_blocked(&client.rpc("g2a/directive", &directive), "caller_unauthorized");
+    expect_blocked(&client.rpc("a2g/execute", &execute("write_file", write("x", "x"))), "verdict_untrusted");
     executor.assert_workspace_is_empty("directives of strangers");
 }
 
@@ -237,7 +243,7 @@ fn public_key(pair: &Path) -> String {
 }
 
 #[test]
-fn a_registration_has_the_public_key_of_a_file_that_is_kept() {
+fn a_registration_contains_the_public_key_of_a_persistent_file() {
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({})));
     let registered = |nth: usize| {
         eventually("it registers", || {
@@ -253,10 +259,10 @@ fn a_registration_has_the_public_key_of_a_file_that_is_kept() {
     let file = made(executor.home());
     assert_eq!(first, public_key(&file));
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     assert_eq!(registered(1), first, "the key is made once");
 
-    let home = executor.killed();
+    let home = executor.kill();
     set_mode(&file, 0o644);
     let refused = home.command().output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();

@@ -111,7 +111,7 @@ const CASES: [&str; 32] = [
 ];
 
 #[test]
-fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
+fn only_a_valid_verdict_of_the_governor_runs_anything() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => match nonsense(params["arguments"]["content"].as_str().unwrap(), params) {
             Some((reply, _)) => reply,
@@ -133,13 +133,13 @@ fn whatever_a_governor_answers_beside_a_good_verdict_runs_nothing() {
     // The same governor, the same words, and a good verdict.
     let call = intent("write_file", write("ran", "good"));
     assert_eq!(result(&client.rpc("a2g/intent", &call))["report"]["status"], "SUCCESS");
-    assert_eq!(times_asked(&governor, &call), 1);
+    assert_eq!(count_requests(&governor, &call), 1);
     for request in governor.requests() {
         assert!(request["id"].is_string(), "the reference reads no other id: {request}");
     }
 }
 
-fn times_asked(governor: &FakeGovernor, intent: &Value) -> usize {
+fn count_requests(governor: &FakeGovernor, intent: &Value) -> usize {
     let asks = governor.seen().into_iter().filter(|(method, _)| method == "a2g/intent");
     asks.filter(|(_, params)| params["intent_id"] == intent["intent_id"]).count()
 }
@@ -186,9 +186,9 @@ fn garbage() -> Vec<String> {
 }
 
 /// Waits until so many have come.
-struct Gathering(Mutex<usize>, Condvar, usize);
+struct Rendezvous(Mutex<usize>, Condvar, usize);
 
-impl Gathering {
+impl Rendezvous {
     fn of(count: usize) -> Arc<Self> {
         Arc::new(Self(Mutex::new(0), Condvar::new(), count))
     }
@@ -206,9 +206,9 @@ impl Gathering {
 }
 
 #[test]
-fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
+fn a_denial_or_garbage_over_web_socket_affects_no_other_intent() {
     const INTENTS: usize = 100;
-    let all_asked = Gathering::of(INTENTS);
+    let all_asked = Rendezvous::of(INTENTS);
     let governor = FakeGovernor::start(move |method, params| {
         if method != "a2g/intent" {
             return Reply::Result(json!({}));
@@ -242,7 +242,7 @@ fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
         let answer = call.join().unwrap();
         if content == "denied" {
             assert_eq!(
-                blocked(&answer, "verdict_denied"),
+                expect_blocked(&answer, "verdict_denied"),
                 "denied by the governor: Policy violation: a host"
             );
             assert_eq!(answer["error"]["data"]["risk_score"], 0.92, "{answer}");
@@ -258,14 +258,14 @@ fn a_denial_or_garbage_over_web_socket_costs_no_other_intent() {
 }
 
 #[test]
-fn a_denial_with_both_members_keeps_its_words_over_http() {
+fn a_denial_with_result_and_error_keeps_its_message_over_http() {
     let governor = FakeGovernor::start(|method, params| match method {
         "a2g/intent" => Reply::Body(reference_denial(params)),
         _ => Reply::Result(json!({})),
     });
     let executor = Executor::start(Options::new().signed_only().governor(&governor.url()));
     let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", "x")));
-    assert_eq!(blocked(&answer, "verdict_denied"), "denied by the governor: Policy violation: a host");
+    assert_eq!(expect_blocked(&answer, "verdict_denied"), "denied by the governor: Policy violation: a host");
     assert_eq!(answer["error"]["data"]["risk_score"], 0.92, "{answer}");
 }
 
@@ -283,7 +283,7 @@ fn a_malformed_answer_ends_its_own_call_at_once() {
     for content in [r#""error":"no""#, r#""error":{}"#, r#""no":1"#, r#""result":{"a":1,"a":2}"#, "long"] {
         let asked = std::time::Instant::now();
         let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", content)));
-        blocked(&answer, "governor_unavailable");
+        expect_blocked(&answer, "governor_unavailable");
         assert!(asked.elapsed() < Duration::from_secs(9), "{content}: not by a timeout");
     }
     let answer = executor.rpc("a2g/intent", &intent("write_file", write("x", "good")));
@@ -292,7 +292,7 @@ fn a_malformed_answer_ends_its_own_call_at_once() {
 }
 
 #[test]
-fn an_error_that_is_no_denial_is_no_verdict() {
+fn a_governor_error_other_than_a_denial_is_not_a_verdict() {
     const CODES: [(i64, &str); 13] = [
         (-32000, "verdict_denied"),
         (-32003, "verdict_denied"),
@@ -325,10 +325,10 @@ fn an_error_that_is_no_denial_is_no_verdict() {
         });
         for (code, by, call, answer) in answers {
             let answer = answer.join().unwrap();
-            let message = blocked(&answer, by);
+            let message = expect_blocked(&answer, by);
             let denied = by == "verdict_denied";
             assert!(denied || message.contains(&code.to_string()), "{code}: {message}");
-            assert_eq!(times_asked(&governor, &call) > 1, !denied, "{code}");
+            assert_eq!(count_requests(&governor, &call) > 1, !denied, "{code}");
         }
         executor.assert_workspace_is_empty("errors of the governor");
     }
@@ -349,7 +349,7 @@ fn failing(ways: &'static [fn() -> Reply]) -> FakeGovernor {
 }
 
 #[test]
-fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
+fn an_intent_is_resent_until_there_is_a_verdict() {
     fn busy() -> Reply {
         with(r#""error":{"code":-32603,"message":"the model is loading"}"#)
     }
@@ -367,12 +367,12 @@ fn an_intent_is_asked_about_again_until_there_is_a_verdict() {
         let call = intent("write_file", write("x", "x"));
         let answer = executor.rpc("a2g/intent", &call);
         assert_eq!(result(&answer)["report"]["status"], "SUCCESS", "{answer}");
-        assert_eq!(times_asked(governor, &call), 3);
+        assert_eq!(count_requests(governor, &call), 3);
     }
 }
 
 #[test]
-fn a_report_is_sent_again_until_the_governor_takes_it() {
+fn a_report_is_resent_until_the_governor_accepts_it() {
     let tries = std::sync::atomic::AtomicUsize::new(0);
     let governor = FakeGovernor::start(move |method, params| match method {
         "a2g/intent" => Reply::Result(approval(params)),
@@ -391,7 +391,7 @@ fn a_report_is_sent_again_until_the_governor_takes_it() {
     };
     eventually("the report is taken", || (reports().len() == 3).then_some(()));
     executor.process().terminate();
-    assert!(executor.process().ended().success());
+    assert!(executor.process().wait_for_exit().success());
     let reports = reports();
     assert_eq!(reports.len(), 3, "what was taken is not sent again");
     for report in &reports {

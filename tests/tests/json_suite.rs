@@ -37,7 +37,7 @@ fn check(name: &str, answer: &Value) {
 }
 
 #[test]
-fn the_suite_is_told_apart_over_http() {
+fn the_json_suite_is_classified_correctly_over_http() {
     let Some(suite) = suite() else { return };
     let executor = Executor::start(Options::new());
     let mut client = executor.client();
@@ -47,7 +47,7 @@ fn the_suite_is_told_apart_over_http() {
 }
 
 #[test]
-fn the_suite_is_told_apart_over_web_socket() {
+fn the_json_suite_is_classified_correctly_over_web_socket() {
     let Some(suite) = suite() else { return };
     let executor = Executor::start(Options::new());
     let mut socket = executor.web_socket();
@@ -63,7 +63,7 @@ fn the_suite_is_told_apart_over_web_socket() {
 }
 
 #[test]
-fn the_suite_is_told_apart_over_stdio() {
+fn the_json_suite_is_classified_correctly_over_stdio() {
     let Some(suite) = suite() else { return };
     let mut door = StdioClient::start(Options::new());
     let one_line = |body: &[u8]| !body.contains(&b'\n') && !body.iter().all(u8::is_ascii_whitespace);

@@ -6,8 +6,8 @@
 use crate::a2a;
 use crate::callers::{List, agent, ask, bearer, ends, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Answer, Executor, Exposition, Home, HttpClient, Options, StdioClient,
-    WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
+    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options,
+    StdioClient, WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
 };
 use crate::methods::write;
 use crate::nexus;
@@ -125,7 +125,7 @@ impl Key {
 
     /// A token with these two texts, properly signed.
     fn token(&self, header: &str, claims: &str) -> String {
-        let signed = unsigned(header, claims);
+        let signed = unsigned_token(header, claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes())))
     }
 }
@@ -141,7 +141,7 @@ fn signed_by_rsa(
 }
 
 /// The first two parts of a token.
-fn unsigned(header: &str, claims: &str) -> String {
+fn unsigned_token(header: &str, claims: &str) -> String {
     format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims))
 }
 
@@ -149,7 +149,7 @@ fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
-/// What a token about somebody says, for five minutes from now.
+/// Claims of a token for the subject, valid for five minutes from now.
 fn claims(subject: &str) -> Value {
     json!({ "iss": ISSUER, "sub": subject, "aud": DID, "iat": now(), "exp": now() + 300, "scope": "openid" })
 }
@@ -212,13 +212,13 @@ fn an_agent(list: &List, subject: &str) {
     about(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
 }
 
-fn asks(answer: &Answer) -> &str {
+fn challenge(answer: &HttpAnswer) -> &str {
     let asks = answer.headers.iter().find(|(name, _)| name == "www-authenticate");
     asks.map_or("", |(_, asks)| asks)
 }
 
 #[test]
-fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
+fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     about(&list, "an-operator", "auth0|otto", &["--role", "operator"]);
@@ -248,7 +248,7 @@ fn a_token_by_each_kind_of_key_lets_its_subject_in_as_the_list_says() {
 
 /// Each is refused, its caller is told no more than that, and the log says why.
 #[test]
-fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
+fn unknown_credentials_are_rejected_and_logged() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let operator = list.add("operator", &["--role", "operator"]);
@@ -265,7 +265,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
     let (front, signature) = whole.rsplit_once('.').unwrap();
     // The public key as a shared secret, in each form in which somebody might take it.
     let confused = |key: &Key, secret: &[u8], kid: &str| {
-        let signed = unsigned(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
+        let signed = unsigned_token(&json!({ "alg": "HS256", "kid": kid }).to_string(), &text);
         let mac = Hmac::<Sha256>::new_from_slice(secret).unwrap().chain_update(&signed);
         assert_eq!(key.algorithm(), kid);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
@@ -273,14 +273,14 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
     let raw = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
     let x = ed25519.jwk("")["x"].as_str().unwrap().to_owned();
     let Key::Rsa(pair) = rsa else { unreachable!("the third is RSA") };
-    let rs512 = unsigned(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
+    let rs512 = unsigned_token(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
     let rs512 = format!(
         "{rs512}.{}",
         URL_SAFE_NO_PAD.encode(signed_by_rsa(pair, &RSA_PKCS1_SHA512, rs512.as_bytes()))
     );
     let der = {
         // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
-        let signed = unsigned(&header(p256).to_string(), &text);
+        let signed = unsigned_token(&header(p256).to_string(), &text);
         let fixed = p256.sign(signed.as_bytes());
         let integer = |half: &[u8]| [&[2, 33, 0], half].concat();
         let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
@@ -290,10 +290,10 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
     let leftover = if last == 'A' { 'B' } else { char::from(u8::try_from(u32::from(last)).unwrap() + 1) };
     let long = with(good.clone(), "scope", json!("x".repeat(8000)));
     let cases = [
-        ("alg none", format!("{}.", unsigned(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
+        ("alg none", format!("{}.", unsigned_token(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
         (
             "alg none, named key",
-            format!("{}.", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
+            format!("{}.", unsigned_token(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
             "`alg` must",
         ),
         ("no signature", format!("{front}."), "its signature does not match"),
@@ -381,7 +381,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
             "other claims",
             format!(
                 "{}.{signature}",
-                unsigned(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
+                unsigned_token(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
             ),
             "its signature does not match",
         ),
@@ -392,7 +392,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
         let answer =
             ask(&mut client, Some(&bearer(token)), "a2g/intent", &intent("write_file", write("x", "x")));
         assert_eq!(answer.status, 401, "{what}: {}", answer.text());
-        assert_eq!(asks(&answer), r#"Bearer error="invalid_token""#, "{what}");
+        assert_eq!(challenge(&answer), r#"Bearer error="invalid_token""#, "{what}");
         assert!(!answer.text().contains(words), "{what}: {}", answer.text());
         let line = executor.line_with(words);
         assert!(line.contains("authentication failed"), "{what}: {line}");
@@ -423,7 +423,7 @@ fn whoever_shows_anything_else_is_nobody_and_the_log_says_why() {
 }
 
 #[test]
-fn keys_are_used_only_from_a_file_that_is_in_order() {
+fn invalid_or_writable_key_files_are_refused() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let refused = |options: Options, words: &str| {
@@ -464,7 +464,7 @@ fn keys_are_used_only_from_a_file_that_is_in_order() {
 }
 
 #[test]
-fn a_name_is_of_its_own_provider() {
+fn a_subject_is_valid_only_for_its_own_issuer() {
     let (ours, theirs, list) = (Provider::new(), Provider::new(), List::new());
     an_agent(&list, "anna");
     let issuers = json!([
@@ -475,7 +475,7 @@ fn a_name_is_of_its_own_provider() {
     let status =
         |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
     assert_eq!(status(&ours.token(&claims("anna"))), 200);
-    // What is signed by the one and says that it is of the other.
+    // Tokens signed by one issuer that claim to be of the other.
     assert_eq!(status(&theirs.token(&claims("anna"))), 401);
     executor.line_with("its issuer is `https://id.example`, to which its key");
     // A subject of the same name is somebody else.
@@ -484,7 +484,7 @@ fn a_name_is_of_its_own_provider() {
 }
 
 #[test]
-fn a_key_that_was_removed_is_believed_no_more() {
+fn tokens_of_a_removed_key_are_rejected() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let kept = agent(&list, "kept", AGENT);
@@ -521,7 +521,7 @@ fn a_key_that_was_removed_is_believed_no_more() {
     executor.process().hang_up();
     eventually("the keys are there again", || (status(&first) == 200).then_some(()));
 
-    // Whose entry is removed is nobody, whatever the provider says.
+    // A subject whose entry is removed is rejected, although its provider still vouches for it.
     list.remove("anna");
     executor.process().hang_up();
     eventually("the list is read again", || (status(&first) == 401).then_some(()));
@@ -529,7 +529,7 @@ fn a_key_that_was_removed_is_believed_no_more() {
 }
 
 #[test]
-fn a_token_that_has_expired_is_heard_no_more_also_on_an_open_web_socket() {
+fn expired_tokens_are_rejected_even_on_an_open_web_socket() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let executor = Executor::start(provider.options(&list));
@@ -549,12 +549,12 @@ fn a_token_that_has_expired_is_heard_no_more_also_on_an_open_web_socket() {
 }
 
 #[test]
-fn every_door_takes_tokens_in_the_place_of_a_token() {
+fn every_door_accepts_web_tokens_as_bearer_tokens() {
     const AGENTS: [nexus::Agent; 1] =
         [nexus::Agent { id: "planner", secret: "planner-secret-0123456789abcdef-0123", key: [1; 32] }];
     let (provider, list, keys) = (Provider::new(), List::new(), nexus::Keys::of(&AGENTS));
     about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
-    // Whom messages of this agent are for.
+    // The recipient of this agent's messages.
     let nexus = json!({ "key_file": keys.path(), "id": "did:a2g:executor:1.0:local" });
     let options = provider.options(&list).set("doors.nexus", nexus);
     let executor = Executor::start(options.signed_only());
@@ -573,9 +573,9 @@ fn every_door_takes_tokens_in_the_place_of_a_token() {
             client.request("POST", path, &headers, body.as_bytes())
         };
         let nobody = post(None);
-        assert_eq!((nobody.status, asks(&nobody)), (401, "Bearer"), "{path}");
+        assert_eq!((nobody.status, challenge(&nobody)), (401, "Bearer"), "{path}");
         let late = post(Some(("Authorization", bearer(&expired))));
-        assert_eq!((late.status, asks(&late)), (401, r#"Bearer error="invalid_token""#), "{path}");
+        assert_eq!((late.status, challenge(&late)), (401, r#"Bearer error="invalid_token""#), "{path}");
         assert_eq!(post(Some(("X-API-Key", expired.clone()))).status, 401, "{path}");
         for shown in [("Authorization", bearer(&token)), ("X-API-Key", token.clone())] {
             let answer = post(Some(shown));
@@ -598,7 +598,7 @@ fn every_door_takes_tokens_in_the_place_of_a_token() {
 }
 
 #[test]
-fn a_session_goes_on_with_the_token_of_its_last_handshake() {
+fn a_session_continues_with_the_token_of_its_latest_handshake() {
     let (provider, list) = (Provider::new(), List::new());
     about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     let executor = Executor::start(provider.options(&list));
@@ -619,7 +619,7 @@ fn a_session_goes_on_with_the_token_of_its_last_handshake() {
 }
 
 #[test]
-fn the_agent_card_says_that_tokens_are_taken_where_they_are() {
+fn the_agent_card_declares_web_tokens_if_they_are_accepted() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
     let card = |options: Options| {

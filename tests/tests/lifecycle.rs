@@ -1,4 +1,4 @@
-//! What becomes of an intent over its life: repeats, disconnects, the queue, the end of the process.
+//! The life cycle of an intent: repeats, disconnects, the queue, the end of the process.
 
 use crate::harness::*;
 use crate::methods::{self, write};
@@ -34,7 +34,7 @@ fn state(executor: &Executor, call: &Value) -> String {
 }
 
 #[test]
-fn the_same_intent_again_gets_the_stored_report_and_no_second_run() {
+fn a_repeated_intent_gets_the_stored_report_without_a_second_run() {
     let (executor, _catalogue) = start(Options::new());
     let mut client = executor.client();
     let append = json!({ "path": "/workspace/log", "content": "x", "mode": "append" });
@@ -71,7 +71,7 @@ fn a_failed_run_is_not_run_again_either() {
 }
 
 #[test]
-fn the_same_intent_with_other_content_is_an_invalid_request() {
+fn a_repeated_intent_with_other_content_is_an_invalid_request() {
     let (executor, _catalogue) = start(Options::new());
     let mut client = executor.client();
     let call = execute("write_file", write("one", "x"));
@@ -105,7 +105,7 @@ fn the_same_intent_with_other_content_is_an_invalid_request() {
 }
 
 #[test]
-fn one_intent_from_32_clients_at_once_runs_once_and_is_answered_32_times() {
+fn an_intent_sent_by_32_clients_runs_once_and_is_answered_32_times() {
     let (executor, _catalogue) = start(Options::new());
     let call = execute("gate", json!({}));
     let clients: Vec<_> = (0..32).map(|_| call_aside(&executor, "a2g/execute", &call)).collect();
@@ -121,7 +121,7 @@ fn one_intent_from_32_clients_at_once_runs_once_and_is_answered_32_times() {
 }
 
 #[test]
-fn a_client_that_goes_away_changes_nothing_for_the_run() {
+fn a_run_continues_after_its_client_disconnects() {
     let (mut executor, _catalogue) = start(Options::new());
     let call = execute("gate", json!({}));
     let body = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": call, "id": 1 }).to_string();
@@ -148,12 +148,12 @@ fn a_client_that_goes_away_changes_nothing_for_the_run() {
         assert_eq!(result(&again)["status"], "SUCCESS", "{again}");
     }
     executor.process().terminate();
-    assert!(executor.process().ended().success());
+    assert!(executor.process().wait_for_exit().success());
     assert_eq!((runs(&executor), executor.reports().len()), (2, 2));
 }
 
 #[test]
-fn sigterm_lets_a_run_end_and_be_answered_and_reported() {
+fn a_run_completes_and_is_reported_after_sigterm() {
     let governor = Governor::start(&[methods::policy()]);
     let catalogue = methods::catalogue();
     for options in [Options::new(), Options::new().governor(&governor.http_url())] {
@@ -166,7 +166,7 @@ fn sigterm_lets_a_run_end_and_be_answered_and_reported() {
         open_the_gate(&executor);
         let answer = running.join().unwrap();
         assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
-        let status = executor.process().ended();
+        let status = executor.process().wait_for_exit();
         assert_eq!(status.code(), Some(0));
         let mut reports = executor.reports();
         reports.extend(governor.reports());
@@ -184,12 +184,12 @@ fn a_run_that_outlasts_the_drain_limit_is_aborted_and_reported() {
     executor.process().terminate();
     let answer = running.join().unwrap();
     assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED", "{answer}");
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert_eq!(executor.reports(), [answer["error"]["data"]["report"].clone()]);
 }
 
 #[test]
-fn after_sigterm_nothing_new_is_taken() {
+fn new_intents_are_refused_after_sigterm() {
     let (mut executor, _catalogue) = start(Options::new().set("executor.drain_seconds", 60));
     let mut socket = executor.web_socket();
     result(&socket.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":0}"#));
@@ -210,12 +210,12 @@ fn after_sigterm_nothing_new_is_taken() {
     assert!(busy["message"].as_str().unwrap().contains("shutting down"), "{refusal}");
     open_the_gate(&executor);
     result(&running.join().unwrap());
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert_eq!(executor.reports().len(), taken + 1);
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_again() {
+fn a_full_queue_answers_with_a_retry_delay() {
     let (executor, _catalogue) = start(Options::new().set("executor.concurrent", 1).set("executor.queue", 1));
     let call = |n: usize| execute("gate", json!({ "n": n }));
     let (first, second, third) = (call(1), call(2), call(3));
@@ -232,7 +232,7 @@ fn a_full_queue_says_when_to_come_again() {
     for answer in [first_answer, second_answer] {
         assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
     }
-    // Whoever comes again is served.
+    // A retry is served.
     let again = eventually("there is room again", || {
         let answer = executor.rpc("a2g/execute", &third);
         answer.get("result").is_some().then_some(answer)
@@ -272,13 +272,13 @@ fn a_verdict_that_expires_in_the_queue_never_starts() {
     eventually("the verdict expires", || (time::OffsetDateTime::now_utc() > expiry).then_some(()));
     open_the_gate(&executor);
     result(&first_answer.join().unwrap());
-    blocked(&second_answer.join().unwrap(), "verdict_expired");
+    expect_blocked(&second_answer.join().unwrap(), "verdict_expired");
     assert_eq!(runs(&executor), 1);
     assert_eq!(state(&executor, &second), "unknown");
 }
 
 #[test]
-fn the_governors_answer_to_a_running_intent_is_the_one_run() {
+fn concurrent_copies_of_a_governed_intent_share_one_run() {
     let policies = methods::policy_folder(&[methods::policy()]);
     let (executor, _catalogue) = start(Options::new().policies(policies.path()));
     let call = intent("gate", json!({ "path": "/workspace/x" }));

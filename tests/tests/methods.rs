@@ -38,7 +38,7 @@ const METHODS: [&str; 12] = [
     "rpc.discover",
 ];
 
-/// What looks like a private key makes the governor inside ask a person.
+/// Content that looks like a private key makes the built-in governor escalate.
 pub const ESCALATES: &str = "-----BEGIN PRIVATE KEY-----";
 
 /// A catalogue with the repository's tools and the gate.

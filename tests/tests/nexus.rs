@@ -1,7 +1,7 @@
 //! The Genesis Nexus door, over HTTP and WebSocket.
 
 use crate::harness::{
-    Answer, Executor, Home, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
+    Executor, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
     run, set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 /// The executor's own id where none is configured.
 const EXECUTOR: &str = "did:a2g:executor:1.0:local";
 
-/// What one agent shares with the executor.
+/// The keys that one agent shares with the executor.
 #[derive(Clone, Copy)]
 pub struct Agent {
     pub id: &'static str,
@@ -183,7 +183,7 @@ impl Keys {
     }
 }
 
-fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+fn post_with(client: &mut HttpClient, headers: &[(&str, &str)], body: &[u8]) -> HttpAnswer {
     let headers = [&[("Content-Type", "application/json")], headers].concat();
     client.request("POST", "/nexus", &headers, body)
 }
@@ -204,7 +204,7 @@ fn failure<'a>(answer: &'a Value, code: &str) -> &'a Value {
     error
 }
 
-fn succeeded(answer: &Value) -> &Value {
+fn expect_success(answer: &Value) -> &Value {
     assert_eq!((&answer["type"], &answer["status"]), (&json!("response"), &json!("SUCCESS")), "{answer}");
     &answer["data"]
 }
@@ -235,7 +235,7 @@ fn exchange(socket: &mut WebSocketClient, agent: Agent, message: &Value) -> Valu
 fn subscribe(socket: &mut WebSocketClient, agent: Agent, events: &[&str], guarantee: &str) -> Value {
     let parameters = json!({ "events": events, "deliveryGuarantee": guarantee });
     let answer = exchange(socket, agent, &agent.command("events.subscribe", &parameters));
-    succeeded(&answer)["subscriptionId"].clone()
+    expect_success(&answer)["subscriptionId"].clone()
 }
 
 /// The next event.
@@ -259,14 +259,14 @@ fn nothing_ran(executor: &Executor, after: &str) {
 }
 
 #[test]
-fn a_sealed_command_runs_and_its_answer_is_sealed() {
+fn a_sealed_command_gets_a_sealed_answer() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a.txt", "hello"));
     let raw = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
     assert!(raw.get("data").is_none() && raw["encryption"]["algorithm"] == "AES-256-GCM", "{raw}");
     let answer = PLANNER.read(&raw);
-    let data = succeeded(&answer);
+    let data = expect_success(&answer);
     assert_eq!((&data["intentId"], &data["status"]), (&message["id"], &json!("SUCCESS")));
     assert_eq!((&answer["correlationId"], &answer["requestId"]), (&message["id"], &message["id"]));
     assert!(answer["processingTime"].is_u64() && data["metrics"]["durationMs"].is_u64(), "{answer}");
@@ -280,7 +280,7 @@ fn a_sealed_command_runs_and_its_answer_is_sealed() {
 }
 
 #[test]
-fn an_acknowledgement_comes_first() {
+fn a_command_is_acknowledged_first() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
@@ -302,7 +302,7 @@ fn an_acknowledgement_comes_first() {
     assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &message["id"]));
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     let answer = receive(&mut socket, PLANNER);
-    assert_eq!(succeeded(&answer)["result"], json!({ "waited": true }));
+    assert_eq!(expect_success(&answer)["result"], json!({ "waited": true }));
 }
 
 /// The lines of an answer that comes in chunks.
@@ -325,7 +325,7 @@ fn post_with_chunks(executor: &Executor, message: &Value) -> Vec<Value> {
 }
 
 #[test]
-fn nothing_runs_on_the_word_of_nobody() {
+fn unauthenticated_messages_run_nothing() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let good = PLANNER.execute("write_file", write("a", "x"));
@@ -415,18 +415,18 @@ fn a_full_signature_needs_no_seal() {
     failure(&answer.json(), "SIGNATURE_INVALID");
     nothing_ran(&executor, "a payload that was not signed");
     let answer = ask(&executor, PLANNER, &message("write_file", "write_file"));
-    assert_eq!(succeeded(&answer)["status"], "SUCCESS");
+    assert_eq!(expect_success(&answer)["status"], "SUCCESS");
     assert!(answer.get("encryption").is_none(), "what was not sealed is answered in the clear");
 }
 
 #[test]
-fn an_id_is_used_once_and_a_command_runs_once() {
+fn message_ids_and_commands_are_single_use() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "one"));
-    let first = succeeded(&ask(&executor, PLANNER, &message)).clone();
+    let first = expect_success(&ask(&executor, PLANNER, &message)).clone();
     std::fs::remove_file(executor.workspace().join("a")).unwrap();
-    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first, "the stored report");
+    assert_eq!(expect_success(&ask(&executor, PLANNER, &message)), &first, "the stored report");
     let other = |content: &str| {
         let mut other = PLANNER.message("command", &json!({ "action": "tool.execute" }));
         other["id"] = message["id"].clone();
@@ -437,7 +437,7 @@ fn an_id_is_used_once_and_a_command_runs_once() {
     };
     failure(&ask(&executor, PLANNER, &other("two")), "VALIDATION_ERROR");
     let query = PLANNER.query("get_status", "executor");
-    succeeded(&ask(&executor, PLANNER, &query));
+    expect_success(&ask(&executor, PLANNER, &query));
     failure(&ask(&executor, PLANNER, &query), "VALIDATION_ERROR");
     let mut reused = PLANNER.message(
         "query",
@@ -450,19 +450,19 @@ fn an_id_is_used_once_and_a_command_runs_once() {
     // The journal knows it after a restart; what else was used is not known, and refused.
     executor.wait_for_reports(1);
     let early = PLANNER.query("get_status", "executor");
-    let executor = Executor::start_in(executor.killed());
-    assert_eq!(succeeded(&ask(&executor, PLANNER, &message)), &first);
+    let executor = Executor::start_in(executor.kill());
+    assert_eq!(expect_success(&ask(&executor, PLANNER, &message)), &first);
     failure(&ask(&executor, PLANNER, &other("three")), "VALIDATION_ERROR");
     assert_eq!(
         failure(&ask(&executor, PLANNER, &early), "VALIDATION_ERROR")["details"]["pointer"],
         "/timestamp"
     );
-    succeeded(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&ask(&executor, PLANNER, &PLANNER.query("get_status", "executor")));
     executor.assert_workspace_is_empty("repeats");
 }
 
 #[test]
-fn every_end_of_a_run_has_its_words() {
+fn every_outcome_has_its_status_and_code() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
@@ -500,7 +500,7 @@ fn every_end_of_a_run_has_its_words() {
         eventually("it runs", || (state(id) == "running").then_some(()));
         let cancel =
             |agent: Agent| ask(&executor, agent, &agent.command("tool.cancel", &json!({ "intentId": id })));
-        assert_eq!(succeeded(&cancel(PLANNER))["cancelled"], true);
+        assert_eq!(expect_success(&cancel(PLANNER))["cancelled"], true);
         asked.join().unwrap()
     });
     failure(&cancelled, "EXECUTION_FAILED");
@@ -519,32 +519,37 @@ fn every_end_of_a_run_has_its_words() {
 }
 
 #[test]
-fn queries_say_what_is_known() {
+fn queries_describe_agents_and_runs() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "x"));
-    succeeded(&ask(&executor, PLANNER, &message));
+    expect_success(&ask(&executor, PLANNER, &message));
     let id = message["id"].as_str().unwrap();
     let query = |question: &str, id: &str| ask(&executor, PLANNER, &PLANNER.query(question, id));
     let status = query("get_status", id);
-    assert_eq!(succeeded(&status), &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" }));
-    assert!(succeeded(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
-    assert_eq!(succeeded(&query("get_state", id))["report"]["tool"], "write_file");
+    assert_eq!(
+        expect_success(&status),
+        &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" })
+    );
+    assert!(expect_success(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
+    assert_eq!(expect_success(&query("get_state", id))["report"]["tool"], "write_file");
     failure(&query("get_status", &intent_id()), "NOT_FOUND");
-    assert_eq!(succeeded(&query("get_status", "executor"))["state"], "ready");
+    assert_eq!(expect_success(&query("get_status", "executor"))["state"], "ready");
     let state = query("get_state", "executor");
-    assert!(succeeded(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file"));
-    assert_eq!(succeeded(&query("get_metrics", "executor"))["metrics"]["running"], 0);
+    assert!(
+        expect_success(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file")
+    );
+    assert_eq!(expect_success(&query("get_metrics", "executor"))["metrics"]["running"], 0);
     // A sealed query is answered sealed.
     let sealed = PLANNER.message("query", &json!({ "action": "get_status" }));
     let sealed = PLANNER.sealed(sealed, &json!({ "resourceId": id }));
     let raw = post_with(&mut executor.client(), &[], sealed.to_string().as_bytes()).json();
     assert!(raw.get("data").is_none(), "{raw}");
-    assert_eq!(succeeded(&PLANNER.read(&raw))["state"], "finished");
+    assert_eq!(expect_success(&PLANNER.read(&raw))["state"], "finished");
 }
 
 #[test]
-fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
+fn invalid_messages_are_errors_and_the_connection_stays_open() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options().set("server.max_body_bytes", 20_000));
     let good = PLANNER.query("get_status", "executor");
@@ -624,8 +629,8 @@ fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
         failure(&answer, code);
     }
     let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
-    succeeded(&answer);
-    // What answers nothing, and is not answered: an error, an acknowledgement, a response.
+    expect_success(&answer);
+    // Unsolicited messages that get no answer: an error, an acknowledgement, a response.
     for (kind, more) in [
         (
             "error",
@@ -639,12 +644,12 @@ fn what_is_no_message_is_an_error_and_the_connection_goes_on() {
         assert_eq!((answer.status, answer.body.len()), (204, 0), "{kind}: {}", answer.text());
         send(&mut socket, &message);
     }
-    succeeded(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
     nothing_ran(&executor, "what is no message");
 }
 
 #[test]
-fn an_event_is_acknowledged_as_its_guarantee_says() {
+fn events_are_acknowledged_according_to_their_guarantee() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let payload = json!({ "data": { "a": 1 }, "metadata": { "schemaVersion": "1", "contentType": "application/json" } });
@@ -685,7 +690,7 @@ fn callers(folder: &Path) -> [String; 3] {
 }
 
 #[test]
-fn a_token_speaks_for_its_agents_and_no_others() {
+fn a_token_may_act_for_its_own_agents_only() {
     let keys = Keys::new();
     let [planner, other, operator] = callers(keys.0.path());
     let options =
@@ -698,7 +703,7 @@ fn a_token_speaks_for_its_agents_and_no_others() {
             post_with(&mut executor.client(), &[("Authorization", &shown)], message.to_string().as_bytes());
         agent.read(&answer.json())
     };
-    // Nobody.
+    // Unauthenticated callers.
     for shown in [None, Some("Bearer x".to_owned()), Some(format!("Basic {planner}"))] {
         let headers = shown.iter().map(|shown| ("Authorization", shown.as_str())).collect::<Vec<_>>();
         let message = PLANNER.execute("write_file", write("a", "x")).to_string();
@@ -717,20 +722,20 @@ fn a_token_speaks_for_its_agents_and_no_others() {
     failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
     nothing_ran(&executor, "calls in others' names");
     // The one itself, and by the other header.
-    succeeded(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
+    expect_success(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
     let body = PLANNER.query("get_status", "executor").to_string();
     let answer = post_with(&mut executor.client(), &[("X-API-Key", &planner)], body.as_bytes());
-    succeeded(&PLANNER.read(&answer.json()));
+    expect_success(&PLANNER.read(&answer.json()));
     // An intent is its agent's, and the operator's to see.
     let message = PLANNER.execute("write_file", write("b", "x"));
-    succeeded(&ask(PLANNER, &planner, &message));
+    expect_success(&ask(PLANNER, &planner, &message));
     let id = message["id"].as_str().unwrap();
     failure(&ask(OTHER, &other, &OTHER.query("get_status", id)), "NOT_FOUND");
     let cancel = OTHER.command("tool.cancel", &json!({ "intentId": id }));
-    assert_eq!(succeeded(&ask(OTHER, &other, &cancel))["cancelled"], false);
-    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
+    assert_eq!(expect_success(&ask(OTHER, &other, &cancel))["cancelled"], false);
+    expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_state", id)));
     failure(&ask(PLANNER, &planner, &PLANNER.query("get_metrics", "executor")), "UNAUTHORIZED");
-    succeeded(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
+    expect_success(&ask(OPERATOR, &operator, &OPERATOR.query("get_metrics", "executor")));
     // Events are, too.
     let shown = [planner, other, operator].map(|token| bearer(&token));
     let [mut planners, mut others, mut operators] =
@@ -739,8 +744,8 @@ fn a_token_speaks_for_its_agents_and_no_others() {
     subscribe(&mut others, OTHER, &["finished"], "at-most-once");
     subscribe(&mut operators, OPERATOR, &["finished"], "at-most-once");
     let [mine, theirs] = [PLANNER, OTHER].map(|agent| agent.execute("write_file", write("c", "x")));
-    succeeded(&exchange(&mut planners, PLANNER, &mine));
-    succeeded(&exchange(&mut others, OTHER, &theirs));
+    expect_success(&exchange(&mut planners, PLANNER, &mine));
+    expect_success(&exchange(&mut others, OTHER, &theirs));
     let seen = [(); 2].map(|()| event(&mut operators, OPERATOR)["payload"]["data"]["intentId"].clone());
     assert_eq!(seen, [mine["id"].clone(), theirs["id"].clone()]);
     let last = OTHER.execute("write_file", write("d", "x"));
@@ -768,7 +773,7 @@ fn a_token_speaks_for_its_agents_and_no_others() {
 }
 
 #[test]
-fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
+fn a_line_stream_ends_when_its_caller_is_removed() {
     let keys = Keys::new();
     let [planner, ..] = callers(keys.0.path());
     let list = keys.0.path().join("callers.toml");
@@ -800,7 +805,7 @@ fn an_answer_in_lines_breaks_off_when_its_caller_is_removed() {
 }
 
 #[test]
-fn a_hundred_messages_a_second_and_no_more() {
+fn messages_are_limited_to_a_hundred_per_second() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut socket = socket(&executor, &[]);
@@ -817,7 +822,7 @@ fn a_hundred_messages_a_second_and_no_more() {
     let wait = limited["details"]["retryAfterMs"].as_u64();
     assert!(wait.is_some_and(|ms| (1..=10).contains(&ms)), "one more is taken every 10 ms: {limited}");
     // Another agent has a hundred of its own.
-    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    expect_success(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     eventually("a second later", || {
         let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
         (answer["status"] == "SUCCESS").then_some(())
@@ -864,7 +869,7 @@ fn priorities_order_the_queue() {
 }
 
 #[test]
-fn events_are_told_as_surely_as_was_asked_for() {
+fn events_are_delivered_with_the_requested_guarantee() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut first = socket(&executor, &[]);
@@ -893,7 +898,7 @@ fn events_are_told_as_surely_as_was_asked_for() {
     // And over the next connection, with what happened meanwhile.
     drop(first);
     let later = PLANNER.execute("write_file", write("b", "x"));
-    succeeded(&ask(&executor, PLANNER, &later));
+    expect_success(&ask(&executor, PLANNER, &later));
     let mut second = socket(&executor, &[]);
     send(&mut second, &PLANNER.query("get_status", "executor"));
     let mut ids = Vec::new();
@@ -910,7 +915,7 @@ fn events_are_told_as_surely_as_was_asked_for() {
     }
     // Acknowledged, they are gone: what comes next is new.
     let unsubscribe = PLANNER.command("events.unsubscribe", &json!({ "subscriptionId": once }));
-    assert_eq!(succeeded(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
+    assert_eq!(expect_success(&exchange(&mut second, PLANNER, &unsubscribe))["unsubscribed"], true);
     subscribe(&mut second, PLANNER, &all, "at-least-once");
     let last = PLANNER.execute("write_file", write("c", "x"));
     send(&mut second, &last);
@@ -925,7 +930,7 @@ fn events_are_told_as_surely_as_was_asked_for() {
 }
 
 #[test]
-fn who_reads_nothing_or_goes_away_holds_nobody_up() {
+fn clients_that_disconnect_or_never_read_delay_no_others() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let mut silent = socket(&executor, &[]);
@@ -934,7 +939,7 @@ fn who_reads_nothing_or_goes_away_holds_nobody_up() {
     // It reads nothing from here on.
     for nth in 0..40 {
         let message = OTHER.execute("write_file", write(&format!("{nth}"), "x"));
-        succeeded(&ask(&executor, OTHER, &message));
+        expect_success(&ask(&executor, OTHER, &message));
     }
     let mut gone = socket(&executor, &[]);
     let message = PLANNER.execute("write_file", write("gone", "x"));
@@ -947,12 +952,12 @@ fn who_reads_nothing_or_goes_away_holds_nobody_up() {
     );
     std::io::Write::flush(&mut half).unwrap();
     drop(half);
-    succeeded(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
+    expect_success(&ask(&executor, OTHER, &OTHER.query("get_status", "executor")));
     drop(silent);
 }
 
 #[test]
-fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
+fn a_silent_socket_is_pinged_and_closed() {
     let keys = Keys::new();
     let door = json!({ "key_file": keys.path(), "heartbeat_seconds": 1 });
     let executor = Executor::start(Options::new().set("doors.nexus", door));
@@ -966,17 +971,17 @@ fn a_socket_is_pinged_and_closed_when_it_says_nothing() {
         stale.pings,
         start.elapsed()
     );
-    // Whoever says something now and then stays.
+    // A socket that sends messages stays open.
     let mut answers = socket(&executor, &[]);
     for _ in 0..2 {
-        succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+        expect_success(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
         std::thread::sleep(Duration::from_secs(2));
     }
-    succeeded(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
+    expect_success(&exchange(&mut answers, PLANNER, &PLANNER.query("get_status", "executor")));
 }
 
 #[test]
-fn the_door_is_there_when_it_has_keys_that_are_its_own() {
+fn the_door_is_served_only_with_its_own_keys() {
     let executor = Executor::start(Options::new());
     assert_eq!(post_with(&mut executor.client(), &[], b"{}").status, 404);
     assert!(WebSocketClient::upgrade_at(executor.address(), "/nexus", &[]).is_err());
@@ -987,7 +992,7 @@ fn the_door_is_there_when_it_has_keys_that_are_its_own() {
         let checked = run(["config", "check", "--config", home.config().to_str().unwrap()]);
         assert!(String::from_utf8_lossy(&checked.stderr).contains(words), "{checked:?}");
         let mut process = Process::spawn("executor", &mut home.command());
-        assert_ne!(process.ended().code(), Some(0));
+        assert_ne!(process.wait_for_exit().code(), Some(0));
         process.line_with(words);
         assert!(!process.stderr().contains(PLANNER.secret));
     };

@@ -1,4 +1,4 @@
-//! What operators see: metrics, logs and traces.
+//! Metrics, logs and traces.
 
 use crate::durability::crash::under_strace;
 use crate::harness::*;
@@ -6,7 +6,7 @@ use crate::methods::{self, write};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What must stand nowhere but in the call that it came with.
+/// A secret that must occur nowhere but in its call.
 const CANARY: &str = "canary-c0ffee-e5c5";
 
 fn scrape(executor: &Executor) -> Exposition {
@@ -18,7 +18,7 @@ fn scrape(executor: &Executor) -> Exposition {
 }
 
 /// Scrapes until something holds.
-fn scraped(executor: &Executor, what: &str, holds: impl Fn(&Exposition) -> bool) -> Exposition {
+fn scrape_until(executor: &Executor, what: &str, holds: impl Fn(&Exposition) -> bool) -> Exposition {
     eventually(what, || Some(scrape(executor)).filter(&holds))
 }
 
@@ -55,13 +55,13 @@ fn line_of(executor: &Executor, intent: &str, message: &str) -> Value {
     })
 }
 
-fn denied(mut call: Value) -> Value {
+fn into_denied_call(mut call: Value) -> Value {
     call["verdict"]["verdict"] = json!("DENIED");
     call
 }
 
 #[test]
-fn metrics_count_exactly_what_ran_and_what_did_not() {
+fn metrics_count_every_execution_and_refusal_once() {
     let catalogue = methods::catalogue().add(Tool::command("slow", GATE).limit("timeout_seconds", 1));
     let executor = Executor::start(Options::new().catalogue(&catalogue));
     let before = scrape(&executor);
@@ -74,13 +74,13 @@ fn metrics_count_exactly_what_ran_and_what_did_not() {
     result(&client.rpc("a2g/intent", &intent("write_file", write("two", "x"))));
     error(&client.rpc("a2g/execute", &execute("read_file", json!({ "path": "/workspace/none" }))), -32001);
     error(&client.rpc("a2g/execute", &execute("slow", json!({}))), -32003);
-    blocked(
-        &client.rpc("a2g/execute", &denied(execute("write_file", write("three", "x")))),
+    expect_blocked(
+        &client.rpc("a2g/execute", &into_denied_call(execute("write_file", write("three", "x")))),
         "verdict_denied",
     );
     let unknown = client.rpc("a2g/execute", &execute("no_such_tool", json!({})));
     error(&unknown, -32602);
-    let after = scraped(&executor, "all reports are delivered", |now| {
+    let after = scrape_until(&executor, "all reports are delivered", |now| {
         is(now, "a2g_deliveries_total{outcome=\"delivered\"}", 4.0)
     });
     for (series, count) in [
@@ -114,7 +114,7 @@ fn metrics_count_exactly_what_ran_and_what_did_not() {
     let commits = after.value("a2g_journal_commit_seconds_count");
     assert!((4.0..=20.0).contains(&commits), "{commits}");
     assert!(after.value("a2g_journal_commit_entries_sum") >= 8.0);
-    // What a caller says makes no series.
+    // Values from callers create no time series.
     assert!(!after.series().any(|series| series.contains("no_such_tool") || series.contains(AGENT)));
     let timed_out = after.value("a2g_run_seconds_sum{tool=\"slow\"}");
     assert!((1.0..10.0).contains(&timed_out), "{timed_out}");
@@ -123,7 +123,7 @@ fn metrics_count_exactly_what_ran_and_what_did_not() {
 }
 
 #[test]
-fn a_scrape_sees_32_runs_at_work() {
+fn a_scrape_counts_32_active_runs() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 8);
     let options = options.set("executor.queue", 24).set("executor.concurrent_per_agent", 8);
@@ -135,13 +135,13 @@ fn a_scrape_sees_32_runs_at_work() {
         })
         .collect();
     let full = |now: &Exposition| is(now, "a2g_running", 8.0) && is(now, "a2g_queued", 24.0);
-    let busy = scraped(&executor, "8 run and 24 wait", full);
+    let busy = scrape_until(&executor, "8 run and 24 wait", full);
     assert!(busy.value("a2g_connections") >= 33.0, "{}", busy.value("a2g_connections"));
     assert!(!busy.series().any(|series| series.starts_with("a2g_executions_total")));
     error(&executor.rpc("a2g/execute", &execute("gate", json!({}))), -32003);
     std::fs::write(executor.workspace().join("go"), "").unwrap();
     calls.into_iter().for_each(|call| drop(result(&call.join().unwrap()).clone()));
-    let after = scraped(&executor, "nobody runs", |now| is(now, "a2g_running", 0.0));
+    let after = scrape_until(&executor, "nobody runs", |now| is(now, "a2g_running", 0.0));
     assert!(is(&after, "a2g_executions_total{tool=\"gate\",status=\"SUCCESS\"}", 32.0));
     assert!(is(&after, "a2g_queued", 0.0) && is(&after, "a2g_busy_total", 1.0));
 }
@@ -153,18 +153,18 @@ fn undelivered_reports_and_their_age_are_shown() {
     executor.line_with("registered with the governor");
     governor.stop();
     result(&executor.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
-    let waits = scraped(&executor, "a report waits for a second", |now| {
+    let waits = scrape_until(&executor, "a report waits for a second", |now| {
         is(now, "a2g_undelivered_reports", 1.0) && now.value("a2g_oldest_undelivered_report_seconds") > 1.0
     });
     assert!(waits.value("a2g_deliveries_total{outcome=\"failed\"}") >= 1.0);
     assert!(waits.value("a2g_oldest_undelivered_report_seconds") < 120.0);
     governor.restart();
-    let gone = scraped(&executor, "it is delivered", |now| is(now, "a2g_undelivered_reports", 0.0));
+    let gone = scrape_until(&executor, "it is delivered", |now| is(now, "a2g_undelivered_reports", 0.0));
     assert!(is(&gone, "a2g_oldest_undelivered_report_seconds", 0.0));
 }
 
 #[test]
-fn metrics_are_for_whom_the_door_is() {
+fn metrics_follow_the_access_rules_of_the_door() {
     let executor = Executor::start(Options::new());
     let status = |method: &str, headers: &[(&str, &str)]| {
         executor.client().request(method, "/metrics", headers, b"").status
@@ -178,7 +178,7 @@ fn metrics_are_for_whom_the_door_is() {
 }
 
 #[test]
-fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
+fn every_log_line_without_a_terminal_is_json() {
     let governor = Governor::start(&[methods::policy()]);
     let options = Options::new().environment("RUST_LOG", "debug").governor(&governor.http_url());
     let mut executor = Executor::start(options);
@@ -188,7 +188,7 @@ fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
     line_of(&executor, &id, "delivered");
     executor.client().post(b"no JSON");
     executor.process().terminate();
-    assert!(executor.process().ended().success());
+    assert!(executor.process().wait_for_exit().success());
     let said = log(&executor.process().whole_stderr());
     assert!(
         said.iter().any(|line| line["message"].as_str().unwrap().contains("listens on http://127.0.0.1:"))
@@ -206,15 +206,15 @@ fn every_line_of_a_service_without_a_terminal_is_json_to_its_end() {
 
 /// A zygote that the kernel lets down says so, and its server says it on.
 #[test]
-fn what_the_zygote_says_is_a_line_of_the_log() {
+fn zygote_messages_are_logged_by_the_server() {
     if !std::path::Path::new("/usr/bin/strace").exists() {
         eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
         return;
     }
-    let home = Executor::start(Options::new().set("executor.isolation", "process")).killed();
+    let home = Executor::start(Options::new().set("executor.isolation", "process")).kill();
     let mut traced = under_strace(&home, "prctl", "--inject=prctl:error=EPERM");
     let mut traced = Process::spawn("traced executor", &mut traced);
-    assert_eq!(traced.ended().code(), Some(1));
+    assert_eq!(traced.wait_for_exit().code(), Some(1));
     let said = log(&traced.whole_stderr());
     let line = said.iter().find(|line| line["message"] == "message from the zygote").expect("its line");
     assert!(line["line"].as_str().unwrap().contains("Operation not permitted"), "{line}");
@@ -222,7 +222,7 @@ fn what_the_zygote_says_is_a_line_of_the_log() {
 }
 
 #[test]
-fn the_fields_of_an_intent_stand_on_every_line_about_it() {
+fn every_log_line_about_an_intent_has_its_fields() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).environment("RUST_LOG", "debug");
     let executor = Executor::start(options);
@@ -240,8 +240,8 @@ fn the_fields_of_an_intent_stand_on_every_line_about_it() {
     let end = line_of(&executor, &id, "finished");
     assert_eq!((&end["level"], &end["status"]), (&json!("INFO"), &json!("SUCCESS")), "{end}");
     assert!(["wall_us", "queue_us", "overhead_us"].iter().all(|name| end[name].is_u64()), "{end}");
-    let refused = denied(execute("write_file", write("two", "x")));
-    blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
+    let refused = into_denied_call(execute("write_file", write("two", "x")));
+    expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
     let line = line_of(&executor, &id_of(&refused), "refused");
     assert_eq!(line["level"], "WARN", "{line}");
     assert_eq!((&line["agent"], &line["tool"]), (&json!(AGENT), &json!("write_file")), "{line}");
@@ -249,22 +249,22 @@ fn the_fields_of_an_intent_stand_on_every_line_about_it() {
 }
 
 #[test]
-fn rust_log_decides_what_is_said() {
+fn rust_log_sets_the_log_filter() {
     let messages = |filter: Option<&str>| {
         let mut options = Options::new();
         if let Some(filter) = filter {
             options = options.environment("RUST_LOG", filter);
         }
-        // Whoever filters the address out has to know it.
+        // The log filter contains the address, so the port is chosen before the start.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut executor = Executor::start_at(port, options);
         let (ran, refused) =
             (execute("write_file", write("one", "x")), execute("write_file", write("two", "x")));
         result(&executor.rpc("a2g/execute", &ran));
-        let refused = denied(refused);
-        blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
+        let refused = into_denied_call(refused);
+        expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
         executor.process().terminate();
-        assert!(executor.process().ended().success());
+        assert!(executor.process().wait_for_exit().success());
         let said = log(&executor.process().whole_stderr());
         let of = |intent: &str| {
             let lines = lines_of(&said, intent).into_iter();
@@ -311,11 +311,11 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         let file = json!({ "path": format!("/workspace/{CANARY}.txt") });
         let read = client.rpc("a2g/execute", &execute("read_file", file));
         assert!(result(&read).to_string().contains(CANARY), "the guest saw it: {read}");
-        // What fails, what is refused, and what is not even a call.
+        // Failing calls, refused calls, and malformed requests.
         let missing = json!({ "path": format!("/workspace/{CANARY}/missing") });
         error(&client.rpc("a2g/execute", &execute("read_file", missing)), -32001);
         let outside = intent("write_file", json!({ "path": format!("/etc/{CANARY}"), "content": CANARY }));
-        blocked(&client.rpc("a2g/intent", &outside), "verdict_denied");
+        expect_blocked(&client.rpc("a2g/intent", &outside), "verdict_denied");
         let mut proven = execute("write_file", secret.clone());
         let part = |text: &str| base64_of(text);
         let token = format!("{}.{}.{}", part("{\"alg\":\"EdDSA\"}"), part(CANARY), part(CANARY));
@@ -359,17 +359,17 @@ fn base64_of(text: &str) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
 }
 
-fn traced(collector: &Collector) -> Options {
+fn tracing_options(collector: &Collector) -> Options {
     Options::new()
         .environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())
         .environment("OTEL_BSP_SCHEDULE_DELAY", "50")
 }
 
 #[test]
-fn an_intent_is_one_trace_from_queue_to_delivery() {
+fn each_intent_is_one_trace_from_queue_to_delivery() {
     let collector = Collector::start();
-    let options = traced(&collector).environment("OTEL_EXPORTER_OTLP_HEADERS", "x-key=1");
-    // What is exported does not depend on what is logged.
+    let options = tracing_options(&collector).environment("OTEL_EXPORTER_OTLP_HEADERS", "x-key=1");
+    // Exported spans do not depend on the log filter.
     let executor = Executor::start(options.environment("RUST_LOG", "a2g_executor::cli=info"));
     let call = execute("write_file", write("one", "x"));
     let id = id_of(&call);
@@ -392,8 +392,8 @@ fn an_intent_is_one_trace_from_queue_to_delivery() {
     result(&executor.rpc("a2g/execute", &call));
     let spans = collector.spans_of(&id, 5);
     assert_eq!(spans.iter().filter(|span| span.id == root.id).count(), 1);
-    let refused = denied(execute("write_file", write("two", "x")));
-    blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
+    let refused = into_denied_call(execute("write_file", write("two", "x")));
+    expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
     assert_eq!(collector.spans_of(&id_of(&refused), 1)[0].attribute("a2g.blocked_by"), "verdict_denied");
     let failed = execute("read_file", json!({ "path": "/workspace/none" }));
     error(&executor.rpc("a2g/execute", &failed), -32001);
@@ -402,10 +402,10 @@ fn an_intent_is_one_trace_from_queue_to_delivery() {
 }
 
 #[test]
-fn a_delivery_after_a_restart_is_a_part_of_the_same_trace() {
+fn a_delivery_after_a_restart_belongs_to_the_same_trace() {
     let collector = Collector::start();
     let mut governor = Governor::start(&[methods::policy()]);
-    let executor = Executor::start(traced(&collector).governor(&governor.http_url()));
+    let executor = Executor::start(tracing_options(&collector).governor(&governor.http_url()));
     executor.line_with("registered with the governor");
     governor.stop();
     let call = execute("write_file", write("one", "x"));
@@ -413,7 +413,7 @@ fn a_delivery_after_a_restart_is_a_part_of_the_same_trace() {
     let spans = collector.spans_of(&id_of(&call), 4);
     assert!(spans.iter().any(|span| span.name == "delivery" && span.failed), "{spans:?}");
     let root = spans.iter().find(|span| span.name == "intent").unwrap().id.clone();
-    let home = executor.killed();
+    let home = executor.kill();
     governor.restart();
     let _again = Executor::start_in(home);
     eventually("it is delivered by the next process", || {
@@ -423,19 +423,20 @@ fn a_delivery_after_a_restart_is_a_part_of_the_same_trace() {
 }
 
 #[test]
-fn a_collector_over_tls_has_to_be_who_it_is() {
+fn a_tls_collector_must_present_a_trusted_certificate() {
     let (collector, certificate) = Collector::start_with_tls();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("collector.pem");
     std::fs::write(&file, certificate).unwrap();
     let call = execute("write_file", write("one", "x"));
-    let mut distrusting = Executor::start(traced(&collector));
+    let mut distrusting = Executor::start(tracing_options(&collector));
     result(&distrusting.rpc("a2g/execute", &call));
     distrusting.line_with("the collector does not accept traces");
     distrusting.process().terminate();
-    distrusting.process().ended();
+    distrusting.process().wait_for_exit();
     assert!(collector.spans().is_empty());
-    let trusting = traced(&collector).environment("OTEL_EXPORTER_OTLP_CERTIFICATE", file.to_str().unwrap());
+    let trusting =
+        tracing_options(&collector).environment("OTEL_EXPORTER_OTLP_CERTIFICATE", file.to_str().unwrap());
     let trusting = Executor::start(trusting);
     let call = execute("write_file", write("one", "x"));
     result(&trusting.rpc("a2g/execute", &call));
@@ -443,7 +444,7 @@ fn a_collector_over_tls_has_to_be_who_it_is() {
 }
 
 #[test]
-fn what_is_left_of_the_traces_is_sent_at_the_end() {
+fn pending_traces_are_flushed_at_shutdown() {
     let collector = Collector::start();
     let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
     let mut executor = Executor::start(options.environment("OTEL_BSP_SCHEDULE_DELAY", "3600000"));
@@ -452,13 +453,13 @@ fn what_is_left_of_the_traces_is_sent_at_the_end() {
     line_of(&executor, &id_of(&call), "finished");
     assert!(collector.spans().is_empty());
     executor.process().terminate();
-    assert!(executor.process().ended().success());
+    assert!(executor.process().wait_for_exit().success());
     collector.spans_of(&id_of(&call), 4);
 }
 
 /// A collector that takes connections and never answers holds up neither runs nor the end of the process.
 #[test]
-fn a_collector_that_is_away_or_silent_holds_nothing_up() {
+fn an_absent_or_silent_collector_delays_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), away] {
@@ -472,13 +473,13 @@ fn a_collector_that_is_away_or_silent_holds_nothing_up() {
         assert!(began.elapsed() < Duration::from_secs(15), "{address}: {:?}", began.elapsed());
         executor.process().terminate();
         let began = Instant::now();
-        assert!(executor.process().ended().success());
+        assert!(executor.process().wait_for_exit().success());
         assert!(began.elapsed() < Duration::from_secs(15), "{address}: {:?}", began.elapsed());
         log(&executor.process().whole_stderr());
     }
     let collector = Collector::start();
     for (name, value) in [("OTEL_SDK_DISABLED", "true"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "")] {
-        let executor = Executor::start(traced(&collector).environment(name, value));
+        let executor = Executor::start(tracing_options(&collector).environment(name, value));
         result(&executor.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
         assert!(collector.spans().is_empty());
     }

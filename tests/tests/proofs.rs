@@ -14,7 +14,7 @@ pub fn trusting(keys: &Keys) -> Options {
 
 /// As [`trusting`], but unsigned verdicts are taken as well.
 fn with_leave(keys: &Keys) -> Options {
-    Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted()))
+    Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted_folder()))
 }
 
 /// The params of a call that appends one `x` to `/workspace/log`: its length is the number of runs.
@@ -34,7 +34,7 @@ pub fn with(value: &Value, member: &str, to: Value) -> Value {
 }
 
 #[test]
-fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
+fn a_signed_verdict_runs_without_a_reachable_governor() {
     let keys = Keys::new();
     let governor = Governor::start_with(&[methods::policy()], &["--key", keys.pair().to_str().unwrap()]);
     let executor = Executor::start(trusting(&keys));
@@ -62,7 +62,7 @@ fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
 
     // Nowhere else, and for nothing else.
     let elsewhere = other.rpc("a2g/execute", &call);
-    assert!(blocked(&elsewhere, "verdict_mismatch").contains("another executor"), "{elsewhere}");
+    assert!(expect_blocked(&elsewhere, "verdict_mismatch").contains("another executor"), "{elsewhere}");
     other.assert_workspace_is_empty("a proof for another executor");
     let swapped = [
         ("/intent/intent_id", json!(intent_id()), "another intent"),
@@ -77,7 +77,7 @@ fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
         let mut changed = call.clone();
         *changed.pointer_mut(pointer).unwrap() = value;
         let response = client.rpc("a2g/execute", &changed);
-        assert!(blocked(&response, "verdict_mismatch").contains(words), "{pointer}: {response}");
+        assert!(expect_blocked(&response, "verdict_mismatch").contains(words), "{pointer}: {response}");
     }
     assert_eq!(executor.wait_for_reports(1).len(), 1);
 
@@ -91,7 +91,7 @@ fn a_governors_signed_verdict_runs_where_the_governor_is_not() {
 }
 
 #[test]
-fn a_proof_that_is_not_exactly_right_runs_nothing() {
+fn an_invalid_proof_runs_nothing() {
     let keys = Keys::new();
     let stranger = Keys::new();
     let executor = Executor::start(trusting(&keys).set("trust.max_proof_seconds", 600));
@@ -158,14 +158,14 @@ fn a_proof_that_is_not_exactly_right_runs_nothing() {
 
     for (what, proof, by, words) in cases {
         let response = client.rpc("a2g/execute", &with(&call, "proof", json!(proof)));
-        assert!(blocked(&response, by).contains(words), "{what}: {response}");
+        assert!(expect_blocked(&response, by).contains(words), "{what}: {response}");
         assert_eq!(response["error"]["data"]["intent_id"], call["intent"]["intent_id"], "{what}");
     }
     let response = client.rpc("a2g/execute", &call);
-    assert!(blocked(&response, "verdict_untrusted").contains("no `proof`"), "{response}");
+    assert!(expect_blocked(&response, "verdict_untrusted").contains("no `proof`"), "{response}");
     executor.assert_workspace_is_empty("bad proofs");
 
-    // What is right runs, also under the algorithm's other name and with the right module.
+    // A valid proof runs, also under the algorithm's other name and with the right module.
     let tools = client.rpc("a2g/tools", &json!({}));
     let mut tools = result(&tools)["tools"].as_array().unwrap().iter();
     let digest = &tools.find(|tool| tool["name"] == "write_file").unwrap()["digest"];
@@ -179,7 +179,7 @@ fn a_proof_that_is_not_exactly_right_runs_nothing() {
 }
 
 #[test]
-fn any_changed_character_of_a_proof_runs_nothing() {
+fn a_proof_with_any_changed_character_runs_nothing() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -193,14 +193,14 @@ fn any_changed_character_of_a_proof_runs_nothing() {
         bytes[at] = digits[(now + 1 + at % 7) % digits.len()];
         let changed = with(&call, "proof", json!(String::from_utf8(bytes).unwrap()));
         let response = client.rpc("a2g/execute", &changed);
-        assert!(blocked(&response, "verdict_untrusted").contains("the `proof` "), "{at}: {response}");
+        assert!(expect_blocked(&response, "verdict_untrusted").contains("the `proof` "), "{at}: {response}");
     }
     executor.assert_workspace_is_empty("changed proofs");
     result(&client.rpc("a2g/execute", &call));
 }
 
 #[test]
-fn one_proof_from_64_clients_at_once_runs_once() {
+fn a_proof_used_by_64_clients_at_once_runs_once() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let call = keys.proven(append());
@@ -211,7 +211,7 @@ fn one_proof_from_64_clients_at_once_runs_once() {
 }
 
 #[test]
-fn one_identifier_for_64_intents_runs_one_of_them() {
+fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let calls: Vec<Value> = (0..64)
@@ -225,7 +225,7 @@ fn one_identifier_for_64_intents_runs_one_of_them() {
     let (ran, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.get("result").is_some());
     assert_eq!(ran.len(), 1, "{answers:?}");
     for answer in refused {
-        assert!(blocked(answer, "verdict_replayed").contains("used before"), "{answer}");
+        assert!(expect_blocked(answer, "verdict_replayed").contains("used before"), "{answer}");
     }
     assert_eq!(runs(&executor), 1);
     // The one that ran is answered again, and another issuer's identifier would be another.
@@ -252,7 +252,7 @@ pub fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
 }
 
 #[test]
-fn a_proof_that_ends_while_its_call_waits_runs_nothing() {
+fn a_proof_that_expires_in_the_queue_runs_nothing() {
     let keys = Keys::new();
     let catalogue = methods::catalogue();
     let executor = Executor::start(trusting(&keys).catalogue(&catalogue).set("executor.concurrent", 1));
@@ -267,21 +267,21 @@ fn a_proof_that_ends_while_its_call_waits_runs_nothing() {
         let proof = keys.sign(&with(&claims, "exp", json!(soon)));
         let late = with(&call, "proof", json!(proof));
         let waiting = scope.spawn(move || executor.rpc("a2g/execute", &late));
-        eventually("the proof ends", || (in_seconds(-1) > shown(soon)).then_some(()));
+        eventually("the proof ends", || (in_seconds(-1) > format_time(soon)).then_some(()));
         std::fs::write(executor.workspace().join("go"), "").unwrap();
-        blocked(&waiting.join().unwrap(), "verdict_expired");
+        expect_blocked(&waiting.join().unwrap(), "verdict_expired");
         result(&held.join().unwrap());
     });
     assert_eq!(runs(executor), 0);
 }
 
-fn shown(second: i64) -> String {
+fn format_time(second: i64) -> String {
     let at = time::OffsetDateTime::from_unix_timestamp(second).unwrap();
     at.format(&time::format_description::well_known::Rfc3339).unwrap()
 }
 
 #[test]
-fn what_is_hashed_is_what_the_tool_gets() {
+fn the_hashed_arguments_are_the_arguments_of_the_tool() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -300,12 +300,12 @@ fn what_is_hashed_is_what_the_tool_gets() {
     let mut call = with(&call, "proof", json!(keys.sign(&claims)));
     call["intent"]["arguments"] = json!({ "n": 9_007_199_254_740_993_u64 });
     let response = client.rpc("a2g/execute", &call);
-    assert!(blocked(&response, "verdict_mismatch").contains("9007199254740993"), "{response}");
+    assert!(expect_blocked(&response, "verdict_mismatch").contains("9007199254740993"), "{response}");
     assert_eq!(runs(&executor), 0);
 }
 
 #[test]
-fn keys_come_and_go_at_a_hangup() {
+fn sighup_adds_and_removes_trusted_keys() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     let mut client = executor.client();
@@ -315,20 +315,20 @@ fn keys_come_and_go_at_a_hangup() {
         rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
         executor.line_with(says);
     };
-    let file = std::fs::read_dir(keys.trusted()).unwrap().next().unwrap().unwrap().path();
+    let file = std::fs::read_dir(keys.trusted_folder()).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":0"#);
     let response = client.rpc("a2g/execute", &keys.proven(append()));
-    assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
+    assert!(expect_blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
     std::fs::write(&file, &text).unwrap();
     hang_up(&mut executor, r#""message":"trusted keys reloaded","keys":1"#);
     result(&client.rpc("a2g/execute", &keys.proven(append())));
     // A folder that cannot be read as a whole is no reason to go on believing what was in it.
-    std::fs::write(keys.trusted().join("broken.jwk"), "{}").unwrap();
+    std::fs::write(keys.trusted_folder().join("broken.jwk"), "{}").unwrap();
     hang_up(&mut executor, "no key is trusted");
     let response = client.rpc("a2g/execute", &keys.proven(append()));
-    assert!(blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
+    assert!(expect_blocked(&response, "verdict_untrusted").contains("trusts no key"), "{response}");
     assert_eq!(runs(&executor), 2);
 }
 
@@ -339,19 +339,19 @@ fn every_refused_call_is_logged_with_its_reason() {
     let mut client = executor.client();
     let call = append();
     let wrong = keys.sign(&with(&claims(&call), "aud", json!("did:a2g:executor:1.0:other")));
-    blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
+    expect_blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
     let line = executor.line_with("verdict_mismatch");
     for part in
         ["WARN", r#""message":"refused""#, AGENT, call["intent"]["intent_id"].as_str().unwrap(), "write_file"]
     {
         assert!(line.contains(part), "{part}: {line}");
     }
-    blocked(&client.rpc("a2g/execute", &call), "verdict_untrusted");
+    expect_blocked(&client.rpc("a2g/execute", &call), "verdict_untrusted");
     executor.line_with("verdict_untrusted");
     let denied = client.rpc("a2g/intent", &intent("write_file", json!({ "path": "/etc/x", "content": "" })));
-    blocked(&denied, "verdict_denied");
+    expect_blocked(&denied, "verdict_denied");
     executor.line_with("verdict_denied");
-    blocked(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })), "caller_unauthorized");
+    expect_blocked(&client.rpc("g2a/revoke", &json!({ "agent_did": AGENT })), "caller_unauthorized");
     // A flood of them does not become a flood of lines.
     let lines = || executor.stderr().matches("verdict_untrusted").count();
     let before = lines();
@@ -366,14 +366,14 @@ fn every_refused_call_is_logged_with_its_reason() {
 }
 
 #[test]
-fn a_proof_counts_whatever_leave_was_given() {
+fn proofs_are_verified_even_if_unsigned_verdicts_are_accepted() {
     let keys = Keys::new();
     let executor = Executor::start(with_leave(&keys));
     let mut client = executor.client();
     result(&client.rpc("a2g/execute", &append()));
     let call = append();
     let wrong = keys.sign(&with(&claims(&call), "sub", json!("did:aeon:other:1.0:x")));
-    blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
+    expect_blocked(&client.rpc("a2g/execute", &with(&call, "proof", json!(wrong))), "verdict_mismatch");
     assert_eq!(runs(&executor), 1);
 }
 
@@ -386,9 +386,9 @@ fn an_approved_escalation_is_still_bound_to_its_module() {
     call["verdict"]["verdict"] = json!("ESCALATE");
     let other = keys.sign(&with(&claims(&call), "tool_sha256", json!(sha256("another module"))));
     let call = with(&call, "proof", json!(other));
-    blocked(&client.rpc("a2g/execute", &call), "escalation_pending");
+    expect_blocked(&client.rpc("a2g/execute", &call), "escalation_pending");
     let directive = json!({ "intent_id": id_of(&call), "decision": "APPROVED" });
-    blocked(&client.rpc("g2a/directive", &directive), "verdict_mismatch");
+    expect_blocked(&client.rpc("g2a/directive", &directive), "verdict_mismatch");
     assert_eq!(runs(&executor), 0);
 }
 
@@ -402,9 +402,9 @@ fn fails(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
+fn key_commands_never_print_a_private_key() {
     let keys = Keys::new();
-    let (pair, trusted) = (keys.pair(), keys.trusted());
+    let (pair, trusted) = (keys.pair(), keys.trusted_folder());
     let (pair, trusted) = (pair.to_str().unwrap(), trusted.to_str().unwrap());
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!(std::fs::metadata(pair).unwrap().mode() & 0o777, 0o600);
@@ -460,7 +460,7 @@ fn keys_are_made_shown_and_trusted_without_showing_what_is_secret() {
 }
 
 #[test]
-fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach() {
+fn keys_exposed_to_others_or_to_guests_prevent_the_start() {
     let keys = Keys::new();
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("executor.toml");
@@ -482,12 +482,12 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
     std::fs::write(&key_file, &secret).unwrap();
     set_mode(&key_file, 0o600);
     let signature = json!({ "key_file": key_file, "key_form": "ascii", "escape_non_ascii": true });
-    let trust = json!({ "keys": keys.trusted(), "intent_signature": signature });
+    let trust = json!({ "keys": keys.trusted_folder(), "intent_signature": signature });
 
     let (code, says) = check(trust.clone(), "/workspace/**");
     assert_eq!(code, Some(0), "{says}");
     assert!(says.contains("trusted: 1") && says.contains("agents.key") && !says.contains(&secret), "{says}");
-    let inside = format!("{}/**", keys.trusted().parent().unwrap().display());
+    let inside = format!("{}/**", keys.trusted_folder().parent().unwrap().display());
     let (code, says) = check(trust.clone(), &inside);
     assert!(code == Some(2) && says.contains("trusted"), "{says}");
     let (code, says) = check(trust.clone(), &format!("{}/**", place.path().display()));
@@ -506,7 +506,7 @@ fn an_executor_does_not_start_on_keys_that_others_can_change_or_guests_can_reach
     let (code, says) = check(trust.clone(), "/workspace/**");
     assert!(code == Some(2) && says.contains("chmod 600") && !says.contains(&secret), "{says}");
     set_mode(&key_file, 0o600);
-    set_mode(&keys.trusted(), 0o777);
+    set_mode(&keys.trusted_folder(), 0o777);
     let (code, says) = check(trust, "/workspace/**");
     assert!(code == Some(2) && says.contains("other users may change it"), "{says}");
 }
@@ -524,7 +524,7 @@ fn hmac(key: &[u8], text: &str) -> String {
 }
 
 #[test]
-fn intents_have_to_be_signed_where_the_operator_says_so() {
+fn intents_must_be_signed_if_the_operator_requires_it() {
     let place = tempfile::tempdir().unwrap();
     let key_file = place.path().join("agents.key");
     let secret = "0123456789abcdef".repeat(4);
@@ -547,24 +547,24 @@ fn intents_have_to_be_signed_where_the_operator_says_so() {
     };
     let ask = || intent("write_file", json!({ "path": "/workspace/log", "content": "ü" }));
 
-    blocked(&client.rpc("a2g/intent", &ask()), "intent_untrusted");
+    expect_blocked(&client.rpc("a2g/intent", &ask()), "intent_untrusted");
     for seconds in [-301, 310] {
         let response = client.rpc("a2g/intent", &sign(ask(), seconds));
-        assert!(blocked(&response, "intent_untrusted").contains("5 minutes"), "{response}");
+        assert!(expect_blocked(&response, "intent_untrusted").contains("5 minutes"), "{response}");
     }
     let good = sign(ask(), 0);
     let mut other = good.clone();
     other["intent_id"] = json!(intent_id());
-    blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    expect_blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
     let mut other = good.clone();
     other["arguments"]["path"] = json!("/workspace/elsewhere");
-    blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    expect_blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
     executor.assert_workspace_is_empty("unsigned intents");
 
     let response = client.rpc("a2g/intent", &good);
     assert_eq!(result(&response)["report"]["status"], "SUCCESS", "{response}");
-    blocked(&client.rpc("a2g/intent", &good), "intent_replayed");
-    // Who signs again is answered from the record.
+    expect_blocked(&client.rpc("a2g/intent", &good), "intent_replayed");
+    // A repeated intent with a new signature is answered from the record.
     let again = sign(good, 1);
     assert_eq!(result(&client.rpc("a2g/intent", &again)), result(&response));
     executor.line_with("intent_replayed");

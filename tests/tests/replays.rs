@@ -18,7 +18,7 @@ fn of_one_identifier(keys: &Keys, count: usize) -> Vec<Value> {
 }
 
 #[test]
-fn what_was_used_is_known_to_be_used_after_each_restart() {
+fn used_proofs_are_remembered_after_each_restart() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     let calls = of_one_identifier(&keys, 65);
@@ -29,23 +29,23 @@ fn what_was_used_is_known_to_be_used_after_each_restart() {
             assert_eq!(result(&answer), result(&ran), "round {round}");
         }
         for answer in at_once(&executor, others) {
-            assert!(blocked(&answer, "verdict_replayed").contains("used before"), "{round}: {answer}");
+            assert!(expect_blocked(&answer, "verdict_replayed").contains("used before"), "{round}: {answer}");
         }
         assert_eq!(runs(&executor), 1, "round {round}");
         // First by a crash, and then in good order.
         if round == 1 {
             executor.process().terminate();
-            executor.process().ended();
+            executor.process().wait_for_exit();
         }
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
     }
-    assert_eq!(executor.home().listed(&[]).len(), 1);
+    assert_eq!(executor.home().list_journal(&[]).len(), 1);
     assert!(executor.wait_for_reports(1).iter().all(|report| report == result(&ran)));
 }
 
 /// 64 clients are at it when the server dies, and again when it is back.
 #[test]
-fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
+fn a_server_killed_amid_64_clients_has_run_their_proof_at_most_once() {
     let keys = Keys::new();
     let mut executor = Executor::start(trusting(&keys));
     for round in 0..4 {
@@ -59,13 +59,13 @@ fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
                 scope.spawn(|| HttpClient::ask(address, "a2g/execute", &call));
             }
             std::thread::sleep(Duration::from_millis(10 + 15 * round));
-            executor.killed()
+            executor.kill()
         });
         executor = Executor::start_in(home);
         let answers = at_once(&executor, &vec![call; 64]);
         let ran = executor.file(&file).map_or(0, |log| log.len());
         for answer in &answers {
-            // What was cut off is not run again: its report says so, to everybody.
+            // An interrupted run is not repeated, and every client gets the report that says so.
             let report = answer.get("result").unwrap_or(&answer["error"]["data"]["report"]);
             let first = answers[0].get("result").unwrap_or(&answers[0]["error"]["data"]["report"]);
             assert_eq!(report, first, "{answer}");
@@ -83,13 +83,13 @@ fn a_server_that_dies_amid_64_clients_has_run_their_proof_at_most_once() {
 /// expired, and `docs/operations.md` says what to wait for before a backup serves. What is promised then is that it
 /// shows: to the governor, which has the checkpoints, and to whoever kept one.
 #[test]
-fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
+fn an_older_copy_of_the_journal_is_detected_by_a_checkpoint() {
     let keys = Keys::new();
     let governor = Governor::start(&[]);
     let options = trusting(&keys).governor(&governor.http_url()).set("governor.heartbeat_seconds", 1);
     let executor = Executor::start(options);
     result(&executor.rpc("a2g/execute", &keys.proven(append())));
-    let older = stopped(executor);
+    let older = stop(executor);
     let copy = tempfile::tempdir().unwrap();
     copy_files(&older.journal(), &copy.path().join("journal.db"));
 
@@ -99,7 +99,7 @@ fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
     assert_eq!(runs(&executor), 2);
     // The governor has heard of both.
     governor.line_with("\"2:");
-    let home = stopped(executor);
+    let home = stop(executor);
     let journal = home.journal().to_str().unwrap().to_owned();
     let kept: Value =
         serde_json::from_slice(&succeeds(&["journal", "verify", "--json", "--journal", &journal])).unwrap();
@@ -108,7 +108,7 @@ fn an_older_copy_of_the_journal_shows_by_its_checkpoint() {
 
     copy_files(&copy.path().join("journal.db"), &home.journal());
     let mut refused = Process::spawn("executor", &mut home.command());
-    assert_eq!(refused.ended().code(), Some(1));
+    assert_eq!(refused.wait_for_exit().code(), Some(1));
     assert!(refused.whole_stderr().contains("lacks its last records"), "{}", refused.stderr());
     std::fs::remove_file(home.journal().with_file_name("journal.db.lock")).unwrap();
     let executor = Executor::start_in(home);
@@ -136,8 +136,8 @@ fn copy_files(from: &Path, to: &Path) {
 }
 
 /// Stops it in good order, and gives its folders.
-fn stopped(mut executor: Executor) -> Home {
+fn stop(mut executor: Executor) -> Home {
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0));
-    executor.killed()
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
+    executor.kill()
 }

@@ -5,7 +5,7 @@ use crate::methods::{ESCALATES, policy_folder, write};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What every test serves: two operations of one skill, and tools that are skills by themselves.
+/// The catalogue of every test: two operations of one skill, and tools that are skills by themselves.
 struct Served {
     catalogue: Catalogue,
     policies: TempDir,
@@ -33,7 +33,7 @@ fn request(method: &str, payload: Value) -> Value {
     json!({ "jsonrpc": "3.0", "id": "req-abc123", "method": method, "params": { "payload": payload } })
 }
 
-fn send(executor: &Executor, body: &[u8]) -> Answer {
+fn send(executor: &Executor, body: &[u8]) -> HttpAnswer {
     let mut client = HttpClient::connect(executor.address());
     client.request("POST", "/run", &[("Content-Type", "application/json")], body)
 }
@@ -45,7 +45,7 @@ fn run(executor: &Executor, request: &Value) -> Value {
 }
 
 /// Checks that an answer is an error of this code, and gives it.
-fn failed(answer: &Value, code: i64) -> &Value {
+fn expect_failure(answer: &Value, code: i64) -> &Value {
     let error = &answer["error"];
     assert_eq!((&answer["jsonrpc"], &error["code"]), (&json!("3.0"), &json!(code)), "{answer}");
     assert!(answer.get("result").is_none() && answer["metadata"]["context_hints"].is_object(), "{answer}");
@@ -58,7 +58,7 @@ fn failed(answer: &Value, code: i64) -> &Value {
 }
 
 #[test]
-fn a_call_is_an_intent_and_a_skill_lists_its_operations() {
+fn a_call_runs_and_a_skill_lists_its_operations() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let answer = run(&executor, &request("write_file", write("one", "hi")));
@@ -74,7 +74,7 @@ fn a_call_is_an_intent_and_a_skill_lists_its_operations() {
 }
 
 #[test]
-fn every_way_to_name_a_tool_and_every_form() {
+fn tools_are_accepted_under_every_name_and_request_form() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let payload = write("one", "hi");
@@ -117,13 +117,13 @@ fn every_way_to_name_a_tool_and_every_form() {
 }
 
 #[test]
-fn what_does_not_succeed_in_this_doors_words() {
+fn failures_are_answered_with_this_protocols_codes() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let denied = run(&executor, &request("write_file", json!({ "path": "/etc/passwd", "content": "x" })));
-    assert_eq!(failed(&denied, -32000)["data"]["status_code"], "VERDICT_DENIED");
+    assert_eq!(expect_failure(&denied, -32000)["data"]["status_code"], "VERDICT_DENIED");
     let escalated = run(&executor, &request("write_file", write("secret", ESCALATES)));
-    let escalated = failed(&escalated, -32000);
+    let escalated = expect_failure(&escalated, -32000);
     assert_eq!(escalated["data"]["status_code"], "ESCALATION_PENDING");
     assert!(escalated["data"]["intent_id"].is_string() && escalated["data"]["risk_score"].is_number());
     assert_eq!(executor.file("secret"), None);
@@ -132,7 +132,7 @@ fn what_does_not_succeed_in_this_doors_words() {
     let mut slow = request("gate", json!({ "path": "/workspace" }));
     slow["metadata"] = json!({ "context_hints": { "timeout_ms": 250 } });
     let late = run(&executor, &slow);
-    let late = failed(&late, -32001);
+    let late = expect_failure(&late, -32001);
     assert!(late["message"].as_str().unwrap().contains("0.25 s, set by the caller"), "{late}");
     assert_eq!((&late["data"]["status_code"], &late["data"]["limit"]), (&json!("TIMEOUT"), &json!("time")));
     let intent = late["data"]["intent_id"].clone();
@@ -162,16 +162,16 @@ fn what_does_not_succeed_in_this_doors_words() {
     let revoked = executor.rpc("g2a/revoke", &json!({ "agent_did": "did:a2g:agent:1.0:sovereign" }));
     assert!(revoked.get("error").is_none(), "{revoked}");
     let aborted = waiting.join().unwrap();
-    assert_eq!(failed(&aborted, -32000)["data"]["status_code"], "ABORTED");
+    assert_eq!(expect_failure(&aborted, -32000)["data"]["status_code"], "ABORTED");
 
     // A tool's own error, in its own words.
     let missing = run(&executor, &request("read_file", json!({ "path": "/workspace/none" })));
-    let missing = failed(&missing, -32000);
+    let missing = expect_failure(&missing, -32000);
     assert!(!missing["message"].as_str().unwrap().contains("the tool failed with"), "{missing}");
 }
 
 #[test]
-fn a_result_that_comes_in_parts() {
+fn results_are_streamed_in_parts() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     run(&executor, &request("write_file", write("one", "hi")));
@@ -213,7 +213,7 @@ fn a_result_that_comes_in_parts() {
 }
 
 #[test]
-fn bad_input_runs_nothing() {
+fn invalid_input_runs_nothing() {
     let served = Served::new();
     let executor = Executor::start(served.options());
     let write = |more: Value| {
@@ -225,13 +225,13 @@ fn bad_input_runs_nothing() {
         let answer = send(&executor, body.as_bytes());
         assert_eq!(answer.status, 400, "{body}");
         let answer = answer.json();
-        assert_eq!(failed(&answer, -32700)["data"]["status_code"], "PARSE_ERROR");
+        assert_eq!(expect_failure(&answer, -32700)["data"]["status_code"], "PARSE_ERROR");
         assert_eq!(answer["id"], "unknown");
     }
     let long = format!("{{\"jsonrpc\":\"3.0\",\"x\":\"{}\"}}", "x".repeat(1 << 20));
     let answer = send(&executor, long.as_bytes());
     assert_eq!(answer.status, 400);
-    assert!(failed(&answer.json(), -32700)["message"].as_str().unwrap().contains("1048576"));
+    assert!(expect_failure(&answer.json(), -32700)["message"].as_str().unwrap().contains("1048576"));
     for (wrong, code) in [
         (write(json!({ "jsonrpc": "1.0" })), -32600),
         (write(json!({ "jsonrpc": 3.0 })), -32600),
@@ -254,17 +254,17 @@ fn bad_input_runs_nothing() {
         (write(json!({ "metadata": { "context_hints": { "retry_strategy": "again" } } })), -32602),
     ] {
         let answer = run(&executor, &wrong);
-        failed(&answer, code);
+        expect_failure(&answer, code);
     }
     let answer = send(&executor, b"[]").json();
-    failed(&answer, -32600);
+    expect_failure(&answer, -32600);
     let operations = run(&executor, &write(json!({ "method": "email/none" })));
-    assert_eq!(failed(&operations, -32601)["data"]["available"], json!(["check_unread", "send"]));
-    // Whoever will correct its payload is told the schema.
+    assert_eq!(expect_failure(&operations, -32601)["data"]["available"], json!(["check_unread", "send"]));
+    // An invalid payload is answered with the schema.
     let mut corrects = request("write_file", json!({ "path": 1 }));
     corrects["metadata"] = json!({ "context_hints": { "retry_strategy": "correct_payload" } });
     let told = run(&executor, &corrects);
-    let told = &failed(&told, -32602)["data"];
+    let told = &expect_failure(&told, -32602)["data"];
     assert!(told["payload_schema"]["properties"].is_object(), "{told}");
     assert!(told["pointer"].as_str().unwrap().starts_with("/params/payload"), "{told}");
     let mut client = HttpClient::connect(executor.address());
@@ -276,7 +276,7 @@ fn bad_input_runs_nothing() {
 }
 
 #[test]
-fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
+fn a_caller_is_authenticated_by_its_key_and_acts_for_its_agent() {
     let served = Served::new();
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("callers.toml");
@@ -308,7 +308,7 @@ fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
     assert_eq!(executor.file("one"), None);
     // An operator is no agent.
     let answer = send(&[("X-API-Key", &operator)]).json();
-    assert_eq!(failed(&answer, -32000)["data"]["status_code"], "CALLER_UNAUTHORIZED");
+    assert_eq!(expect_failure(&answer, -32000)["data"]["status_code"], "CALLER_UNAUTHORIZED");
     assert_eq!(executor.file("one"), None);
     for shown in [("X-API-Key", mail.as_str()), ("Authorization", bearer.as_str())] {
         assert_eq!(send(&[shown]).json()["result"]["success"], true);
@@ -321,7 +321,7 @@ fn a_caller_is_known_by_its_key_and_speaks_for_its_agent() {
 }
 
 #[test]
-fn it_can_be_switched_off_and_opened() {
+fn the_door_can_be_disabled_and_made_public() {
     let served = Served::new();
     let off = Executor::start(served.options().set("doors.sovereign", json!({ "enabled": false })));
     assert_eq!(send(&off, b"{}").status, 404);

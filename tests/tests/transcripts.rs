@@ -12,7 +12,7 @@ use matching::{compare, text_is};
 use reading::{Message, Transcript};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use talking::{Answered, Talk};
+use talking::{Conversation, ReceivedAnswer};
 
 const DOORS: [&str; 5] = ["a2g", "a2a", "a2e", "nexus", "sovereign"];
 
@@ -21,7 +21,7 @@ fn hold(door: &str) {
     let mut wrong = Vec::new();
     for transcript in reading::of_door(door) {
         for way in &transcript.ways {
-            let differences = differences(&transcript, Talk::start(door, way)).into_iter();
+            let differences = differences(&transcript, Conversation::start(door, way)).into_iter();
             let place = |line| format!("tests/transcripts/{}:{line}, {way}", transcript.name);
             wrong.extend(differences.map(|(line, what)| format!("{}: {what}", place(line))));
         }
@@ -29,8 +29,8 @@ fn hold(door: &str) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Where the conversation is another one: the line of what was sent, and what is different.
-fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> {
+/// Differences from a transcript: the line of the sent message, and a description.
+fn differences(transcript: &Transcript, mut talk: Conversation) -> Vec<(usize, String)> {
     let (mut all, mut told) = (Vec::new(), 0);
     for turn in &transcript.turns {
         let is_told =
@@ -51,7 +51,7 @@ fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> 
         }
         for expected in notices {
             let first = expected.first.clone().unwrap_or_default();
-            let actual = Answered { first, headers: Vec::new(), body: Some(talk.told(told)) };
+            let actual = ReceivedAnswer { first, headers: Vec::new(), body: Some(talk.told(told)) };
             wrong.extend(unlike(expected, &actual, &mut talk));
             told += 1;
         }
@@ -61,8 +61,8 @@ fn differences(transcript: &Transcript, mut talk: Talk) -> Vec<(usize, String)> 
     all
 }
 
-/// What is different in one message, with the whole of it at the end.
-fn unlike(expected: &Message, actual: &Answered, talk: &mut Talk) -> Vec<String> {
+/// Differences in one message, with the complete message at the end.
+fn unlike(expected: &Message, actual: &ReceivedAnswer, talk: &mut Conversation) -> Vec<String> {
     let mut wrong = Vec::new();
     let first = expected.first.as_deref().unwrap_or("HTTP 200");
     if first != actual.first {
@@ -88,32 +88,32 @@ fn unlike(expected: &Message, actual: &Answered, talk: &mut Talk) -> Vec<String>
 }
 
 #[test]
-fn a2g_answers_as_its_transcripts_say() {
+fn a2g_answers_match_their_transcripts() {
     hold("a2g");
 }
 
 #[test]
-fn a2a_answers_as_its_transcripts_say() {
+fn a2a_answers_match_their_transcripts() {
     hold("a2a");
 }
 
 #[test]
-fn a2e_answers_as_its_transcripts_say() {
+fn a2e_answers_match_their_transcripts() {
     hold("a2e");
 }
 
 #[test]
-fn nexus_answers_as_its_transcripts_say() {
+fn nexus_answers_match_their_transcripts() {
     hold("nexus");
 }
 
 #[test]
-fn sovereign_answers_as_its_transcripts_say() {
+fn sovereign_answers_match_their_transcripts() {
     hold("sovereign");
 }
 
 #[test]
-fn every_folder_is_a_door_and_what_is_no_transcript_is_refused() {
+fn every_folder_is_a_door_and_malformed_transcripts_are_refused() {
     let folders = std::fs::read_dir(reading::folder()).expect("the folder");
     let folders = folders.map(|entry| entry.expect("an entry")).filter(|entry| entry.path().is_dir());
     let folders = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -124,7 +124,7 @@ fn every_folder_is_a_door_and_what_is_no_transcript_is_refused() {
 }
 
 /// Every method, event, type and code that a document names, as messages have them.
-fn named(document: &str) -> BTreeSet<String> {
+fn documented_names(document: &str) -> BTreeSet<String> {
     let after = |mark: &'static str| document.split(mark).skip(1);
     let quoted = |text: &str| text.split('"').next().map(|word| format!("\"{word}\""));
     let written = ["\"method\": \"", "\"event\": \"", "\n    \""].into_iter();
@@ -136,7 +136,7 @@ fn named(document: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_a_document_names_is_in_a_transcript() {
+fn every_documented_name_occurs_in_a_transcript() {
     let Some(seeds) = seeds() else { return };
     for (door, number) in
         [("a2g", "000"), ("nexus", "001"), ("a2e", "002"), ("a2a", "003"), ("sovereign", "004")]
@@ -145,9 +145,9 @@ fn what_a_document_names_is_in_a_transcript() {
             std::fs::read_dir(&seeds).expect("the documents").map(|entry| entry.expect("an entry"));
         let mut documents = documents.filter(|entry| entry.file_name().to_string_lossy().starts_with(number));
         let document = documents.next().expect("a document of each door").path();
-        let mut names = named(&std::fs::read_to_string(document).expect("text"));
+        let mut names = documented_names(&std::fs::read_to_string(document).expect("text"));
         assert!(names.len() > 3, "{door}: {names:?}");
-        // Nobody outside can break something of the executor's own.
+        // No client can provoke an internal error.
         names.remove("-32603");
         let transcripts = reading::of_door(door);
         let turns = transcripts.iter().flat_map(|transcript| &transcript.turns);

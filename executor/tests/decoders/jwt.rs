@@ -1,6 +1,6 @@
 //! Tokens of callers.
 
-use super::{Members, NOW, changed, compact, now};
+use super::{Members, NOW, apply_changes, compact, now};
 use a2g_executor::govern::{Callers, Credential, IssuerSettings, TokenIssuers};
 use a2g_executor::ident::Issuer;
 use a2g_executor::wire::{jwks, jwt};
@@ -68,7 +68,7 @@ pub(crate) fn jwt(body: &[u8]) {
     match kind % 5 {
         0 => assert_eq!(is_taken(rest), rest == good.as_bytes()),
         1 => {
-            let text = changed(good.as_bytes(), rest);
+            let text = apply_changes(good.as_bytes(), rest);
             assert_eq!(is_taken(&text), text == good.as_bytes(), "{}", String::from_utf8_lossy(&text));
         }
         2 => {

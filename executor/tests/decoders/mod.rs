@@ -1,4 +1,4 @@
-//! What has to hold for whatever bytes a decoder is given: one function for each target of `fuzz/`, which
+//! Properties that hold for any input of a decoder: one function for each target of `fuzz/`, which
 //! makes up the bytes, and for `corpus.rs`, which goes through those that were found.
 //!
 //! Each compares the decoder with something that does the same in another way, so that not only a panic is
@@ -42,7 +42,7 @@ use time::{Duration, OffsetDateTime};
 
 // --- A2A ---
 
-/// Whatever is read is written as the same again, and whatever is not has an answer with its id.
+/// A decoded request encodes to the same request; a rejected one gets an answer with its id.
 pub(crate) fn a2a(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &BOUNDS) else { return };
     let (id, read) = match a2a::decode::request(text) {
@@ -129,7 +129,7 @@ fn value_reads(value: &RawValue, levels: usize) -> bool {
             .is_ok_and(|values| values.iter().all(|value| value_reads(value, levels - 1))),
         Some(b'{') => serde_json::from_str::<Members<'_>>(text)
             .is_ok_and(|members| members.0.values().all(|value| value_reads(value, levels - 1))),
-        // What is left are numbers and words, whose grammar was read with the whole.
+        // The remaining tokens are numbers and literals, whose grammar was checked with the whole text.
         _ => true,
     }
 }
@@ -163,7 +163,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
 // --- intents and the messages of agents ---
 
-/// What callers send. What is read as an intent is written as the same intent; both parts of `a2g/execute`
+/// Messages of callers. A decoded intent encodes to the same intent; both parts of `a2g/execute`
 /// are what is read of each alone.
 pub(crate) fn intent(body: &[u8]) {
     let Ok(text) = strict_json::check(body, &JsonBounds::default()) else { return };
@@ -341,7 +341,7 @@ const ISSUER: &str = "did:a2g:governor:1.0:fuzz";
 const EXECUTOR: &str = "did:a2g:executor:1.0:fuzz";
 const KEY: &str = "fuzz";
 const MAX_SECONDS: u64 = 600;
-/// When all of it happens.
+/// The time of every decoding, in seconds since the epoch.
 const NOW: i64 = 1_800_000_000;
 
 fn now() -> OffsetDateTime {
@@ -437,7 +437,7 @@ pub(crate) fn proof(body: &[u8]) {
             assert_eq!(is_believed(text), text == good, "{text}");
         }
         1 => {
-            let Ok(text) = String::from_utf8(changed(good.as_bytes(), rest)) else { return };
+            let Ok(text) = String::from_utf8(apply_changes(good.as_bytes(), rest)) else { return };
             assert_eq!(is_believed(&text), text == *good, "{text}");
         }
         2 => {
@@ -452,7 +452,7 @@ pub(crate) fn proof(body: &[u8]) {
 }
 
 /// Three bytes for each change: a place, and what stands there then; the place behind the end adds one.
-fn changed(good: &[u8], changes: &[u8]) -> Vec<u8> {
+fn apply_changes(good: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut text = good.to_vec();
     for change in changes.chunks_exact(3) {
         let [high, low, byte] = change else { continue };

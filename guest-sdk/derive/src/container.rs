@@ -4,7 +4,7 @@
 use syn::meta::ParseNestedMeta;
 use syn::{Attribute, Error, Expr, Result, Token, parenthesized};
 
-/// What the author's `serde` and `schemars` attributes on the type say, as far as it matters here.
+/// The author's `serde` and `schemars` attributes on the type, as far as the derive needs them.
 #[derive(Default)]
 pub(crate) struct Container {
     /// `rename`, which the shadow would otherwise need in order to keep its name out of the schema.

@@ -31,7 +31,7 @@ pub enum Reason {
     Timeout(String),
     /// The body is longer than the request allowed.
     TooLarge {
-        /// How many bytes were allowed.
+        /// The number of bytes allowed.
         max_bytes: usize,
     },
     /// There was no connection, or it broke, or what came over it was not HTTP.

@@ -216,7 +216,7 @@ impl Request {
         &self.method
     }
 
-    /// Where it goes.
+    /// The URL of the request.
     #[must_use]
     pub fn url(&self) -> &Uri {
         &self.url
@@ -253,7 +253,7 @@ impl Request {
     }
 }
 
-/// What came back, whole.
+/// The complete answer to a request.
 #[derive(Debug, Clone)]
 pub struct Response {
     url: Uri,
@@ -263,7 +263,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Where the request went.
+    /// The URL that the request was sent to.
     #[must_use]
     pub fn url(&self) -> &Uri {
         &self.url
@@ -275,7 +275,7 @@ impl Response {
         self.status
     }
 
-    /// Whether the status is one of 200 to 299.
+    /// True if the status is one of 200 to 299.
     #[must_use]
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -324,7 +324,7 @@ impl Response {
     }
 }
 
-/// What answers a request: the network, or natively a test in its place.
+/// The answer to a request, from the network or, natively, from a test in its place.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub(crate) status: u16,

@@ -16,7 +16,7 @@ fn reason<T: std::fmt::Debug>(result: Result<T, Error>) -> Reason {
 }
 
 #[test]
-fn without_a_network_nothing_is_asked_and_the_remedy_is_named() {
+fn a_request_without_a_network_fails_with_a_remedy() {
     let error = ToolError::from(get("https://example.org/a?key=secret").unwrap_err());
     assert_eq!(error.code(), "network_off");
     for word in
@@ -33,7 +33,7 @@ fn without_a_network_nothing_is_asked_and_the_remedy_is_named() {
 }
 
 #[test]
-fn a_request_is_what_it_was_made() {
+fn a_request_contains_its_method_url_headers_and_body() {
     let network = network(&Answer::new(201).header("x-id", "7").body("made"));
     let request = Request::new(Method::PUT, "HTTP://xn--bcher-kva.example:80/%C3%A4?q=%20#part").unwrap();
     let request = request.header("X-One", "1").unwrap().header("x-one", "2").unwrap();
@@ -50,7 +50,7 @@ fn a_request_is_what_it_was_made() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused_before_anything_is_sent() {
+fn an_invalid_request_is_refused_before_it_is_sent() {
     let network = network(&Answer::new(200));
     let invalid = |result: Result<Request, Error>, word: &str| {
         let error = result.unwrap_err();
@@ -79,7 +79,7 @@ fn what_cannot_be_asked_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_body_is_whole_or_an_error() {
+fn an_oversized_body_is_an_error() {
     let _network = network(&Answer::new(200).body("12345"));
     let read = |max_bytes| Request::get("https://example.org").unwrap().max_bytes(max_bytes).send();
     assert_eq!(read(5).unwrap().into_body(), b"12345");
@@ -92,7 +92,7 @@ fn a_body_is_whole_or_an_error() {
 }
 
 #[test]
-fn a_body_that_is_something_else_says_so() {
+fn a_body_of_the_wrong_type_is_a_named_error() {
     let _network = network(&Answer::new(200).body(vec![b'{', 0xff]));
     let response = get("https://example.org").unwrap();
     assert_eq!(response.text().unwrap_err().reason(), &Reason::NotText { at: 1 });
@@ -101,7 +101,7 @@ fn a_body_that_is_something_else_says_so() {
 }
 
 #[test]
-fn every_failure_has_a_code_of_its_own() {
+fn every_failure_has_a_distinct_code() {
     let words = String::new;
     let reasons = [
         (Reason::Off, "network_off"),

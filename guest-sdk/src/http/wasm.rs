@@ -16,10 +16,10 @@ use wasip2::io::streams::StreamError;
 use super::{Answer, HeaderMap, HeaderName, HeaderValue, Method, Reason, Request};
 use crate::bindings::a2g::tool::host;
 
-/// How much of a body is read at once.
+/// Size of one read of a body, in bytes.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// Whether the run has a network. Without one, calling anything of `wasi:http` would end the run.
+/// True if the run has a network. Without one, calling anything of `wasi:http` would end the run.
 pub(super) fn is_on() -> bool {
     host::network()
 }
@@ -29,8 +29,11 @@ pub(super) fn send(request: &Request) -> Result<Answer, Reason> {
     let clock = Clock::start(request.timeout);
     let outgoing = outgoing(request)?;
     // Taking a body, even an empty one, would announce one.
-    let body =
-        if request.body.is_empty() { None } else { Some(outgoing.body().map_err(|()| refused("a body"))?) };
+    let body = if request.body.is_empty() {
+        None
+    } else {
+        Some(outgoing.body().map_err(|()| invalid_value("a body"))?)
+    };
     let answer = outgoing_handler::handle(outgoing, None).map_err(reason)?;
     // Kept until the answer is read: to drop what is not finished breaks the connection.
     let _unfinished = match body {
@@ -88,10 +91,10 @@ fn outgoing(request: &Request) -> Result<OutgoingRequest, Reason> {
     let scheme = if url.scheme_str() == Some("https") { wasi::Scheme::Https } else { wasi::Scheme::Http };
     let authority = url.authority().map(|authority| authority.as_str());
     let path = url.path_and_query().map(|path| path.as_str());
-    outgoing.set_method(&method(&request.method)).map_err(|()| refused("the method"))?;
-    outgoing.set_scheme(Some(&scheme)).map_err(|()| refused("the scheme"))?;
-    outgoing.set_authority(authority).map_err(|()| refused("the authority"))?;
-    outgoing.set_path_with_query(path).map_err(|()| refused("the path"))?;
+    outgoing.set_method(&method(&request.method)).map_err(|()| invalid_value("the method"))?;
+    outgoing.set_scheme(Some(&scheme)).map_err(|()| invalid_value("the scheme"))?;
+    outgoing.set_authority(authority).map_err(|()| invalid_value("the authority"))?;
+    outgoing.set_path_with_query(path).map_err(|()| invalid_value("the path"))?;
     Ok(outgoing)
 }
 
@@ -118,14 +121,16 @@ fn fields(request: &Request) -> Result<Fields, Reason> {
                 "the header `{name}` is one that the executor does not let a tool set: leave it out"
             )),
             wasi::HeaderError::InvalidSyntax | wasi::HeaderError::Immutable => {
-                refused(&format!("the header `{name}`"))
+                invalid_value(&format!("the header `{name}`"))
             }
         })?;
     }
     let wants_length = matches!(request.method, Method::POST | Method::PUT | Method::PATCH);
     if wants_length || !request.body.is_empty() {
         let length = request.body.len().to_string();
-        fields.append("content-length", length.as_bytes()).map_err(|_| refused("the length of the body"))?;
+        fields
+            .append("content-length", length.as_bytes())
+            .map_err(|_| invalid_value("the length of the body"))?;
     }
     Ok(fields)
 }
@@ -138,10 +143,10 @@ fn upload(
     answer: &FutureIncomingResponse,
     clock: &Clock,
 ) -> Result<Option<OutgoingBody>, Reason> {
-    let stream = body.write().map_err(|()| refused("a body"))?;
+    let stream = body.write().map_err(|()| invalid_value("a body"))?;
     let mut left = bytes;
     while !left.is_empty() {
-        // Where the stream breaks, the answer says why.
+        // If the stream breaks, the answer contains the reason.
         let Ok(room) = stream.check_write() else { return Ok(Some(body)) };
         let (now, later) = left.split_at(left.len().min(usize::try_from(room).unwrap_or(usize::MAX)));
         if now.is_empty() {
@@ -155,7 +160,7 @@ fn upload(
         }
         left = later;
     }
-    // Where flushing fails, the answer says why as well.
+    // If flushing fails, the answer contains the reason as well.
     let _ = stream.flush();
     drop(stream);
     OutgoingBody::finish(body, None).map_err(reason)?;
@@ -198,8 +203,8 @@ fn download(response: &IncomingResponse, max_bytes: usize, clock: &Clock) -> Res
     }
 }
 
-/// What the host's types did not take.
-fn refused(what: &str) -> Reason {
+/// The error for a value that the host's types reject.
+fn invalid_value(what: &str) -> Reason {
     Reason::Invalid(format!("the executor does not take {what} of this request"))
 }
 

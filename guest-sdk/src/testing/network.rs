@@ -66,7 +66,7 @@ impl Answer {
     /// Adds a header. The name is in lower case.
     ///
     /// # Panics
-    /// When name or value cannot stand in a header.
+    /// If name or value is not valid in a header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
         #[expect(clippy::expect_used, reason = "a test that is wrong should stop where it stands")]
@@ -83,7 +83,7 @@ impl Answer {
     }
 }
 
-/// Whether a test has put a network here.
+/// True if a test has installed a network on this thread.
 pub(crate) fn is_on() -> bool {
     NETWORK.with_borrow(Option::is_some)
 }

@@ -18,14 +18,14 @@ fn escalating(seconds: i64) -> FakeGovernor {
 }
 
 #[test]
-fn a_task_about_which_nobody_decides_ends_when_its_verdict_expires() {
+fn an_undecided_task_ends_when_its_verdict_expires() {
     let governor = escalating(2);
-    let executor = Executor::start(unlimited(Options::new().governor(&governor.url())));
+    let executor = Executor::start(without_rate_limits(Options::new().governor(&governor.url())));
     let mut client = Client::of(&executor);
     let asked = client.call("write_file", write("x", "x"));
     assert_eq!(state(&asked), "input-required", "{asked}");
     let ended = client.until(&id(&asked), "rejected");
-    assert!(says(&ended).contains("not approved in time"), "{ended}");
+    assert!(status_text(&ended).contains("not approved in time"), "{ended}");
     let expired = eventually("that it expired is on record", || {
         let all = records(executor.home());
         all.into_iter().find(|record| record["kind"] == "expired" && record["intent_id"] == asked["id"])
@@ -35,9 +35,9 @@ fn a_task_about_which_nobody_decides_ends_when_its_verdict_expires() {
 }
 
 #[test]
-fn no_task_of_a_session_outlives_its_server() {
+fn session_tasks_end_with_the_server() {
     let governor = escalating(3600);
-    let options = unlimited(Options::new().governor(&governor.web_socket_url()));
+    let options = without_rate_limits(Options::new().governor(&governor.web_socket_url()));
     let mut executor = Executor::start(options.environment("RUST_LOG", "debug"));
     let mut client = Client::of(&executor);
     let asked = client.call("write_file", write("x", "x"));
@@ -48,7 +48,7 @@ fn no_task_of_a_session_outlives_its_server() {
     let mut socket = executor.web_socket();
     socket.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":0}"#);
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     let log = executor.stderr();
     let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let ended = lines.find(|line| line["message"] == "the tasks of all sessions have ended");

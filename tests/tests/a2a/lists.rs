@@ -8,7 +8,7 @@ use std::time::Instant;
 /// The longest that anything may take beside the lists: far more than it takes, and less than an answer that hangs.
 const BOUND: Duration = Duration::from_secs(20);
 
-fn denied(client: &mut Client) -> String {
+fn submit_denied_call(client: &mut Client) -> String {
     id(&client.call("write_file", json!({ "path": "/etc/denied", "content": "x" })))
 }
 
@@ -27,19 +27,19 @@ fn pages(client: &mut Client, limit: usize) -> Vec<String> {
 }
 
 /// Ends the threads beside a test, also when it fails.
-struct Over<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
 #[test]
-fn lists_of_many_tasks_hold_up_nobody_and_each_task_is_on_one_page() {
-    let (executor, ..) = governed(|options| options);
+fn long_task_lists_delay_no_calls_and_show_each_task_once() {
+    let (executor, ..) = start_governed(|options| options);
     let made = std::thread::scope(|scope| {
-        let makes = || (0..60).map(|_| denied(&mut Client::of(&executor))).collect::<Vec<_>>();
+        let makes = || (0..60).map(|_| submit_denied_call(&mut Client::of(&executor))).collect::<Vec<_>>();
         let makers = (0..4).map(|_| scope.spawn(makes)).collect::<Vec<_>>();
         makers.into_iter().flat_map(|maker| maker.join().unwrap()).collect::<HashSet<_>>()
     });
@@ -66,9 +66,9 @@ fn lists_of_many_tasks_hold_up_nobody_and_each_task_is_on_one_page() {
         scope.spawn(|| {
             (0..300)
                 .take_while(|_| !is_over.load(Ordering::Relaxed))
-                .for_each(|_| drop(denied(&mut Client::of(&executor))))
+                .for_each(|_| drop(submit_denied_call(&mut Client::of(&executor))))
         });
-        let _over = Over(&is_over);
+        let _over = SetOnDrop(&is_over);
         let mut client = Client::of(&executor);
         for round in 0..20 {
             let began = Instant::now();
@@ -81,10 +81,10 @@ fn lists_of_many_tasks_hold_up_nobody_and_each_task_is_on_one_page() {
 }
 
 #[test]
-fn a_page_token_is_a_position_and_no_right() {
+fn a_page_token_is_a_position_and_grants_no_access() {
     let list = List::new();
     let (mine, theirs) = (agent(&list, "mine", MINE), agent(&list, "other", OTHER));
-    let executor = Executor::start(list.of(unlimited(Options::new())));
+    let executor = Executor::start(list.of(without_rate_limits(Options::new())));
     let (mut mine, mut theirs) = (Client::with(&executor, &mine), Client::with(&executor, &theirs));
     let own = id(&theirs.result("message/send", text("Hello!")));
     let tasks = (0..3).map(|_| id(&mine.result("message/send", text("Hello!")))).collect::<Vec<_>>();

@@ -1,13 +1,13 @@
 //! A wall clock that somebody sets an hour forward or back while a server runs by it (W8 of the threats).
 //!
-//! Whether a verdict has expired is a matter of the wall clock, since a governor wrote the time into it. So
+//! The expiry of a verdict depends on the wall clock, since a governor wrote the time into it. So
 //! one that expired an hour ago is fresh again on a machine whose clock was set back an hour; what nobody
 //! can make of it is a second run. Everything else goes by the clock that nobody can set.
 
-use super::{all_delivered, assert_chain_holds, catalogue, load, options};
+use super::{assert_chain_holds, catalogue, load, options, wait_until_delivered};
 use crate::harness::{
-    Executor, FakeGovernor, HttpClient, Keys, Options, Reply, WallClock, blocked, error, eventually, execute,
-    id_of, in_seconds, result,
+    Executor, FakeGovernor, HttpClient, Keys, Options, Reply, WallClock, error, eventually, execute,
+    expect_blocked, id_of, in_seconds, result,
 };
 use crate::methods;
 use crate::proofs::{append, runs, trusting};
@@ -35,7 +35,7 @@ fn wait_for_runs(executor: &Executor, count: usize) {
 }
 
 #[test]
-fn an_hour_forward_ends_verdicts_that_wait_and_no_run() {
+fn a_clock_jump_forward_expires_queued_verdicts_but_ends_no_run() {
     let Some(clock) = WallClock::new() else { return };
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 1);
@@ -51,17 +51,17 @@ fn an_hour_forward_ends_verdicts_that_wait_and_no_run() {
             (status["result"]["state"] == "queued").then_some(())
         });
         clock.set(HOUR);
-        blocked(&call(&gate(3, HOUR / 2)), "verdict_expired");
+        expect_blocked(&call(&gate(3, HOUR / 2)), "verdict_expired");
         open_the_gate(&executor);
         let ran = running.join().unwrap();
         assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
-        blocked(&waiting.join().unwrap(), "verdict_expired");
+        expect_blocked(&waiting.join().unwrap(), "verdict_expired");
     });
     assert_eq!(executor.file("runs").unwrap().len(), 1);
 }
 
 #[test]
-fn a_run_ends_at_its_limit_whatever_the_clock_does() {
+fn run_time_limits_ignore_clock_jumps() {
     let Some(clock) = WallClock::new() else { return };
     let catalogue = methods::catalogue();
     let executor = Executor::start(clock.for_server(Options::new().catalogue(&catalogue)));
@@ -88,7 +88,7 @@ fn a_run_ends_at_its_limit_whatever_the_clock_does() {
 /// The ids of what has run are forgotten when nothing that names them can be believed any more. A clock that
 /// is ahead for a while, and a `journal prune` in that time, must not be enough to run something again.
 #[test]
-fn what_was_used_stays_used_when_the_clock_comes_back() {
+fn used_identifiers_stay_used_after_a_clock_jump_back() {
     let Some(clock) = WallClock::new() else { return };
     let keys = Keys::new();
     let executor = Executor::start(clock.for_server(trusting(&keys)));
@@ -96,12 +96,15 @@ fn what_was_used_stays_used_when_the_clock_comes_back() {
     let ran = executor.rpc("a2g/execute", &call);
     result(&ran);
     executor.wait_for_reports(1);
-    all_delivered(&executor);
+    wait_until_delivered(&executor);
 
     clock.set(HOUR);
     let later = executor.rpc("a2g/execute", &call);
     assert_eq!(result(&later), result(&ran), "it is answered from the record");
-    blocked(&executor.rpc("a2g/execute", &keys.proven(in_time(append(), HOUR / 2))), "verdict_expired");
+    expect_blocked(
+        &executor.rpc("a2g/execute", &keys.proven(in_time(append(), HOUR / 2))),
+        "verdict_expired",
+    );
     let journal = executor.home().journal().to_str().unwrap().to_owned();
     let pruned = clock.run(&["journal", "prune", "--before", "1m", "--journal", &journal]);
     let says = String::from_utf8(pruned.stdout).unwrap();
@@ -109,14 +112,14 @@ fn what_was_used_stays_used_when_the_clock_comes_back() {
 
     clock.set(-HOUR);
     let early = executor.rpc("a2g/execute", &keys.proven(append()));
-    assert!(blocked(&early, "verdict_untrusted").contains("not valid before"), "{early}");
+    assert!(expect_blocked(&early, "verdict_untrusted").contains("not valid before"), "{early}");
     clock.set(0);
     let mut executor = executor;
     for _ in 0..2 {
         let again = executor.rpc("a2g/execute", &call);
         assert!(error(&again, -32600)["message"].as_str().unwrap().contains("ran before"), "{again}");
         assert_eq!(runs(&executor), 1);
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
     }
     assert_chain_holds(executor.home());
 }
@@ -128,7 +131,7 @@ fn in_time(mut call: Value, seconds: i64) -> Value {
 }
 
 #[test]
-fn reports_and_heartbeats_go_on_and_the_journal_stays_whole() {
+fn reports_heartbeats_and_the_journal_survive_clock_jumps() {
     let Some(clock) = WallClock::new() else { return };
     let (catalogue, load) = (catalogue(), load());
     // Takes every report at the second time.
@@ -157,13 +160,13 @@ fn reports_and_heartbeats_go_on_and_the_journal_stays_whole() {
         }
         let before = beats();
         eventually("heartbeats go on", || (beats() >= before + 2).then_some(()));
-        all_delivered(&executor);
+        wait_until_delivered(&executor);
     }
     assert!(load.assert_balanced(executor.home(), &taken.lock().unwrap()) >= 18);
-    let listed = executor.home().listed(&[]);
+    let listed = executor.home().list_journal(&[]);
     let numbers: Vec<u64> = listed.iter().rev().map(|line| line["number"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
     assert_chain_holds(executor.home());
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     assert_chain_holds(executor.home());
 }

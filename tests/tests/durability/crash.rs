@@ -1,21 +1,21 @@
 //! SIGKILL at any moment.
 
-use super::{assert_chain_holds, catalogue, load, moment, options, settled, times};
-use crate::harness::{Executor, Governor, Home, Process, run, skipped};
+use super::{assert_chain_holds, catalogue, load, moment, options, times, wait_until_settled};
+use crate::harness::{Executor, Governor, Home, Process, print_skipped, run};
 use std::path::Path;
 use std::process::Command;
 
-/// How many clients send at once.
+/// Number of clients that send at once.
 const CLIENTS: usize = 4;
 
 #[test]
-fn a_server_that_is_killed_again_and_again_loses_nothing_and_repeats_nothing() {
+fn repeated_kills_lose_and_repeat_no_run() {
     killed_again_and_again("power-loss");
 }
 
 /// A kill takes nothing that the kernel has.
 #[test]
-fn with_less_durability_a_kill_loses_nothing_and_repeats_nothing_either() {
+fn repeated_kills_at_lower_durability_lose_and_repeat_no_run() {
     killed_again_and_again("process-crash");
 }
 
@@ -29,17 +29,17 @@ fn killed_again_and_again(durability: &str) {
         let address = executor.address();
         let home = load.during(CLIENTS, address, || {
             std::thread::sleep(moment(40));
-            executor.killed()
+            executor.kill()
         });
         executor = Executor::start_in(home);
     }
     load.send_again(executor.address());
-    let reports = settled(&executor, &governor);
+    let reports = wait_until_settled(&executor, &governor);
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     let ran = load.assert_balanced(executor.home(), &reports);
     assert!(ran > times(12), "only {ran} intents ran");
-    // What was refused is on record, but for what was under way when it died.
+    // Refused calls are on record, except those in progress at the kill.
     let journal = executor.home().journal();
     let listed = run([
         "journal",
@@ -64,13 +64,13 @@ fn killed_again_and_again(durability: &str) {
 /// A crash at the nth call of one system call, for calls that the journal, the doors and the process
 /// ring live on.
 #[test]
-fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() {
+fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
+    let mut home = Executor::start(options(&catalogue, &governor.http_url())).kill();
     let calls = ["fdatasync", "pwrite64", "sendmsg", "writev", "sendto"];
     for round in 0..times(10) {
         let call = calls[round % calls.len()];
@@ -85,13 +85,13 @@ fn a_server_that_is_killed_at_a_system_call_loses_nothing_and_repeats_nothing() 
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
             traced.kill_children();
-            traced.ended();
+            traced.wait_for_exit();
         });
-        home = Executor::start_in(home).killed();
+        home = Executor::start_in(home).kill();
     }
     let executor = Executor::start_in(home);
     load.send_again(executor.address());
-    let reports = settled(&executor, &governor);
+    let reports = wait_until_settled(&executor, &governor);
     let ran = load.assert_balanced(executor.home(), &reports);
     assert!(ran > 0);
     assert_chain_holds(executor.home());

@@ -3,8 +3,8 @@
 use super::{assert_chain_holds, catalogue};
 use crate::callers::{List, agent};
 use crate::harness::{
-    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, blocked, error,
-    eventually, in_seconds, intent, result, run,
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, error,
+    eventually, expect_blocked, in_seconds, intent, result, run,
 };
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ fn escalating() -> FakeGovernor {
 }
 
 /// An executor with two approvers, an operator, a governor and an agent, and one slot.
-struct Place {
+struct EscalationFixture {
     _list: List,
     _governor: FakeGovernor,
     _catalogue: Catalogue,
@@ -31,7 +31,7 @@ struct Place {
     executor: Option<Executor>,
 }
 
-impl Place {
+impl EscalationFixture {
     fn new() -> Self {
         let (list, governor) = (List::new(), escalating());
         let catalogue = catalogue().add(Tool::command("gate", GATE));
@@ -78,7 +78,7 @@ impl Place {
 
     /// Kills it and starts it again.
     fn crash(&mut self) {
-        let home = self.executor.take().unwrap().killed();
+        let home = self.executor.take().unwrap().kill();
         self.executor = Some(Executor::start_in(home));
     }
 
@@ -109,8 +109,8 @@ fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
 
 /// The approval is answered while the one slot is taken, and the server killed before there is another.
 #[test]
-fn what_was_approved_runs_once_also_after_a_crash_without_a_slot() {
-    let mut place = Place::new();
+fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -146,8 +146,8 @@ fn what_was_approved_runs_once_also_after_a_crash_without_a_slot() {
 
 /// Stopped in good order, too: nobody but the person who approved it waits for it.
 #[test]
-fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
-    let mut place = Place::new();
+fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -155,8 +155,8 @@ fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
     result(&place.decide("anna", &call, "APPROVED"));
     let mut executor = place.executor.take().unwrap();
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0), "{}", executor.stderr());
-    place.executor = Some(Executor::start_in(executor.killed()));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0), "{}", executor.stderr());
+    place.executor = Some(Executor::start_in(executor.kill()));
     eventually("it ran", || (place.state(&call) == "finished").then_some(()));
     assert_eq!(place.runs(1), 1);
     assert_eq!(place.state(&holds), "finished");
@@ -164,13 +164,13 @@ fn what_was_approved_and_has_not_started_outlives_a_server_that_is_stopped() {
 }
 
 #[test]
-fn what_was_denied_stays_denied_for_everybody_after_any_restart() {
-    let mut place = Place::new();
+fn a_denied_intent_stays_denied_after_any_restart() {
+    let mut place = EscalationFixture::new();
     let call = place.waits("mark", 1);
     result(&place.decide("anna", &call, "DENIED"));
     for round in 0..3 {
         let again = place.ask("agent", "a2g/intent", &call);
-        let message = blocked(&again, "verdict_denied");
+        let message = expect_blocked(&again, "verdict_denied");
         assert!(message.contains("`anna` denied it"), "{round}: {message}");
         assert_eq!(again["error"]["data"]["intent_id"], call["intent_id"]);
         for who in ["bert", "anna", "gov"] {
@@ -186,8 +186,8 @@ fn what_was_denied_stays_denied_for_everybody_after_any_restart() {
 }
 
 #[test]
-fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
-    let mut place = Place::new();
+fn cancels_and_revocations_are_recorded_before_they_are_answered() {
+    let mut place = EscalationFixture::new();
     let holds = place.waits("gate", 0);
     result(&place.decide("anna", &holds, "APPROVED"));
     eventually("the slot is taken", || place.executor().file("runs"));
@@ -220,8 +220,8 @@ fn who_cancelled_and_who_revoked_is_on_record_before_they_are_told() {
 
 /// Killed at any moment around the decision: what was answered holds, and nothing runs twice or against it.
 #[test]
-fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
-    let mut place = Place::new();
+fn answered_decisions_survive_a_kill() {
+    let mut place = EscalationFixture::new();
     for round in 0..super::times(6) {
         let n = u32::try_from(10 + 2 * round).unwrap();
         let (yes, no) = (place.waits("mark", n), place.waits("mark", n + 1));
@@ -240,12 +240,12 @@ fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
             executor.process().kill();
             (approving.join().unwrap(), denying.join().unwrap())
         });
-        place.executor = Some(Executor::start_in(executor.killed()));
+        place.executor = Some(Executor::start_in(executor.kill()));
         if approved.is_some_and(|answer| answer["result"]["accepted"] == true) {
             eventually("what was approved ran", || (place.state(&yes) == "finished").then_some(()));
         }
         if denied.is_some_and(|answer| answer["result"]["accepted"] == true) {
-            blocked(&place.ask("agent", "a2g/intent", &no), "verdict_denied");
+            expect_blocked(&place.ask("agent", "a2g/intent", &no), "verdict_denied");
             error(&place.decide("anna", &no, "APPROVED"), -32602);
         }
         assert!(place.runs(n) <= 1 && place.runs(n + 1) == 0, "{round}");
@@ -255,7 +255,7 @@ fn a_server_that_is_killed_while_people_decide_keeps_what_it_answered() {
 
 /// Without a list of callers, what nobody could decide any more is on record as well.
 #[test]
-fn what_expired_undecided_is_on_record() {
+fn an_escalation_that_expires_undecided_is_recorded() {
     let governor = FakeGovernor::start(|method, params| {
         if method != "a2g/intent" {
             return Reply::Result(json!({ "accepted": true }));
@@ -269,7 +269,7 @@ fn what_expired_undecided_is_on_record() {
     let executor = Executor::start(Options::new().catalogue(&catalogue).governor(&governor.url()));
     let call = intent("mark", json!({ "n": "000001" }));
     assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
-    let home = executor.killed();
+    let home = executor.kill();
     std::thread::sleep(std::time::Duration::from_millis(2100));
     let executor = Executor::start_in(home);
     let expired = eventually("that it expired is on record", || {

@@ -1,9 +1,9 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
-use super::{assert_chain_holds, catalogue, load, options, settled};
+use super::{assert_chain_holds, catalogue, load, options, wait_until_settled};
 use crate::harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
-    execute, id_of, program, skipped,
+    execute, id_of, print_skipped, program,
 };
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ impl SmallDisk {
         let can =
             Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
         if !can {
-            skipped("no file system can be mounted here");
+            print_skipped("no file system can be mounted here");
             return None;
         }
         let mount = format!(
@@ -56,7 +56,7 @@ impl SmallDisk {
         (process, address)
     }
 
-    /// What the journal says that the governor does not have, asked where the disk is seen.
+    /// Undelivered reports according to the journal, read inside the mount namespace of the disk.
     fn undelivered(&mut self, home: &Home) -> String {
         let mut list = Command::new(program());
         list.current_dir(home.folder());
@@ -104,7 +104,7 @@ fn status(address: SocketAddr) -> u16 {
 }
 
 #[test]
-fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
+fn a_full_disk_starts_no_run_and_loses_no_record() {
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let Some(mut disk) = SmallDisk::new() else { return };
     let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
@@ -145,7 +145,7 @@ fn on_a_full_disk_nothing_more_runs_and_nothing_is_lost() {
 
 /// The caller is told that it ran, and gets the receipt when there is room for it.
 #[test]
-fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
+fn a_run_that_ends_on_a_full_disk_is_answered_in_seconds() {
     let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let Some(mut disk) = SmallDisk::new() else { return };
@@ -191,7 +191,7 @@ fn a_run_that_ends_on_a_full_disk_is_answered_within_a_few_seconds() {
 
 /// Runs that a kill cut off find no room for their receipts: the server says 503, and goes on when there is room.
 #[test]
-fn a_server_that_starts_on_a_full_disk_waits_for_room() {
+fn a_server_started_on_a_full_disk_waits_for_space() {
     let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
     let Some(mut disk) = SmallDisk::new() else { return };
@@ -221,16 +221,16 @@ fn a_server_that_starts_on_a_full_disk_waits_for_room() {
     // Without what SQLite had made before there is nothing that could wait: it says so and ends.
     let mut process = process;
     process.terminate();
-    assert_eq!(process.ended().code(), Some(0), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(0), "{}", process.stderr());
     disk.fill();
     let mut process = Process::spawn("executor", &mut disk.command(&home.command()));
-    assert_eq!(process.ended().code(), Some(1), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     assert!(process.whole_stderr().contains("no room for the journal"), "{}", process.stderr());
 }
 
 /// A task of A2A that was refused for want of room never was, also when there is room again.
 #[test]
-fn a_task_that_found_no_room_is_not_there_later() {
+fn a_task_that_could_not_be_stored_is_absent_later() {
     let (governor, catalogue) = (Governor::start(&[]), catalogue());
     let Some(mut disk) = SmallDisk::new() else { return };
     let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
@@ -259,22 +259,22 @@ fn a_task_that_found_no_room_is_not_there_later() {
     assert_eq!(ask("tasks/list", &json!({}))["result"]["total"].as_u64(), kept.map(|kept| kept + 1));
 }
 
-/// How long an fsync takes on a disk that takes its time.
+/// Duration of an fsync on the slow disk.
 const AN_FSYNC: Duration = Duration::from_secs(2);
 
 /// An executor whose disk takes its time for each fsync, started as `command` makes of it.
 fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, Home)> {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return None;
     }
-    let home = Executor::start(Options::new()).killed();
+    let home = Executor::start(Options::new()).kill();
     let slowly = format!("--inject=fdatasync:delay_enter={}", AN_FSYNC.as_micros());
     let mut traced = command(super::crash::under_strace(&home, "fdatasync", &slowly));
     Some((Process::spawn("traced executor", &mut traced), home))
 }
 
-/// How long `/health` takes.
+/// Response time of `/health`.
 fn health(address: SocketAddr) -> Duration {
     let began = Instant::now();
     assert_eq!(HttpClient::connect(address).request("GET", "/health", &[], b"").status, 200);
@@ -283,7 +283,7 @@ fn health(address: SocketAddr) -> Duration {
 
 /// The journal's writer has a thread of its own: on a thread of the runtime, and one core, nobody else would go on.
 #[test]
-fn a_disk_that_takes_its_time_keeps_nobody_waiting_who_needs_no_disk() {
+fn a_slow_disk_does_not_delay_requests_that_need_no_disk() {
     let Some((mut slow, _home)) = on_a_slow_disk(on_one_core) else { return };
     let address = slow.listens_on();
     let list = execute("list_directory", json!({ "path": "/workspace" }));
@@ -298,15 +298,15 @@ fn a_disk_that_takes_its_time_keeps_nobody_waiting_who_needs_no_disk() {
         run.join().unwrap()
     });
     slow.kill_children();
-    slow.ended();
+    slow.wait_for_exit();
     assert_eq!(answer["result"]["status"], "SUCCESS", "{answer}");
     assert!(asked > 20 && slowest < AN_FSYNC / 2, "{asked} times, {slowest:?} at most");
 }
 
-/// What nobody waits for is written a moment later, when nothing else goes on. A thread of the runtime that did it
+/// Records that no caller waits for are written after a delay, when the server is idle. A thread of the runtime that did it
 /// would be the one that watches sockets and timers, on any number of cores.
 #[test]
-fn what_a_slow_disk_takes_of_a_refusal_keeps_nobody_waiting() {
+fn recording_a_refusal_on_a_slow_disk_delays_no_request() {
     let Some((mut slow, _home)) = on_a_slow_disk(|command| command) else { return };
     let address = slow.listens_on();
     let mut expired = execute("list_directory", json!({ "path": "/workspace" }));
@@ -315,7 +315,7 @@ fn what_a_slow_disk_takes_of_a_refusal_keeps_nobody_waiting() {
     std::thread::sleep(Duration::from_millis(300));
     let took = health(address);
     slow.kill_children();
-    slow.ended();
+    slow.wait_for_exit();
     assert_eq!(refused["error"]["data"]["blocked_by"], "verdict_expired", "{refused}");
     assert!(took < AN_FSYNC / 2, "{took:?}");
 }
@@ -330,13 +330,13 @@ fn on_one_core(command: Command) -> Command {
 
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
 #[test]
-fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_disk() {
+fn a_failed_fsync_ends_the_process_without_reporting_success() {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let mut home = Executor::start(options(&catalogue, &governor.http_url())).killed();
+    let mut home = Executor::start(options(&catalogue, &governor.http_url())).kill();
     for (call, error) in [("fdatasync", "EIO"), ("pwrite64", "EIO")] {
         // The first few are those of opening.
         let inject = format!("--inject={call}:error={error}:when=12+");
@@ -344,15 +344,15 @@ fn a_failed_fsync_ends_the_process_and_nothing_is_a_success_that_is_not_on_the_d
             Process::spawn("traced executor", &mut super::crash::under_strace(&home, call, &inject));
         let Some(address) = traced.listens_on_unless_it_ends() else { panic!("{}", traced.stderr()) };
         load.during(4, address, || {
-            assert_eq!(traced.ended().code(), Some(1), "{call} {error}: {}", traced.stderr());
+            assert_eq!(traced.wait_for_exit().code(), Some(1), "{call} {error}: {}", traced.stderr());
         });
         let said = traced.stderr();
         assert!(said.contains("the journal cannot be written any more"), "{call} {error}: {said}");
-        home = Executor::start_in(home).killed();
+        home = Executor::start_in(home).kill();
     }
     let executor = Executor::start_in(home);
     load.send_again(executor.address());
-    let reports = settled(&executor, &governor);
+    let reports = wait_until_settled(&executor, &governor);
     load.assert_balanced(executor.home(), &reports);
     assert_chain_holds(executor.home());
 }

@@ -22,7 +22,7 @@ fn home(options: Options, format: u32) -> Home {
     home
 }
 
-fn told(format: u32) -> Value {
+fn golden_file(format: u32) -> Value {
     let text = std::fs::read_to_string(journals().join(format!("format-{format}.json"))).unwrap();
     serde_json::from_str(&text).unwrap()
 }
@@ -33,7 +33,7 @@ fn governor() -> FakeGovernor {
 }
 
 #[test]
-fn every_format_has_its_journal_here() {
+fn every_journal_format_has_a_golden_file() {
     for format in 1..=3 {
         assert!(
             journals().join(format!("format-{format}.db")).is_file(),
@@ -43,11 +43,11 @@ fn every_format_has_its_journal_here() {
 }
 
 #[test]
-fn a_journal_of_format_1_says_what_to_do() {
+fn a_journal_of_format_1_is_refused_with_advice() {
     let home = home(Options::new(), 1);
     let before = std::fs::read(home.journal()).unwrap();
     let mut process = Process::spawn("executor", &mut home.command());
-    assert_eq!(process.ended().code(), Some(1));
+    assert_eq!(process.wait_for_exit().code(), Some(1));
     let said = process.whole_stderr();
     assert!(said.contains("has format 1") && said.contains("begin another with `journal.path`"), "{said}");
     let listed = run(["journal", "list", "--config", home.config().to_str().unwrap()]);
@@ -83,10 +83,10 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let keys = Keys::new();
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let options = Options::new().catalogue(&catalogue).governor(&governor.url());
-    let options = options.set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted()));
+    let options = options.set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted_folder()));
     let home = home(options, format);
     let before = std::fs::read(home.journal()).unwrap();
-    let mut told = told(format);
+    let mut told = golden_file(format);
     let all = told.as_object_mut().unwrap();
     // The key of that time is gone, and a version that forgot what it denied would ask again.
     all.remove("proven");
@@ -99,7 +99,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
         }
         let ran = std::fs::read_dir(executor.workspace()).unwrap().count();
         assert_eq!(ran, expected.len(), "nothing of it runs again");
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
     }
     if format < 3 {
         let kept = executor.home().journal().with_file_name(format!("journal.db.format-{format}"));
@@ -108,7 +108,7 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
     let config = executor.home().config();
     succeeds(&["journal", "verify", "--checkpoint", checkpoint, "--config", config.to_str().unwrap()]);
     eventually("the reports of that time are delivered", || {
-        executor.home().listed(&["--undelivered"]).is_empty().then_some(())
+        executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
     let reports = governor.seen().into_iter().filter(|(method, _)| method == "a2g/report").count();
     assert!(reports >= 4, "{reports}");
@@ -121,17 +121,17 @@ fn goes_on(format: u32, checkpoint: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_journal_of_format_2_is_converted_and_goes_on() {
+fn a_journal_of_format_2_is_converted_and_used() {
     goes_on(2, "11:fb5204d0123d44030198700c9e482ccb48e1a8e50529f0ce81a877b833ad24ef", &[]);
 }
 
 #[test]
-fn a_journal_of_format_3_goes_on() {
+fn a_journal_of_format_3_is_used() {
     goes_on(3, "11:311b987f2d965925a4b2e56943484861ad32f4d12a5843f5734ae1d4b0169061", &["approved"]);
 }
 
 #[test]
-fn a_journal_that_is_not_converted_yet_says_who_does() {
+fn read_commands_name_the_command_that_converts_a_journal() {
     let home = home(Options::new(), 2);
     let listed = run(["journal", "list", "--config", home.config().to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&listed.stderr).contains("`serve` converts it"), "{listed:?}");

@@ -51,7 +51,7 @@ const MARK: &str = r#"(module
     (call $piece (i32.const 65) (i32.const 2))
     (drop (call $fd_write (i32.const 1) (i32.const 128) (i32.const 1) (i32.const 136)))))"#;
 
-/// How many times the long version of a test does what the short one does a few times:
+/// Number of repetitions of a test, `few` in the short version and more in the long one:
 /// `cargo xtask torture` sets the variable.
 fn times(few: usize) -> usize {
     std::env::var("A2G_TORTURE").ok().and_then(|times| times.parse().ok()).unwrap_or(few)
@@ -70,7 +70,7 @@ struct Sent {
     params: Value,
     /// The name of its file.
     file: String,
-    /// Whether its verdict had expired, so that it must not run.
+    /// True if its verdict had expired, so that it must not run.
     refused: bool,
     /// The whole answers that came back.
     answers: Vec<Value>,
@@ -166,7 +166,7 @@ impl Load {
                 None => assert!(runs == 0, "{id} ran, and the governor never heard of it"),
                 Some("SUCCESS") => assert!(runs == 1, "{id} is reported as a success and did not run"),
                 Some("ABORTED") => {}
-                // Whoever kills anything may kill the process of a guest or its zygote.
+                // A kill may hit the process of a guest or its zygote.
                 Some("FAILURE") if ended_early(report) => {}
                 Some(other) => panic!("{id} is reported as {other}: {report:?}"),
             }
@@ -191,15 +191,15 @@ fn ended_early(report: Option<&&Value>) -> bool {
 }
 
 /// Waits until the governor has a report of everything that has ended, and gives all reports.
-fn settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
-    all_delivered(executor);
+fn wait_until_settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
+    wait_until_delivered(executor);
     governor.reports()
 }
 
 /// Waits until the journal has no report that its governor has not taken.
-fn all_delivered(executor: &Executor) {
+fn wait_until_delivered(executor: &Executor) {
     eventually("every report is delivered", || {
-        executor.home().listed(&["--undelivered"]).is_empty().then_some(())
+        executor.home().list_journal(&["--undelivered"]).is_empty().then_some(())
     });
 }
 

@@ -3,7 +3,7 @@
 use super::{catalogue, load, options};
 use crate::harness::{
     Executor, FakeGovernor, Governor, HttpClient, Process, Reply, error, eventually, execute, id_of, intent,
-    intent_id, program, result, run, skipped, succeeds,
+    intent_id, print_skipped, program, result, run, succeeds,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How many clients send at once.
+/// Number of clients that send at once.
 const CLIENTS: usize = 4;
 
 /// The reports that a governor was sent, in order.
-fn sent(governor: &FakeGovernor) -> Vec<Value> {
+fn sent_reports(governor: &FakeGovernor) -> Vec<Value> {
     let seen = governor.seen().into_iter();
     seen.filter(|(method, _)| method == "a2g/report").map(|(_, params)| params).collect()
 }
 
 #[test]
-fn reports_outlive_a_governor_that_is_away_and_the_executor() {
+fn reports_survive_an_absent_governor_and_a_restart() {
     let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     executor.line_with("registered with the governor");
@@ -37,17 +37,17 @@ fn reports_outlive_a_governor_that_is_away_and_the_executor() {
     // Also a server that is stopped in good order leaves them in its journal.
     let mut executor = executor;
     executor.process().terminate();
-    assert_eq!(executor.process().ended().code(), Some(0));
+    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert!(executor.stderr().contains("and wait for the next start"), "{}", executor.stderr());
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     governor.restart();
-    let reports = super::settled(&executor, &governor);
+    let reports = super::wait_until_settled(&executor, &governor);
     assert!(load.assert_balanced(executor.home(), &reports) > 10);
 }
 
-/// How a governor behaves for a while.
+/// Behaviour of a governor for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mood {
+enum GovernorBehaviour {
     Well,
     Slow,
     /// It answers 500.
@@ -60,10 +60,10 @@ enum Mood {
 
 /// The load goes on while the governor is in each of its moods; afterwards the books agree.
 #[test]
-fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
+fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let (catalogue, load) = (catalogue(), load());
-    let mood = Arc::new(Mutex::new(Mood::Well));
-    // What it has said that it has, and all that it may therefore be held to.
+    let mood = Arc::new(Mutex::new(GovernorBehaviour::Well));
+    // The acknowledged reports: only these must have arrived.
     let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
     let (now, takes) = (Arc::clone(&mood), Arc::clone(&taken));
     let governor = FakeGovernor::start(move |method, params| {
@@ -74,28 +74,36 @@ fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
             Reply::Result(json!({ "accepted": true }))
         };
         match *now.lock().unwrap() {
-            Mood::Well => accepted(),
-            Mood::Slow => Reply::Late(Duration::from_millis(300), Box::new(accepted())),
-            Mood::Broken => {
+            GovernorBehaviour::Well => accepted(),
+            GovernorBehaviour::Slow => Reply::Late(Duration::from_millis(300), Box::new(accepted())),
+            GovernorBehaviour::Broken => {
                 Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec())
             }
-            Mood::Drops => Reply::Hangup,
-            Mood::Refuses => {
+            GovernorBehaviour::Drops => Reply::Hangup,
+            GovernorBehaviour::Refuses => {
                 Reply::Body(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#.to_owned())
             }
         }
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
-    let moods = [Mood::Slow, Mood::Broken, Mood::Drops, Mood::Refuses, Mood::Well];
+    let moods = [
+        GovernorBehaviour::Slow,
+        GovernorBehaviour::Broken,
+        GovernorBehaviour::Drops,
+        GovernorBehaviour::Refuses,
+        GovernorBehaviour::Well,
+    ];
     load.during(CLIENTS, executor.address(), || {
         for next in moods {
             *mood.lock().unwrap() = next;
-            let before = sent(&governor).len();
-            eventually("it is sent reports in this mood", || (sent(&governor).len() > before).then_some(()));
+            let before = sent_reports(&governor).len();
+            eventually("it is sent reports in this mood", || {
+                (sent_reports(&governor).len() > before).then_some(())
+            });
             std::thread::sleep(Duration::from_millis(200));
         }
     });
-    super::all_delivered(&executor);
+    super::wait_until_delivered(&executor);
     let ran = load.assert_balanced(executor.home(), &taken.lock().unwrap());
     assert!(ran > moods.len(), "only {ran} intents ran");
     super::assert_chain_holds(executor.home());
@@ -103,7 +111,7 @@ fn a_governor_that_is_slow_broken_or_forgetful_under_load_loses_nothing() {
 
 /// The same with one that is killed, over both of its transports.
 #[test]
-fn a_governor_that_dies_under_load_loses_nothing() {
+fn a_governor_killed_under_load_loses_no_report() {
     for url in [Governor::http_url, Governor::web_socket_url] {
         let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
         let executor = Executor::start(options(&catalogue, &url(&governor)));
@@ -116,15 +124,15 @@ fn a_governor_that_dies_under_load_loses_nothing() {
                 governor.restart();
             }
         });
-        let reports = super::settled(&executor, &governor);
+        let reports = super::wait_until_settled(&executor, &governor);
         assert!(load.assert_balanced(executor.home(), &reports) > 10);
     }
 }
 
-/// Whatever it answers that is no acknowledgement, the report comes again; what it has
+/// Any answer other than an acknowledgement makes the executor resend the report; one that is
 /// acknowledged does not.
 #[test]
-fn a_governor_that_answers_nonsense_gets_each_report_until_it_takes_it() {
+fn a_report_is_resent_until_it_is_acknowledged() {
     let catalogue = catalogue();
     let tries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&tries);
@@ -145,18 +153,18 @@ fn a_governor_that_answers_nonsense_gets_each_report_until_it_takes_it() {
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = execute("mark", json!({ "n": "000000" }));
     let answer = executor.rpc("a2g/execute", &call);
-    eventually("it is taken", || (sent(&governor).len() == 5).then_some(()));
-    assert!(sent(&governor).iter().all(|report| report == result(&answer)));
+    eventually("it is taken", || (sent_reports(&governor).len() == 5).then_some(()));
+    assert!(sent_reports(&governor).iter().all(|report| report == result(&answer)));
     std::thread::sleep(Duration::from_millis(500));
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000001" })));
-    eventually("the next one is taken", || (sent(&governor).len() >= 6).then_some(()));
-    let last: Vec<Value> = sent(&governor).split_off(5);
+    eventually("the next one is taken", || (sent_reports(&governor).len() >= 6).then_some(()));
+    let last: Vec<Value> = sent_reports(&governor).split_off(5);
     assert!(last.iter().all(|report| report["intent_id"] != id_of(&call)), "{last:?}");
 }
 
 #[test]
-fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long() {
+fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
     let catalogue = catalogue();
     let poison = Arc::new(Mutex::new(String::new()));
     let refused = Arc::clone(&poison);
@@ -183,7 +191,9 @@ fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long(
     }
     let accepted = || {
         let mut accepted: HashMap<String, Vec<String>> = HashMap::new();
-        for report in sent(&governor).into_iter().filter(|report| report["intent_id"] != id_of(&calls[3])) {
+        for report in
+            sent_reports(&governor).into_iter().filter(|report| report["intent_id"] != id_of(&calls[3]))
+        {
             let (agent, intent) =
                 (report["agent_did"].as_str().unwrap(), report["intent_id"].as_str().unwrap());
             accepted.entry(agent.to_owned()).or_default().push(intent.to_owned());
@@ -203,13 +213,14 @@ fn an_agents_reports_arrive_in_order_and_a_refused_one_holds_up_nobody_for_long(
         assert_eq!(intents, of);
     }
     // It is still tried.
-    let tried = || sent(&governor).iter().filter(|report| report["intent_id"] == id_of(&calls[3])).count();
+    let tried =
+        || sent_reports(&governor).iter().filter(|report| report["intent_id"] == id_of(&calls[3])).count();
     let before = tried();
     eventually("it is tried again", || (tried() > before).then_some(()));
 }
 
 #[test]
-fn at_the_bound_of_the_backlog_nothing_more_is_run() {
+fn no_run_starts_at_the_backlog_limit() {
     let catalogue = catalogue();
     let mut governor = Governor::start(&[]);
     let options = options(&catalogue, &governor.http_url()).set("journal.max_undelivered", 3);
@@ -243,7 +254,7 @@ fn escalating() -> FakeGovernor {
 }
 
 #[test]
-fn an_escalated_intent_waits_for_a_person_across_a_restart() {
+fn an_escalated_intent_stays_pending_across_a_restart() {
     let (catalogue, governor) = (catalogue(), escalating());
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = intent("mark", json!({ "n": "000000" }));
@@ -251,7 +262,7 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
     for call in [&call, &denied] {
         assert_eq!(result(&executor.rpc("a2g/intent", call))["verdict"], "ESCALATE");
     }
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     let id = json!({ "intent_id": call["intent_id"] });
     let state = |executor: &Executor| executor.rpc("a2g/status", &id)["result"]["state"].clone();
     assert_eq!(state(&executor), "escalated");
@@ -262,7 +273,7 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
     result(&executor.rpc("g2a/directive", &directive(&denied["intent_id"], "DENIED")));
     result(&executor.rpc("g2a/directive", &directive(&call["intent_id"], "APPROVED")));
     eventually("it ran", || (state(&executor) == "finished").then_some(()));
-    let executor = Executor::start_in(executor.killed());
+    let executor = Executor::start_in(executor.kill());
     error(&executor.rpc("g2a/directive", &directive(&call["intent_id"], "APPROVED")), -32602);
     error(&executor.rpc("g2a/directive", &directive(&denied["intent_id"], "APPROVED")), -32602);
     assert_eq!(state(&executor), "finished");
@@ -270,9 +281,9 @@ fn an_escalated_intent_waits_for_a_person_across_a_restart() {
     assert!(executor.file("000001").is_none());
 }
 
-/// Whoever is told that an intent no longer waits is told what a crash in the next moment does not change.
+/// An answer that an intent is no longer pending stays true after an immediate crash.
 #[test]
-fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
+fn a_decided_escalation_is_not_pending_again_after_a_crash() {
     let (catalogue, governor) = (catalogue(), escalating());
     let mut executor = Executor::start(options(&catalogue, &governor.url()));
     let stays = intent("mark", json!({ "n": "000009" }));
@@ -288,7 +299,7 @@ fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
         params["intent_id"] = call["intent_id"].clone();
         let mut client = executor.client();
         result(&client.rpc(method, &params));
-        executor = Executor::start_in(executor.killed());
+        executor = Executor::start_in(executor.kill());
         let status = executor.rpc("a2g/status", &json!({ "intent_id": call["intent_id"] }));
         assert_eq!(status["error"]["code"], -32602, "{method}: {status}");
     }
@@ -297,7 +308,7 @@ fn what_was_denied_cancelled_or_revoked_does_not_wait_again_after_a_crash() {
 }
 
 #[test]
-fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
+fn reports_are_resent_after_the_web_socket_breaks() {
     let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
     executor.line_with("registered with the governor");
@@ -309,13 +320,13 @@ fn reports_go_over_the_web_socket_and_again_when_it_breaks() {
             governor.restart();
         }
     }
-    let reports = super::settled(&executor, &governor);
+    let reports = super::wait_until_settled(&executor, &governor);
     assert!(load.assert_balanced(executor.home(), &reports) > 20);
 }
 
-/// Whoever keeps the checkpoints of heartbeats can tell later whether the journal has the same history.
+/// Stored checkpoints of heartbeats prove later whether the journal has the same history.
 #[test]
-fn heartbeats_say_how_far_the_journal_goes_and_are_signed() {
+fn heartbeats_contain_a_signed_journal_checkpoint() {
     let (catalogue, folder) = (catalogue(), tempfile::tempdir().unwrap());
     let governor = FakeGovernor::start(|_, _| Reply::Result(json!({ "accepted": true })));
     let key = folder.path().join("executor.key");
@@ -357,7 +368,7 @@ fn report(intent: &str, status: &str) -> Value {
 }
 
 #[test]
-fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
+fn the_bundled_governor_stores_a_repeated_report_once() {
     let mut governor = Governor::start(&[]);
     let intents = [intent_id(), intent_id()];
     for _restart in 0..3 {
@@ -376,9 +387,9 @@ fn the_bundled_governor_keeps_a_report_once_however_often_it_comes() {
 }
 
 #[test]
-fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
+fn the_bundled_governor_acknowledges_only_stored_reports() {
     if !Path::new("/usr/bin/strace").exists() {
-        skipped("there is no strace here");
+        print_skipped("there is no strace here");
         return;
     }
     let home = tempfile::tempdir().unwrap();
@@ -392,7 +403,7 @@ fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
     let answers = [(); 2].map(|()| client.rpc("a2g/report", &report));
     // A strace that is killed leaves the governor behind, with the output of this test in its hands.
     governor.kill_children();
-    governor.ended();
+    governor.wait_for_exit();
     error(&answers[0], -32603);
     result(&answers[1]);
     governor.line_with("could not be recorded");
@@ -401,7 +412,7 @@ fn the_bundled_governor_acknowledges_no_report_that_is_not_on_the_disk() {
 /// A report that was sent and not acknowledged comes again after a kill, and is the same to the byte: whoever keeps
 /// what came knows a repeat.
 #[test]
-fn a_report_that_comes_again_after_a_kill_is_the_same_report() {
+fn a_report_resent_after_a_kill_is_identical() {
     let catalogue = catalogue();
     let governor = FakeGovernor::start(|method, _| match method {
         "a2g/report" => Reply::Hangup,
@@ -409,12 +420,13 @@ fn a_report_that_comes_again_after_a_kill_is_the_same_report() {
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
     result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000000" }))));
-    let count =
-        |least: usize| eventually("it is sent", || Some(sent(&governor).len()).filter(|n| *n >= least));
+    let count = |least: usize| {
+        eventually("it is sent", || Some(sent_reports(&governor).len()).filter(|n| *n >= least))
+    };
     let before = count(1);
-    let home = executor.killed();
+    let home = executor.kill();
     let _again = Executor::start_in(home);
     count(before + 2);
-    let texts = sent(&governor).iter().map(Value::to_string).collect::<BTreeSet<_>>();
+    let texts = sent_reports(&governor).iter().map(Value::to_string).collect::<BTreeSet<_>>();
     assert_eq!(texts.len(), 1, "{texts:#?}");
 }

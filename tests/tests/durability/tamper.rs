@@ -23,7 +23,7 @@ fn governor() -> FakeGovernor {
 }
 
 /// The journal of a server that was killed with something in every table, as one file.
-fn killed(governor: &FakeGovernor) -> (Home, Catalogue) {
+fn start_and_kill(governor: &FakeGovernor) -> (Home, Catalogue) {
     let (catalogue, load) = (catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.url()));
     for _ in 0..8 {
@@ -42,7 +42,7 @@ fn killed(governor: &FakeGovernor) -> (Home, Catalogue) {
     } } });
     let headers = [("Content-Type", "application/json")];
     executor.client().request("POST", "/a2a/rpc", &headers, task.to_string().as_bytes());
-    let home = executor.killed();
+    let home = executor.kill();
     let sqlite = Connection::open(home.journal()).unwrap();
     sqlite.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     (home, catalogue)
@@ -65,7 +65,7 @@ impl Copy {
     }
 
     /// The words of `journal verify` about a finding.
-    fn found(&self) -> Option<String> {
+    fn verify_error(&self) -> Option<String> {
         let output = run(["journal", "verify", "--json", "--journal", self.path.to_str().unwrap()]);
         let said =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -73,7 +73,7 @@ impl Copy {
     }
 
     /// The words of a server that does not start on it.
-    fn refused(&self) -> Option<String> {
+    fn start_error(&self) -> Option<String> {
         let home = Home::new(crate::harness::Options::new().set("journal.path", self.path.to_str().unwrap()));
         let mut process = Process::spawn("executor", &mut home.command());
         let listens = process.listens_on_unless_it_ends();
@@ -81,7 +81,7 @@ impl Copy {
             process.kill();
             return None;
         }
-        process.ended();
+        process.wait_for_exit();
         Some(process.whole_stderr())
     }
 
@@ -93,11 +93,11 @@ impl Copy {
 }
 
 #[test]
-fn a_row_that_was_deleted_from_any_table_is_found_and_not_served() {
+fn a_deleted_row_of_any_table_is_detected_and_not_served() {
     let governor = governor();
-    let (home, _catalogue) = killed(&governor);
+    let (home, _catalogue) = start_and_kill(&governor);
     let journal = home.journal();
-    assert_eq!(Copy::of(&journal).found(), None);
+    assert_eq!(Copy::of(&journal).verify_error(), None);
     for table in ["records", "open", "waiting", "tasks", "refusals", "chains"] {
         let sqlite = Connection::open(&journal).unwrap();
         let rows: i64 =
@@ -110,11 +110,12 @@ fn a_row_that_was_deleted_from_any_table_is_found_and_not_served() {
             copy.execute(&format!(
                 "DELETE FROM {table} WHERE {key} = (SELECT {key} FROM {table} ORDER BY {key} LIMIT 1 OFFSET {nth})"
             ));
-            let found =
-                copy.found().unwrap_or_else(|| panic!("{table} {nth} of {rows}: `verify` found nothing"));
+            let found = copy
+                .verify_error()
+                .unwrap_or_else(|| panic!("{table} {nth} of {rows}: `verify` found nothing"));
             assert!(found.contains("\"holds\":false"), "{table} {nth}: {found}");
             let refused =
-                copy.refused().unwrap_or_else(|| panic!("{table} {nth} of {rows} was served: {found}"));
+                copy.start_error().unwrap_or_else(|| panic!("{table} {nth} of {rows} was served: {found}"));
             assert!(
                 refused.contains("is damaged") || refused.contains("lacks its last"),
                 "{table} {nth}: {refused}"
@@ -141,9 +142,9 @@ fn content(path: &Path) -> Option<String> {
 }
 
 #[test]
-fn a_bit_that_flipped_in_one_of_500_places_is_found_where_it_changes_anything() {
+fn a_bit_flip_that_changes_content_is_detected() {
     let governor = governor();
-    let (home, _catalogue) = killed(&governor);
+    let (home, _catalogue) = start_and_kill(&governor);
     let journal = home.journal();
     let bytes = std::fs::read(&journal).unwrap();
     let before = content(&Copy::of(&journal).path);
@@ -160,11 +161,11 @@ fn a_bit_that_flipped_in_one_of_500_places_is_found_where_it_changes_anything() 
             continue;
         }
         changed += 1;
-        if copy.found().is_none() {
+        if copy.verify_error().is_none() {
             unseen.push(bit);
         }
         // A server takes longer to start than a command.
-        if nth % 10 == 0 && copy.refused().is_none() {
+        if nth % 10 == 0 && copy.start_error().is_none() {
             served.push(bit);
         }
     }
@@ -174,13 +175,13 @@ fn a_bit_that_flipped_in_one_of_500_places_is_found_where_it_changes_anything() 
 
 /// A flip in the log of a server that was killed takes its end away, which its marker knows of.
 #[test]
-fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
+fn a_bit_flip_in_the_log_is_detected_by_the_marker() {
     let catalogue = catalogue();
     let executor = Executor::start(crate::harness::Options::new().catalogue(&catalogue));
     for nth in 0..4 {
         result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": format!("{nth:06}") }))));
     }
-    let home = executor.killed();
+    let home = executor.kill();
     let journal = home.journal();
     let log = std::fs::read(journal.with_file_name("journal.db-wal")).unwrap();
     let verified = |path: &Path| run(["journal", "verify", "--journal", path.to_str().unwrap()]);
@@ -198,7 +199,7 @@ fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
         let output = verified(&copy.path);
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(!output.status.success(), "{part}: {said}");
-        let refused = copy.refused().unwrap_or_else(|| panic!("{part} was served"));
+        let refused = copy.start_error().unwrap_or_else(|| panic!("{part} was served"));
         assert!(
             refused.contains("lacks its last records")
                 || refused.contains("is damaged")
@@ -210,14 +211,14 @@ fn a_bit_that_flipped_in_the_log_is_found_by_the_marker() {
 
 /// A claim or a denial that is taken out of the file makes nothing run.
 #[test]
-fn what_was_deleted_is_not_run_again() {
+fn a_deleted_claim_or_denial_is_detected_at_the_start() {
     let governor = governor();
-    let (home, _catalogue) = killed(&governor);
+    let (home, _catalogue) = start_and_kill(&governor);
     let sqlite = Connection::open(home.journal()).unwrap();
     sqlite.execute_batch("DELETE FROM records WHERE kind IN ('claim', 'denied')").unwrap();
     drop(sqlite);
     let mut process = Process::spawn("executor", &mut home.command());
-    assert_eq!(process.ended().code(), Some(1));
+    assert_eq!(process.wait_for_exit().code(), Some(1));
     let said = process.whole_stderr();
     assert!(said.contains("is damaged: the records 1 to 1 are missing"), "{said}");
     assert!(said.contains("journal verify") && said.contains("journal restore"), "{said}");

@@ -4,8 +4,8 @@
 
 use super::{catalogue, load, options};
 use crate::harness::{
-    Catalogue, Executor, Home, HttpClient, Options, Process, eventually, execute, result, run, set_mode,
-    skipped,
+    Catalogue, Executor, Home, HttpClient, Options, Process, eventually, execute, print_skipped, result, run,
+    set_mode,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// With the governor inside.
-fn alone(catalogue: &Catalogue) -> Options {
+fn ungoverned_options(catalogue: &Catalogue) -> Options {
     Options::new().catalogue(catalogue)
 }
 
@@ -22,9 +22,9 @@ fn mark(n: u32) -> Value {
 }
 
 /// Starts one that has to end at once, and gives what it said.
-fn refused(home: &Home, more: &[&str]) -> String {
+fn start_error(home: &Home, more: &[&str]) -> String {
     let mut process = Process::spawn("executor", home.command().args(more));
-    assert_eq!(process.ended().code(), Some(1), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     process.whole_stderr()
 }
 
@@ -52,7 +52,7 @@ type Vanish = (&'static str, fn(&Path), &'static str);
 
 /// Every success that was answered stands in a journal, wherever that is now.
 #[test]
-fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_that() {
+fn a_server_stops_at_once_if_its_journal_vanishes() {
     let catalogue = catalogue();
     let vanishes: [Vanish; 6] = [
         ("removed", |journal| std::fs::remove_file(journal).unwrap(), "it was removed"),
@@ -69,7 +69,7 @@ fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_th
     for (how, vanish, says) in vanishes {
         for under_load in [true, false] {
             let load = load();
-            let mut executor = Executor::start(alone(&catalogue));
+            let mut executor = Executor::start(ungoverned_options(&catalogue));
             let (address, journal) = (executor.address(), executor.home().journal());
             result(&executor.rpc("a2g/execute", &mark(999_999)));
             // The log is put into the file, so that there is something to cut.
@@ -81,7 +81,12 @@ fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_th
                 std::thread::sleep(Duration::from_millis(if under_load { 200 } else { 0 }));
                 vanish(&journal);
                 let began = Instant::now();
-                assert_eq!(executor.process().ended().code(), Some(1), "{how}: {}", executor.stderr());
+                assert_eq!(
+                    executor.process().wait_for_exit().code(),
+                    Some(1),
+                    "{how}: {}",
+                    executor.stderr()
+                );
                 began
             });
             // At once where something is written, and within a second or so where nothing is.
@@ -97,12 +102,12 @@ fn a_server_whose_journal_vanishes_stops_at_once_and_answers_no_success_after_th
 }
 
 #[test]
-fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
+fn a_missing_journal_is_not_recreated_without_an_option() {
     let catalogue = catalogue();
-    let executor = Executor::start(alone(&catalogue));
+    let executor = Executor::start(ungoverned_options(&catalogue));
     let call = mark(1);
     let answer = executor.rpc("a2g/execute", &call);
-    let home = executor.killed();
+    let home = executor.kill();
     let journal = home.journal();
     let aside = |to: &str| {
         for file in ["journal.db", "journal.db-wal", "journal.db-shm"] {
@@ -119,20 +124,20 @@ fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
         }
     };
     aside("kept-");
-    let said = refused(&home, &[]);
+    let said = start_error(&home, &[]);
     assert!(said.contains("says that there was one") && said.contains("journal init"), "{said}");
     std::fs::write(&journal, "").unwrap();
-    assert!(refused(&home, &[]).contains("says that there was one"));
+    assert!(start_error(&home, &[]).contains("says that there was one"));
     std::fs::remove_file(&journal).unwrap();
     back("kept-");
-    assert!(refused(&home, &["--new-journal"]).contains("already"));
+    assert!(start_error(&home, &["--new-journal"]).contains("already"));
     // Its log is gone, and what only that had.
     let log = journal.with_file_name("journal.db-wal");
     assert!(log.metadata().unwrap().len() > 0, "the server was killed");
     std::fs::rename(&log, journal.with_file_name("log")).unwrap();
     let shared = std::fs::read(journal.with_file_name("journal.db-shm")).unwrap();
     std::fs::remove_file(journal.with_file_name("journal.db-shm")).unwrap();
-    let said = refused(&home, &[]);
+    let said = start_error(&home, &[]);
     assert!(said.contains("lacks its last records") || said.contains("not a journal"), "{said}");
     let _empty = std::fs::remove_file(&log);
     std::fs::rename(journal.with_file_name("log"), &log).unwrap();
@@ -141,7 +146,7 @@ fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
     let executor = Executor::start_in(home);
     assert_eq!(result(&executor.rpc("a2g/execute", &call)), result(&answer));
     assert_eq!(executor.file("000001").as_deref(), Some("x"));
-    let home = executor.killed();
+    let home = executor.kill();
     // Only who is told so begins anew, and what ran before runs again.
     aside("old-");
     let config = home.config();
@@ -154,9 +159,9 @@ fn a_journal_that_was_there_is_not_begun_anew_without_being_told() {
 
 /// A lock on the name alone would let two servers write one file.
 #[test]
-fn two_servers_never_serve_one_journal_under_two_names() {
+fn one_journal_is_never_served_twice_under_two_names() {
     let catalogue = catalogue();
-    let first = Executor::start(alone(&catalogue));
+    let first = Executor::start(ungoverned_options(&catalogue));
     let journal = first.home().journal();
     result(&first.rpc("a2g/execute", &mark(1)));
     let folder = journal.parent().unwrap();
@@ -167,18 +172,18 @@ fn two_servers_never_serve_one_journal_under_two_names() {
     std::os::unix::fs::symlink(folder, &as_folder).unwrap();
     std::fs::remove_file(journal.with_file_name("journal.db.lock")).unwrap();
     for name in [&journal, &symbolic, &as_folder.join("journal.db")] {
-        let second = Home::new(alone(&catalogue).set("journal.path", name.to_str().unwrap()));
-        let said = refused(&second, &[]);
+        let second = Home::new(ungoverned_options(&catalogue).set("journal.path", name.to_str().unwrap()));
+        let said = start_error(&second, &[]);
         assert!(said.contains("is in use by another executor"), "{}: {said}", name.display());
     }
     bind_mounted(&catalogue, folder);
     result(&first.rpc("a2g/execute", &mark(2)));
-    let home = first.killed();
+    let home = first.kill();
     let hard = folder.join("hard.db");
     std::fs::hard_link(&journal, &hard).unwrap();
     for name in [&journal, &hard] {
-        let second = Home::new(alone(&catalogue).set("journal.path", name.to_str().unwrap()));
-        assert!(refused(&second, &[]).contains("has 2 names"), "{}", name.display());
+        let second = Home::new(ungoverned_options(&catalogue).set("journal.path", name.to_str().unwrap()));
+        assert!(start_error(&second, &[]).contains("has 2 names"), "{}", name.display());
     }
     std::fs::remove_file(&hard).unwrap();
     Executor::start_in(home);
@@ -189,26 +194,27 @@ fn bind_mounted(catalogue: &Catalogue, folder: &Path) {
     let place = tempfile::tempdir().unwrap();
     let can = Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
     if !can {
-        skipped("no folder can be mounted here");
+        print_skipped("no folder can be mounted here");
         return;
     }
-    let second =
-        Home::new(alone(catalogue).set("journal.path", place.path().join("journal.db").to_str().unwrap()));
+    let second = Home::new(
+        ungoverned_options(catalogue).set("journal.path", place.path().join("journal.db").to_str().unwrap()),
+    );
     let mount = format!("mount --bind '{}' '{}' && exec \"$@\"", folder.display(), place.path().display());
     let mut under = super::crash::under(&["unshare", "--mount", "sh", "-c", &mount, "sh"], &second.command());
     let mut process = Process::spawn("executor", &mut under);
-    assert_eq!(process.ended().code(), Some(1), "{}", process.stderr());
+    assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
     assert!(process.whole_stderr().contains("is in use by another executor"), "{}", process.stderr());
 }
 
 #[test]
-fn a_journal_that_others_may_read_is_not_served() {
+fn a_journal_readable_by_others_is_not_served() {
     let catalogue = catalogue();
-    let home = Executor::start(alone(&catalogue)).killed();
+    let home = Executor::start(ungoverned_options(&catalogue)).kill();
     let journal = home.journal();
     for mode in [0o644, 0o640, 0o660] {
         set_mode(&journal, mode);
-        let said = refused(&home, &[]);
+        let said = start_error(&home, &[]);
         assert!(said.contains(&format!("mode {mode:04o}")) && said.contains("chmod 600"), "{said}");
     }
     set_mode(&journal, 0o600);
@@ -226,7 +232,7 @@ fn a_journal_that_others_may_read_is_not_served() {
 
 /// While a load goes on, a backup is taken, and put back into another place, where it goes on.
 #[test]
-fn a_backup_is_whole_and_serves_in_another_place() {
+fn a_backup_is_complete_and_can_be_served_elsewhere() {
     let (governor, catalogue, load) = (crate::harness::Governor::start(&[]), catalogue(), load());
     let executor = Executor::start(options(&catalogue, &governor.http_url()));
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +265,7 @@ fn a_backup_is_whole_and_serves_in_another_place() {
         assert_eq!(output.status.code(), code, "{said}");
         assert!(said.contains("in use") || said.contains("--replace"), "{said}");
     }
-    let home = executor.killed();
+    let home = executor.kill();
     let restored = run(["journal", "restore", "--replace", backup, "--config", config]);
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
     let said = String::from_utf8_lossy(&restored.stdout);
@@ -268,7 +274,7 @@ fn a_backup_is_whole_and_serves_in_another_place() {
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
     // It goes on where the backup was made, and nothing that it knows runs again.
     let executor = Executor::start_in(home);
-    let known = executor.home().listed(&["--limit", "100000"]);
+    let known = executor.home().list_journal(&["--limit", "100000"]);
     assert!(!known.is_empty());
     let before = known.len();
     let health = HttpClient::connect(executor.address()).request("GET", "/health", &[], b"");
@@ -276,6 +282,6 @@ fn a_backup_is_whole_and_serves_in_another_place() {
     // One of any two is not refused.
     let _answers = [load.send(executor.address()), load.send(executor.address())];
     eventually("it goes on", || {
-        (executor.home().listed(&["--limit", "100000"]).len() > before).then_some(())
+        (executor.home().list_journal(&["--limit", "100000"]).len() > before).then_some(())
     });
 }

@@ -125,7 +125,7 @@ impl A2eSession {
     }
 
     /// Sends a request with what names the caller and the session.
-    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> super::Answer {
+    pub fn request(&mut self, method: &str, path: &str, body: &[u8]) -> super::HttpAnswer {
         let headers = self.headers();
         let headers = headers.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>();
         self.client.request(method, path, &headers, body)
@@ -188,7 +188,7 @@ impl A2eSession {
         }
     }
 
-    /// What comes until the stream ends.
+    /// All messages until the stream ends.
     pub fn rest(&mut self) -> Vec<Value> {
         let (_, events) = self.stream.as_ref().expect("a stream");
         let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! Where the built things are, and running the binary to its end.
+//! Paths of built artifacts, and helpers that run the binary to its end.
 
 use super::TIMEOUT;
 use std::io::Write;
@@ -35,7 +35,7 @@ pub fn tools() -> PathBuf {
     tools
 }
 
-/// Where `cargo xtask setup` installs clients that others wrote.
+/// The folder in which `cargo xtask setup` installs third-party clients.
 pub fn clients() -> PathBuf {
     target().join("xtask").join("clients")
 }
@@ -78,23 +78,23 @@ pub fn cache() -> PathBuf {
 
 /// A folder beside the repository, when it is there. When it is not, a line on standard error names
 /// the test that is skipped.
-fn shared(name: &str) -> Option<PathBuf> {
+fn shared_folder(name: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
     if folder.is_dir() {
         return Some(folder);
     }
-    super::skipped(&format!("there is no ../shared/{name} beside the repository"));
+    super::print_skipped(&format!("there is no ../shared/{name} beside the repository"));
     None
 }
 
 /// The protocol documents.
 pub fn seeds() -> Option<PathBuf> {
-    shared("seeds")
+    shared_folder("seeds")
 }
 
 /// The test vectors of others.
 pub fn vectors() -> Option<PathBuf> {
-    shared("vectors")
+    shared_folder("vectors")
 }
 
 /// Runs the binary to its end, in an empty folder.

@@ -34,7 +34,7 @@ impl Span {
 }
 
 #[derive(Default)]
-struct Kept {
+struct CollectedSpans {
     spans: Vec<Span>,
     /// Heads and bodies as they came.
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Collector {
     url: String,
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<CollectedSpans>>,
 }
 
 impl Collector {
@@ -63,7 +63,7 @@ impl Collector {
     fn start_as(place: &str, tls: Option<Arc<ServerConfig>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (stopped, kept) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Kept>>::default());
+        let (stopped, kept) = (Arc::<AtomicBool>::default(), Arc::<Mutex<CollectedSpans>>::default());
         let (until, into) = (Arc::clone(&stopped), Arc::clone(&kept));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -84,7 +84,7 @@ impl Collector {
         Self { url: format!("{place}:{}", address.port()), address, stopped, kept }
     }
 
-    /// Where it is, as `OTEL_EXPORTER_OTLP_ENDPOINT` wants it.
+    /// URL of the collector for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -115,7 +115,7 @@ impl Drop for Collector {
     }
 }
 
-fn converse(stream: impl Read + Write, kept: &Mutex<Kept>) {
+fn converse(stream: impl Read + Write, kept: &Mutex<CollectedSpans>) {
     let mut reader = BufReader::new(stream);
     while let Ok((first, headers, body)) = read_message(&mut reader) {
         assert_eq!(first, "POST /v1/traces HTTP/1.1");

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Where tools run: as the variable `A2G_TEST_ISOLATION` says, so that the same tests hold in both
-/// places, and apart by default.
+/// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in both
+/// modes; `process` by default.
 pub fn isolation() -> String {
     std::env::var("A2G_TEST_ISOLATION").unwrap_or_else(|_| "process".to_owned())
 }
 
-/// How an executor is started.
+/// Options of an executor under test.
 ///
 /// By default: a free port of loopback, the tools of the repository, `/workspace` in a folder of
 /// its own as the only scope, the governor inside with its built-in policy, reports in a file, and
@@ -140,8 +140,8 @@ impl Home {
         self.folder.path().join("state/journal.db")
     }
 
-    /// What `journal list --json` says with these arguments, one value for each line.
-    pub fn listed(&self, arguments: &[&str]) -> Vec<Value> {
+    /// Output of `journal list --json` with these arguments, one value for each line.
+    pub fn list_journal(&self, arguments: &[&str]) -> Vec<Value> {
         let config = self.config();
         let list = ["journal", "list", "--json", "--config", config.to_str().expect("UTF-8")];
         let listed = super::succeeds(&[&list, arguments].concat());
@@ -223,7 +223,7 @@ impl Executor {
     }
 
     /// Kills it, and gives its folders as they are.
-    pub fn killed(mut self) -> Home {
+    pub fn kill(mut self) -> Home {
         self.process.kill();
         self.home
     }
@@ -240,7 +240,7 @@ impl Executor {
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -58,7 +58,7 @@ impl Exposition {
         self.0.get(series).copied().unwrap_or(0.0)
     }
 
-    /// Whether there is such a series.
+    /// True if there is such a series.
     pub fn has(&self, series: &str) -> bool {
         self.0.contains_key(series)
     }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What it answers.
+/// One answer of the fake governor.
 pub enum Reply {
     /// This `result`.
     Result(Value),

@@ -106,7 +106,7 @@ impl Governor {
         self.process.line_with(mark)
     }
 
-    /// Where it listens.
+    /// Address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

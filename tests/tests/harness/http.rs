@@ -8,14 +8,14 @@ use std::net::{SocketAddr, TcpStream};
 
 /// One HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// The body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -32,7 +32,7 @@ pub struct HttpClient {
     address: SocketAddr,
     connection: Option<BufReader<TcpStream>>,
     next_id: u64,
-    /// Whether the server is an executor, whose answers have to be as it publishes them.
+    /// True if the server is an executor, whose answers must match its published schema.
     is_executor: bool,
 }
 
@@ -84,18 +84,18 @@ impl HttpClient {
     }
 
     /// Posts bytes to `/jsonrpc` as JSON.
-    pub fn post(&mut self, body: &[u8]) -> Answer {
+    pub fn post(&mut self, body: &[u8]) -> HttpAnswer {
         self.post_with(&[("Content-Type", "application/json")], body)
     }
 
     /// Posts bytes to `/jsonrpc` with these headers, beside `Host` and `Content-Length` where they
     /// are not among them.
-    pub fn post_with(&mut self, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub fn post_with(&mut self, headers: &[(&str, &str)], body: &[u8]) -> HttpAnswer {
         self.request("POST", "/jsonrpc", headers, body)
     }
 
     /// Sends one request.
-    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    pub fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpAnswer {
         let has = |name: &str| headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let mut head = format!("{method} {path} HTTP/1.1\r\n");
         if !has("host") {
@@ -116,7 +116,7 @@ impl HttpClient {
     }
 
     /// Sends these bytes and reads one response.
-    pub fn raw(&mut self, bytes: &[u8]) -> Answer {
+    pub fn raw(&mut self, bytes: &[u8]) -> HttpAnswer {
         // A kept connection may have been closed meanwhile; a new one was not.
         if self.connection.is_some()
             && let Ok(answer) = self.exchange(bytes)
@@ -128,7 +128,7 @@ impl HttpClient {
     }
 
     /// Sends these bytes over the connection that there is, and reads one response; `None` when it is gone.
-    pub fn over_the_same(&mut self, bytes: &[u8]) -> Option<Answer> {
+    pub fn over_the_same(&mut self, bytes: &[u8]) -> Option<HttpAnswer> {
         self.connection.as_ref()?;
         self.exchange(bytes).ok()
     }
@@ -140,7 +140,7 @@ impl HttpClient {
         stream
     }
 
-    fn exchange(&mut self, bytes: &[u8]) -> std::io::Result<Answer> {
+    fn exchange(&mut self, bytes: &[u8]) -> std::io::Result<HttpAnswer> {
         let reader = self.connection.as_mut().expect("it is connected");
         // The server may answer, and close, before it has read everything.
         let written = reader.get_mut().write_all(bytes);
@@ -213,8 +213,8 @@ fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
     }
 }
 
-fn read_answer(reader: &mut impl BufRead) -> std::io::Result<Answer> {
+fn read_answer(reader: &mut impl BufRead) -> std::io::Result<HttpAnswer> {
     let (first, headers, body) = read_message(reader)?;
     let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok(Answer { status: status.unwrap_or_else(|| panic!("no HTTP: {first}")), headers, body })
+    Ok(HttpAnswer { status: status.unwrap_or_else(|| panic!("no HTTP: {first}")), headers, body })
 }

@@ -45,7 +45,7 @@ impl Keys {
     }
 
     /// The folder of trusted keys.
-    pub fn trusted(&self) -> PathBuf {
+    pub fn trusted_folder(&self) -> PathBuf {
         self.folder.path().join("trusted")
     }
 
@@ -54,7 +54,7 @@ impl Keys {
         &self.id
     }
 
-    /// What nobody may ever see: the private key as its file has it.
+    /// The secret that must never be printed: the private key as stored in its file.
     pub fn private(&self) -> String {
         URL_SAFE_NO_PAD.encode(self.key.to_bytes())
     }
@@ -79,7 +79,7 @@ impl Keys {
     }
 }
 
-/// What a proof of the params of `a2g/execute` says: for [`EXECUTOR`], for five minutes from now.
+/// Claims of a proof of the params of `a2g/execute`: for [`EXECUTOR`], for five minutes from now.
 pub fn claims(call: &Value) -> Value {
     let now = OffsetDateTime::now_utc().unix_timestamp();
     json!({
@@ -92,7 +92,7 @@ pub fn claims(call: &Value) -> Value {
         "exp": now + 300,
         "intent_id": call["intent"]["intent_id"],
         "tool": call["intent"]["tool"],
-        "arguments_sha256": sha256(sorted(&call["intent"]["arguments"]).to_string()),
+        "arguments_sha256": sha256(sort_members(&call["intent"]["arguments"]).to_string()),
         "verdict": call["verdict"],
     })
 }
@@ -103,9 +103,10 @@ pub fn sha256(text: impl AsRef<[u8]>) -> String {
 }
 
 /// Canonical JSON, as far as arguments of tests go: ASCII keys, strings and small integers.
-fn sorted(value: &Value) -> Value {
+fn sort_members(value: &Value) -> Value {
     let Value::Object(object) = value else { return value.clone() };
-    let sorted: BTreeMap<_, _> = object.iter().map(|(key, value)| (key.clone(), sorted(value))).collect();
+    let sorted: BTreeMap<_, _> =
+        object.iter().map(|(key, value)| (key.clone(), sort_members(value))).collect();
     Value::Object(sorted.into_iter().collect())
 }
 

@@ -74,7 +74,7 @@ pub fn error(response: &Value, code: i64) -> &Value {
 }
 
 /// Checks that a response is a refusal before anything ran, for this reason, and gives its message.
-pub fn blocked<'a>(response: &'a Value, by: &str) -> &'a str {
+pub fn expect_blocked<'a>(response: &'a Value, by: &str) -> &'a str {
     let error = error(response, -32000);
     assert_eq!(error["data"]["blocked_by"], by, "{response}");
     error["message"].as_str().expect("a message")

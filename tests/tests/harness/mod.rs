@@ -1,4 +1,4 @@
-//! What every test starts with: the built binary in a place of its own, and clients of its doors.
+//! Shared fixtures: the built binary in a temporary home, and clients of its doors.
 //!
 //! ```text
 //! Executor::start(Options::new())          a2g-executor serve, port 0, /workspace in a temp folder
@@ -38,7 +38,7 @@ pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all};
-pub use http::{Answer, HttpClient};
+pub use http::{HttpAnswer, HttpClient};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
 pub use process::Process;
@@ -51,7 +51,7 @@ use std::io::Write as _;
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up. Far longer than it should take, because the
+/// Time limit of every wait of a test. Far longer than it should take, because the
 /// machine may be busy.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -71,7 +71,7 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
 }
 
 /// Names the running test as one that is left out, and why.
-pub fn skipped(why: &str) {
+pub fn print_skipped(why: &str) {
     say("skipped", why);
 }
 

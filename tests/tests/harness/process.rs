@@ -103,7 +103,7 @@ impl Process {
         .then(|| self.listens_on())
     }
 
-    /// Whether it still runs.
+    /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("the child can be waited for").is_none()
     }
@@ -121,7 +121,7 @@ impl Process {
     }
 
     /// Waits until it has ended.
-    pub fn ended(&mut self) -> ExitStatus {
+    pub fn wait_for_exit(&mut self) -> ExitStatus {
         let name = self.name;
         eventually(&format!("the {name} ends"), || {
             self.child.try_wait().expect("the child can be waited for")

@@ -71,7 +71,7 @@ impl StdioClient {
     /// Closes standard input and gives the rest of the lines, once it has ended.
     pub fn finish(mut self) -> (std::process::ExitStatus, Vec<String>) {
         drop(self.stdin.take());
-        let status = self.process.ended();
+        let status = self.process.wait_for_exit();
         (status, self.lines.iter().collect())
     }
 

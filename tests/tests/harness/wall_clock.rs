@@ -3,7 +3,7 @@
 //! The monotonic clock stays the machine's, as it does when somebody sets the time of a real machine. The
 //! processes of guests have an empty environment, so they keep the machine's time as well.
 
-use super::{Options, program, skipped};
+use super::{Options, print_skipped, program};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ impl WallClock {
             .map(|entry| entry.expect("an entry").path().join("faketime/libfaketimeMT.so.1"))
             .find(|library| library.is_file());
         let Some(library) = library else {
-            skipped("there is no libfaketime here");
+            print_skipped("there is no libfaketime here");
             return None;
         };
         let clock = Self { folder: tempfile::tempdir().expect("a temp folder"), library };

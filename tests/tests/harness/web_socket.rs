@@ -9,9 +9,9 @@ use std::net::{SocketAddr, TcpStream};
 /// One WebSocket.
 pub struct WebSocketClient {
     stream: BufReader<TcpStream>,
-    /// How many pings came.
+    /// Number of pings received.
     pub pings: usize,
-    /// Whether it answers them.
+    /// True to answer pings.
     pub pongs: bool,
     /// The code with which the server closed.
     pub closed_with: Option<u16>,
@@ -78,7 +78,7 @@ impl WebSocketClient {
         self.frame(0x89, &[0; 125]);
     }
 
-    /// Whether the other side has closed it, without reading what it said. Asking takes a little time.
+    /// True if the peer has closed the connection, without reading its messages. The check takes a little time.
     pub fn is_gone(&mut self) -> bool {
         let stream = self.stream.get_mut();
         stream.set_write_timeout(Some(std::time::Duration::from_millis(50))).expect("a timeout");

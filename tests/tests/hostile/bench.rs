@@ -6,7 +6,7 @@
 //! (`undisturbed`, `change_outside`, `killed`).
 
 use super::guest::Guest;
-use super::side::{Books, Health, Idle, Outside};
+use super::side::{Health, IdleResources, ReportAccounting, UngrantedFiles};
 use crate::harness::{AGENT, Catalogue, Executor, Options, Tool, in_seconds, intent_id};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -20,17 +20,17 @@ pub(super) struct Bench {
     pub(super) executor: Executor,
     pub(super) process: u32,
     pub(super) catalogue: Catalogue,
-    pub(super) books: Books,
-    outside: Outside,
+    pub(super) books: ReportAccounting,
+    outside: UngrantedFiles,
     /// None once it is over.
     health: Option<Health>,
     /// None until the first run has opened what stays open.
-    idle: Option<Idle>,
-    /// Whether the harmless tool runs beside a call.
+    idle: Option<IdleResources>,
+    /// True to run the harmless tool beside a call.
     is_accompanied: AtomicBool,
     is_disturbed: bool,
     is_killed: AtomicBool,
-    /// What was granted of files, each with the number of folders that inline runs keep open for it.
+    /// The file grants, each with the number of folders that inline runs keep open for it.
     grants: Mutex<BTreeMap<String, usize>>,
     is_inline: bool,
     /// The most memory that the server has had, in KiB, as far as it was remembered.
@@ -43,10 +43,10 @@ pub(super) const HARMLESS: &str = "harmless";
 /// In whose name it runs beside a call, so that no test's standing policy binds it.
 const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 
-/// How many processes wait ahead of time where a test does not say.
+/// Default number of pre-forked processes.
 const WAITING: u64 = 2;
 
-/// How many descriptors a server may have more than after its first run. Inline, it also keeps for the next runs the
+/// Number of descriptors that a server may have beyond those after its first run. Inline, it also keeps for the next runs the
 /// opened folders of each different grant.
 const MORE_DESCRIPTORS: usize = 2;
 
@@ -74,7 +74,7 @@ impl Bench {
     pub(super) fn start_catalogue(options: Options, catalogue: Catalogue) -> Self {
         let harmless = Guest::new("(call $note (i32.const 7))");
         let catalogue = catalogue.add(Tool::command_bytes(HARMLESS, harmless.wasm()));
-        let books = Books::open();
+        let books = ReportAccounting::open();
         let options = if options.get("executor.waiting").is_null() {
             options.set("executor.waiting", WAITING)
         } else {
@@ -92,7 +92,7 @@ impl Bench {
         let process = executor.process().child().id();
         let home = executor.home();
         let granted = mounts.into_iter().chain([home.workspace(), home.temporary()]).collect();
-        let outside = Outside::of(&home.folder(), catalogue.folder(), granted);
+        let outside = UngrantedFiles::of(&home.folder(), catalogue.folder(), granted);
         let mut bench = Self {
             health: Some(Health::of(executor.address())),
             executor,
@@ -111,7 +111,7 @@ impl Bench {
         // The first run opens what stays open. What the test prepares after it is no guest's doing.
         bench.assert_harmless("a start");
         bench.outside.forget();
-        bench.idle = Some(Idle::before(process, &bench.executor.home().temporary(), processes));
+        bench.idle = Some(IdleResources::before(process, &bench.executor.home().temporary(), processes));
         bench.is_disturbed = true;
         bench
     }
@@ -133,7 +133,7 @@ impl Bench {
     }
 
     /// The test has killed the server, so that nobody can be asked any more.
-    pub(super) fn killed(&self) {
+    pub(super) fn mark_killed(&self) {
         self.is_killed.store(true, Ordering::SeqCst);
     }
 
@@ -199,7 +199,7 @@ impl Bench {
         self.peak_kib.fetch_max(self.status("VmHWM"), Ordering::SeqCst);
     }
 
-    /// How many descriptors the server has open.
+    /// Number of descriptors that the server has open.
     pub(super) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.process)).expect("it runs").count()
     }
@@ -298,7 +298,7 @@ impl Call<'_> {
     }
 
     /// Makes the call.
-    pub(super) fn send(self) -> Answer {
+    pub(super) fn send(self) -> CallAnswer {
         let (bench, intent, is_disturbed) = (self.bench, self.intent(), self.is_disturbed);
         let scope = &self.manifest["filesystem_scope"];
         let grant = format!("{scope} {:?}", self.conditions);
@@ -321,21 +321,21 @@ impl Call<'_> {
             if let Some(beside) = beside {
                 beside.join().expect("a harmless tool runs beside a hostile one");
             }
-            Answer { response, took }
+            CallAnswer { response, took }
         });
         bench.books.note(intent, &answer.response);
         answer
     }
 }
 
-/// What came back.
+/// Answer to a call, with measurements.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CallAnswer {
     pub(super) response: Value,
     pub(super) took: Duration,
 }
 
-impl Answer {
+impl CallAnswer {
     /// The report of a success, which this has to be.
     pub(super) fn success(self) -> Report {
         let report = Report(crate::harness::result(&self.response).clone());
@@ -404,7 +404,7 @@ impl Report {
         &self.0["usage"]["limits"][name]
     }
 
-    /// What was denied: path, reason, count.
+    /// The denials: path, reason, count.
     pub(super) fn denied(&self) -> Vec<(&str, &str, u64)> {
         list(&self.0["usage"]["denied"])
             .iter()

@@ -322,7 +322,7 @@ fn directory_entries_have_a_ceiling() {
 }
 
 #[test]
-fn a_component_lists_under_the_same_ceiling() {
+fn component_directory_listings_have_the_same_ceiling() {
     let bench = Bench::start_typed(Options::new().set("ceilings.max_directory_entries", 50));
     let workspace = bench.executor.workspace();
     fill(&workspace.join("fifty"), 50);
@@ -338,7 +338,7 @@ fn a_component_lists_under_the_same_ceiling() {
 }
 
 #[test]
-fn the_host_reads_no_more_of_a_folder_than_the_guest_takes() {
+fn the_host_reads_directory_entries_on_demand() {
     // Five hundred times the first entries of twenty thousand: whole, each would take the host a
     // twentieth of a second and more.
     let peeks = r#"(local $left i32)
@@ -365,7 +365,7 @@ fn counts(times: u32) -> Guest {
 }
 
 #[test]
-fn fuel_is_a_limit_and_a_meter() {
+fn fuel_is_limited_and_metered() {
     let guests = [
         ("counts", counts(100_000)),
         ("counts_on", counts(2_000_000)),
@@ -395,7 +395,7 @@ fn fuel_is_a_limit_and_a_meter() {
             "the tool reached its fuel limit of 5000000, set by the executor's configuration (`ceilings.max_fuel`)"
         );
     }
-    // What was stopped had not counted yet.
+    // The stopped runs had not been counted yet.
     let stopped = bench.call("sleeps").grant("timeout_seconds", 1).send().limit("time");
     let unknown = json!({ "granted": granted, "used": null, "slack": null, "set_by": "executor" });
     assert_eq!(fuel(&stopped), unknown);
@@ -408,7 +408,7 @@ fn fuel_is_a_limit_and_a_meter() {
 }
 
 #[test]
-fn a_component_burns_fuel_as_well_and_nobody_does_without_a_ceiling() {
+fn fuel_is_counted_for_components_and_only_under_a_ceiling() {
     let hash = |bench: &Bench| {
         std::fs::write(bench.executor.workspace().join("file"), [7; 100_000]).expect("a file");
         let arguments = json!({ "path": "/workspace/file", "algorithm": "sha256" });

@@ -31,7 +31,7 @@ fn assert_held(report: &Report, percent: u32) {
 }
 
 #[test]
-fn a_busy_guest_gets_its_share_and_no_more() {
+fn a_busy_guest_gets_exactly_its_cpu_share() {
     let options = Options::new().set("ceilings.max_random_bytes", 1_000_000_000);
     let guests = [("busy", busy(4)), ("host", Guest::new(BUSY_IN_HOST_CALLS))];
     let bench = Bench::start_with(options, guests).undisturbed();
@@ -45,12 +45,12 @@ fn a_busy_guest_gets_its_share_and_no_more() {
             assert_held(&call.join().expect("no panic"), percent);
         }
     });
-    // What the host does for a guest is the guest's.
+    // CPU time of host calls is charged to the guest.
     assert_held(&run("host", 20), 20);
 }
 
 #[test]
-fn a_whole_core_is_a_whole_core() {
+fn a_share_of_100_percent_is_a_whole_core() {
     let bench = Bench::start([("busy", busy(1))]).undisturbed();
     let run = || bench.call("busy").grant("max_cpu_percent", 100).send().success().metric("cpu_percent");
     // A machine with much other work gives it less.
@@ -60,7 +60,7 @@ fn a_whole_core_is_a_whole_core() {
 }
 
 #[test]
-fn a_guest_over_its_share_takes_longer_and_succeeds() {
+fn a_throttled_guest_takes_longer_and_succeeds() {
     // A fixed amount of work, which takes a few hundred milliseconds of CPU.
     let work = "(local $spin i32)
         (local.set $spin (i32.const 400000000))
@@ -77,7 +77,7 @@ fn a_guest_over_its_share_takes_longer_and_succeeds() {
 }
 
 #[test]
-fn a_slowed_guest_still_meets_its_deadline_and_its_cancellation() {
+fn a_throttled_guest_is_still_stopped_by_deadline_and_cancel() {
     let bench = Bench::start([("busy", busy(3600))]).undisturbed();
     let answer = bench.call("busy").grant("max_cpu_percent", 1).grant("timeout_seconds", 2).send();
     let report = answer.limit("time");

@@ -39,7 +39,7 @@ fn traps_are_failures_with_their_name() {
 }
 
 #[test]
-fn a_stack_overflow_ends_the_guest_and_nothing_else() {
+fn a_stack_overflow_ends_only_its_guest() {
     let deep = |levels: u32| format!("(drop (call $down (i32.const {levels})))");
     let down = "(func $down (param $n i32) (result i32)
         (if (result i32) (local.get $n)
@@ -64,7 +64,7 @@ fn a_stack_overflow_ends_the_guest_and_nothing_else() {
 }
 
 #[test]
-fn exit_codes_are_reported_as_they_are() {
+fn exit_codes_are_reported_unchanged() {
     let exits = |code: u32| {
         Guest::new(format!(r#"(call $cry @"first\0aof\09all\0a") (call $exit (i32.const {code}))"#))
     };
@@ -121,7 +121,7 @@ fn only_one_json_value_is_a_result() {
 }
 
 #[test]
-fn a_host_call_that_is_given_nonsense_harms_only_its_guest() {
+fn invalid_host_call_arguments_harm_only_their_guest() {
     let cases = [
         (
             "vector_outside",
@@ -159,7 +159,7 @@ fn a_host_call_that_is_given_nonsense_harms_only_its_guest() {
 }
 
 #[test]
-fn what_is_not_there_is_not_given() {
+fn a_guest_has_no_environment_arguments_or_sockets() {
     let bench = Bench::start([(
         "asks",
         Guest::new(

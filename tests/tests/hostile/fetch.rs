@@ -16,7 +16,7 @@ fn fetch<'a>(bench: &'a Bench, arguments: &Value) -> Call<'a> {
 }
 
 /// Why the tool failed, which it has to.
-fn refused(bench: &Bench, arguments: &Value, code: &str) -> Report {
+fn expect_error(bench: &Bench, arguments: &Value, code: &str) -> Report {
     fetch(bench, arguments).send().failure(&format!("the tool failed with `{code}`: "))
 }
 
@@ -35,7 +35,7 @@ fn redirecting() -> Web {
 }
 
 #[test]
-fn without_a_network_it_says_what_to_change_and_calls_nothing() {
+fn http_fetch_without_a_network_fails_with_advice() {
     let web = Web::saying("reached");
     let arguments = json!({ "url": format!("http://{}/?key=secret", at(&web)) });
     let off = |bench: &Bench, call: Call<'_>| {
@@ -56,7 +56,7 @@ fn without_a_network_it_says_what_to_change_and_calls_nothing() {
 }
 
 #[test]
-fn it_sends_what_it_is_asked_to_and_gives_the_answer() {
+fn http_fetch_sends_the_request_and_returns_the_answer() {
     let web = redirecting();
     let bench = Bench::start_typed(options(&[&web]));
     let url = format!("http://{}/path", at(&web));
@@ -74,7 +74,7 @@ fn it_sends_what_it_is_asked_to_and_gives_the_answer() {
 }
 
 #[test]
-fn every_redirect_is_decided_about_again() {
+fn every_redirect_is_authorized_again() {
     let (web, next, private) = (redirecting(), redirecting(), Web::saying("private"));
     let bench = Bench::start_typed(options(&[&web, &next]));
     let redirect = |to: &str| json!({ "url": format!("http://{}/302?{to}", at(&web)) });
@@ -95,13 +95,13 @@ fn every_redirect_is_decided_about_again() {
         ("http://other.example/".to_owned(), "network_denied", "domain_not_allowed"),
     ];
     for (to, code, reason) in cases {
-        let report = refused(&bench, &redirect(&to), code);
+        let report = expect_error(&bench, &redirect(&to), code);
         let reasons: Vec<_> = report.denied().into_iter().map(|(_, reason, _)| reason.to_owned()).collect();
         assert_eq!(reasons, [reason], "{to}");
         assert!(report.sentence().contains("`usage.denied`"), "{to}: {report:?}");
     }
     assert_eq!(private.connections(), 0);
-    let report = refused(&bench, &redirect("file:///etc/passwd"), "redirect_refused");
+    let report = expect_error(&bench, &redirect("file:///etc/passwd"), "redirect_refused");
     assert!(report.denied().is_empty(), "{report:?}");
     bench.assert_well("redirects");
 }
@@ -128,7 +128,7 @@ fn credentials_do_not_follow_to_another_origin() {
 }
 
 #[test]
-fn its_own_bounds_come_before_those_of_the_run() {
+fn http_fetch_applies_its_own_bounds_before_the_run_limits() {
     let silent = Web::start(|_, _| {});
     let large = Web::start(|_, stream| {
         let body = "\"".repeat(4 << 20);
@@ -138,8 +138,8 @@ fn its_own_bounds_come_before_those_of_the_run() {
     let room = options(&[&silent, &large]).set("ceilings.max_output_bytes", 16 << 20);
     let bench = Bench::start_typed(room);
     let url = |web: &Web| format!("http://{}/", at(web));
-    refused(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
-    refused(&bench, &json!({ "url": url(&large) }), "response_too_large");
+    expect_error(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
+    expect_error(&bench, &json!({ "url": url(&large) }), "response_too_large");
     // The most that it takes fits into the memory that it declares, in the form that takes the most.
     let most = json!({ "url": url(&large), "max_bytes": 4 << 20 });
     let report = fetch(&bench, &most).send().success();

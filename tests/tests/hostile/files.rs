@@ -129,12 +129,12 @@ fn reason_for<'a>(call: &str, otherwise: &'a str) -> &'a str {
     if call.contains("$path_link") || call.contains("$path_symlink") { "link" } else { otherwise }
 }
 
-/// What beneath-only resolution gives.
+/// Errnos of a path that leaves its folder.
 const ESCAPES: &[u64] = &[errno::PERM, errno::NOTCAPABLE];
 const NO_ACCESS: &[u64] = &[errno::ACCES];
 
 #[test]
-fn inside_its_scope_a_guest_does_as_it_likes() {
+fn a_guest_has_full_access_inside_its_scope() {
     let disk = Disk::new();
     let body = r#"
         (call $note (call $create (i32.const 3) @"new.txt"))
@@ -165,8 +165,8 @@ fn inside_its_scope_a_guest_does_as_it_likes() {
 }
 
 #[test]
-fn the_guest_finds_its_folders_open_and_nothing_else() {
-    // Which descriptors there are, and what the preopened ones are called.
+fn a_guest_has_only_its_preopened_folders() {
+    // Lists the open descriptors and the names of the preopened ones.
     let body = "(local $fd i32)
         (loop $next
           (call $note (call $fd_fdstat (local.get $fd) (i32.const 512)))
@@ -202,7 +202,7 @@ fn the_guest_finds_its_folders_open_and_nothing_else() {
 }
 
 #[test]
-fn dots_do_not_lead_out() {
+fn dot_dot_does_not_escape_the_scope() {
     let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
     let paths = [
         ("../outside/secret.txt", "/jobs/../outside/secret.txt"),
@@ -226,7 +226,7 @@ fn dots_do_not_lead_out() {
 }
 
 #[test]
-fn links_do_not_lead_out() {
+fn links_do_not_escape_the_scope() {
     let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
     let paths = [
         "relative",
@@ -261,7 +261,7 @@ fn links_do_not_lead_out() {
 }
 
 #[test]
-fn what_was_not_granted_is_seen_and_refused() {
+fn access_outside_the_grant_is_refused_and_reported() {
     let cases: [(&str, &[u64], &str, &str); 14] = [
         (r#"(call $open (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
         (r#"(call $open (i32.const 4) @"jobs/inside.txt")"#, NO_ACCESS, "/jobs/inside.txt", "outside_scope"),
@@ -317,7 +317,7 @@ fn what_was_not_granted_is_seen_and_refused() {
 }
 
 #[test]
-fn nothing_is_moved_linked_or_removed_across() {
+fn files_cannot_be_moved_linked_or_removed_across_grants() {
     let cases: [(&str, &[u64], &str, &str); 13] = [
         (
             r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"../outside/moved.txt")"#,
@@ -388,7 +388,7 @@ fn nothing_is_moved_linked_or_removed_across() {
 }
 
 #[test]
-fn no_link_can_be_planted() {
+fn a_guest_cannot_create_links() {
     // Not even one that leads to the guest's own files: a program of the host might follow it later.
     let planted = |call: &'static str, what| (call, &[errno::PERM][..], what, "link");
     assert_denied(&[
@@ -408,7 +408,7 @@ fn no_link_can_be_planted() {
 }
 
 #[test]
-fn a_file_with_another_name_is_opened_only_where_the_operator_says_so() {
+fn hard_linked_files_are_opened_only_if_the_operator_allows_it() {
     let disk = Disk::new();
     fs::hard_link(disk.at("outside/secret.txt"), disk.at("jobs/another_name.txt")).expect("a link");
     let opens = r#"(call $note (call $open (i32.const 3) @"another_name.txt"))"#;
@@ -429,7 +429,7 @@ fn sets_times(name: &str, follow: u32) -> String {
 }
 
 #[test]
-fn the_times_of_a_file_with_another_name_are_set_only_where_the_operator_says_so() {
+fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
     let disk = Disk::new();
     let folder = disk.at("jobs/dir");
     fs::hard_link(disk.at("outside/secret.txt"), folder.join("file")).expect("a link");
@@ -485,7 +485,7 @@ fn the_times_of_a_file_with_another_name_are_set_only_where_the_operator_says_so
 }
 
 #[test]
-fn a_folder_that_holds_a_mount_is_not_let_into() {
+fn a_folder_that_contains_a_mount_is_not_granted() {
     let disk = Disk::new();
     let place = disk.at("jobs/empty");
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&place).status();
@@ -505,7 +505,7 @@ fn a_folder_that_holds_a_mount_is_not_let_into() {
 }
 
 #[test]
-fn what_a_guest_leaves_on_the_disk_has_a_budget() {
+fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
     let makes = |count: u32| {
         format!(
             r#"(local $left i32)
@@ -602,7 +602,7 @@ fn what_a_guest_leaves_on_the_disk_has_a_budget() {
 }
 
 #[test]
-fn a_descriptor_of_a_folder_is_no_way_out_either() {
+fn a_folder_descriptor_does_not_escape_the_scope() {
     let body = r#"
         (call $note (call $open_dir (i32.const 3) @"dir"))
         (call $note (i32.ne (call $open (global.get $fd) @"../../outside/secret.txt") (i32.const 0)))
@@ -644,7 +644,7 @@ fn a_descriptor_of_a_folder_is_no_way_out_either() {
 }
 
 #[test]
-fn a_scope_below_a_mount_is_that_folder_alone() {
+fn a_scope_below_a_mount_grants_that_folder_only() {
     let body = r#"
         (call $note (call $open (i32.const 3) @"deep.txt"))
         (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"../inside.txt")))
@@ -657,11 +657,11 @@ fn a_scope_below_a_mount_is_that_folder_alone() {
     for link in ["folder", "absolute_folder", "up", "within", "round", "folder/folder", "proc", "inside.txt"]
     {
         let answer = bench.call("reads").scope(&format!("/jobs/{link}/**")).send();
-        let words = crate::harness::blocked(&answer.response, "scope_unenforceable");
+        let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
         assert!(!words.contains(disk.folder.path().to_str().expect("UTF-8")), "{words}");
     }
-    // What lies beside the scope is not in it, also when the rest of its name is a folder inside.
+    // A folder beside the scope is not in it, also if the rest of its name is a folder inside.
     std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
     for beside in ["/jobsfoo/**", "/jobs.foo/**", "/outside/**", "/job/**"] {
         let report = bench.call("reads").scope(beside).send().success();
@@ -688,7 +688,7 @@ const MUTATIONS: [&str; 13] = [
 ];
 
 #[test]
-fn read_only_is_read_only() {
+fn a_read_only_grant_refuses_every_write() {
     let disk = Disk::new();
     let names: Vec<_> = (0..MUTATIONS.len()).map(|index| format!("case_{index}")).collect();
     let guests = MUTATIONS.iter().map(|call| Guest::new(format!("(call $note {call})")));
@@ -758,7 +758,7 @@ fn denials_are_counted_and_capped() {
 }
 
 #[test]
-fn a_long_path_costs_the_host_no_more_than_a_short_one() {
+fn a_long_path_costs_the_host_as_little_as_a_short_one() {
     // The whole of the memory as one path, in what was not granted and in what was.
     let asks = |root: u32| {
         format!(

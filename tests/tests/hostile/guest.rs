@@ -5,10 +5,10 @@
 //! so that a test reads what the guest itself saw. In a body, `@"some text"` stands for the two
 //! constants that every host call wants: where the text is in memory, and its length.
 
-/// Where texts are put. Below are the scratch of host calls, the notes and the printed array.
+/// Start of the texts in memory. Below are the scratch of host calls, the notes and the printed array.
 const FIRST_TEXT: usize = 16 << 10;
 
-/// What every guest has: the host calls that the tests use, and small words around them.
+/// The prelude of every guest: the host calls that the tests use, and small wrappers around them.
 ///
 /// Memory: 0 vectors and results of host calls, 1024 notes, 8192 the printed array.
 const WORDS: &str = r#"

@@ -6,7 +6,7 @@ use crate::harness::{Options, Tool, eventually};
 use std::time::Duration;
 
 #[test]
-fn random_bytes_come_in_bounded_pieces() {
+fn random_bytes_are_limited_per_call() {
     let ask = |bytes: u64| format!("(call $note (call $random (i32.const 65536) (i32.const {bytes})))");
     let bench = Bench::start([
         ("some", Guest::new(ask(65_536)).memory(2)),
@@ -23,7 +23,7 @@ fn random_bytes_come_in_bounded_pieces() {
 }
 
 #[test]
-fn a_poll_of_a_hundred_thousand_is_refused() {
+fn a_poll_of_a_hundred_thousand_subscriptions_is_refused() {
     // A list of equal subscriptions: the monotonic clock, in no time at all.
     let poll = |count: u32| {
         format!(
@@ -63,7 +63,7 @@ fn a_poll_of_a_hundred_thousand_is_refused() {
 }
 
 #[test]
-fn one_host_call_copies_no_more_than_its_share() {
+fn one_host_call_copies_a_bounded_number_of_bytes() {
     // 16 MiB are the most that one call may take out of a guest.
     let writes = |bytes: u32| {
         Guest::new(format!(
@@ -125,7 +125,7 @@ fn component_poll(times: u32) -> Tool {
 }
 
 #[test]
-fn a_component_cannot_poll_the_host_out_of_memory_either() {
+fn a_component_cannot_exhaust_host_memory_by_polling() {
     let times = [100, 100_000, 4_000_000, 12_000_000];
     let bench = Bench::start_tools(Options::new(), times.map(component_poll));
     bench.call("polls_100").send().success();
@@ -141,7 +141,7 @@ fn a_component_cannot_poll_the_host_out_of_memory_either() {
 }
 
 #[test]
-fn a_component_cannot_hold_endless_handles() {
+fn a_component_holds_a_bounded_number_of_handles() {
     let text = r#"(component
         (import "wasi:io/poll@0.2.0" (instance $poll
           (export "pollable" (type $pollable (sub resource)))))
@@ -187,7 +187,7 @@ const HOARDS: &str = r#"(local $opened i32)
     (call $note (local.get $opened))"#;
 
 #[test]
-fn descriptors_are_bounded_and_come_back() {
+fn descriptors_are_limited_and_released() {
     let holds = format!("{} (drop (call $sleep (i64.const 3600000000000)))", opens(200));
     // Few slots, so that each may have all of the cap on any machine.
     let bench = Bench::start_with(
@@ -222,14 +222,14 @@ fn descriptors_are_bounded_and_come_back() {
     assert!(bench.status("Threads") <= threads + 8, "{threads} threads, then {}", bench.status("Threads"));
 }
 
-/// How many descriptors a process of this machine may have.
+/// Number of descriptors that a process of this machine may have.
 pub(super) fn most_descriptors() -> u64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.maximum.unwrap_or(u64::MAX)
 }
 
 #[test]
-fn guests_that_hoard_descriptors_leave_the_server_its_own() {
+fn guests_that_hoard_descriptors_do_not_starve_the_server() {
     // As many guests as can run at once, and each takes a thousand or what it can get, and keeps it.
     // Together they ask for more than most machines let one process have.
     let hoards = r#"(local $left i32)
@@ -257,7 +257,7 @@ fn guests_that_hoard_descriptors_leave_the_server_its_own() {
 }
 
 #[test]
-fn a_thousand_short_runs_leave_nothing_behind() {
+fn a_thousand_short_runs_leak_no_resources() {
     let guests = [
         ("traps", Guest::new("(unreachable)")),
         ("grows", Guest::new("(drop (memory.grow (i32.const 500))) (memory.fill (i32.const 0) (i32.const 1) (i32.const 9000000)) (unreachable)").memory(2)),

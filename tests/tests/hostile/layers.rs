@@ -105,7 +105,7 @@ fn each_limit_is_named_after_the_layer_that_set_it() {
 }
 
 #[test]
-fn the_layer_that_is_named_is_the_one_that_holds() {
+fn the_named_layer_set_the_effective_limit() {
     let options = Options::new().set("ceilings.max_memory_mb", 4).set("ceilings.timeout_seconds", 2);
     let options = options.set("ceilings.max_output_bytes", 4000);
     let bench = start(options);
@@ -151,7 +151,7 @@ fn the_layer_that_is_named_is_the_one_that_holds() {
 }
 
 #[test]
-fn folders_are_named_after_the_layer_that_chose_them() {
+fn each_folder_grant_is_named_after_the_layer_that_chose_it() {
     let bench = start(Options::new().scope(&["/workspace/**"]));
     for folder in ["a/b/c", "other"] {
         std::fs::create_dir_all(bench.executor.workspace().join(folder)).expect("a folder");
@@ -197,7 +197,7 @@ fn folders_are_named_after_the_layer_that_chose_them() {
 }
 
 #[test]
-fn access_is_named_after_the_layer_that_narrowed_it() {
+fn each_access_mode_is_named_after_the_layer_that_narrowed_it() {
     let access = |call: Call<'_>| {
         let report = call.scope("/workspace/**").send().success();
         let tree = &report.in_force("filesystem_scope")["trees"][0];
@@ -263,7 +263,7 @@ fn the_network_is_named_after_the_layer_that_turned_it_off() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_enforced_runs_nothing() {
+fn an_unenforceable_condition_runs_nothing() {
     let bench = start(Options::new());
     for condition in [
         "max_memory_mb:0",
@@ -279,7 +279,7 @@ fn a_condition_that_cannot_be_enforced_runs_nothing() {
         "READ_ONLY",
     ] {
         let answer = bench.call("plain").condition(condition).send();
-        crate::harness::blocked(&answer.response, "condition_unknown");
+        crate::harness::expect_blocked(&answer.response, "condition_unknown");
     }
     for pattern in ["/**", "/", "relative/**", "/workspace/../etc/**", "/workspace/a**", "/workspace"] {
         let answer = bench
@@ -287,9 +287,9 @@ fn a_condition_that_cannot_be_enforced_runs_nothing() {
             .scope("/workspace/**")
             .condition(&format!("filesystem_scope:{pattern}"))
             .send();
-        crate::harness::blocked(&answer.response, "scope_unenforceable");
+        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
         let answer = bench.call("plain").scope(pattern).send();
-        crate::harness::blocked(&answer.response, "scope_unenforceable");
+        crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
     }
     bench.executor.assert_workspace_is_empty("verdicts that cannot be enforced");
 }

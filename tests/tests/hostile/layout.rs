@@ -3,8 +3,8 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use super::ring::{SLEEPS, children_of, living, zygote_of};
-use crate::harness::{Options, eventually, skipped};
+use super::ring::{SLEEPS, children_of, parent_of, zygote_of};
+use crate::harness::{Options, eventually, print_skipped};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ fn can_be_seen(bench: &Bench) -> bool {
     let is_random = is_random.is_ok_and(|level| level.trim() != "0");
     let can = is_random && children_of(bench.process).into_iter().all(|zygote| layout(zygote).is_some());
     if !can {
-        skipped("layouts are not random here, or only root sees them");
+        print_skipped("layouts are not random here, or only root sees them");
     }
     can
 }
@@ -77,12 +77,12 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
             children_of(bench.process).into_iter().find(|zygote| *zygote != first)
         });
         eventually("the old one has no child that waits", || (children_of(first).len() == 1).then_some(()));
-        assert!(living(next).is_some());
+        assert!(parent_of(next).is_some());
         let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
         assert_eq!(status["result"]["state"], "running", "{status}");
         before
     });
-    eventually("the old one is gone", || living(first).is_none().then_some(()));
+    eventually("the old one is gone", || parent_of(first).is_none().then_some(()));
     let after = while_one_sleeps(&bench, |_, children| layouts(children));
     assert_eq!((before.len(), after.len()), (1, 1), "{before:?} {after:?}");
     assert_ne!(before, after);
@@ -91,7 +91,7 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
 }
 
 #[test]
-fn a_zygote_is_replaced_after_some_time_as_well() {
+fn a_zygote_is_also_replaced_after_a_time() {
     let bench = start("executor.renew_seconds", 1);
     let first = children_of(bench.process);
     eventually("another zygote", || {
@@ -102,7 +102,7 @@ fn a_zygote_is_replaced_after_some_time_as_well() {
 }
 
 #[test]
-fn runs_that_come_while_zygotes_are_replaced_all_run() {
+fn all_runs_submitted_during_zygote_replacement_complete() {
     // Fewer wait than are wanted, so that at each change some runs wait for a child.
     let options = Options::new().set("executor.waiting", 1).set("executor.concurrent", 16);
     let bench = start_with(options.set("executor.renew_runs", 1));
@@ -118,7 +118,7 @@ fn runs_that_come_while_zygotes_are_replaced_all_run() {
 }
 
 #[test]
-fn with_fresh_layouts_no_two_children_share_one() {
+fn with_fresh_layouts_every_child_has_its_own_layout() {
     let bench = start("executor.fresh_layout", true);
     if !can_be_seen(&bench) {
         return;

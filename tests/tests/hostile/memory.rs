@@ -1,9 +1,9 @@
 //! Guests that want more memory: one limit over everything that a store holds.
 
-use super::bench::{Answer, Bench};
+use super::bench::{Bench, CallAnswer};
 use super::guest::Guest;
 
-/// What `memory.grow` and `table.grow` give when they are refused.
+/// Result of a refused `memory.grow` or `table.grow`.
 const REFUSED: u64 = 0xffff_ffff;
 
 /// Grows to the 16 pages of one MB, and then by one page more.
@@ -11,12 +11,12 @@ const GROWS_TO_ONE_MB_AND_ON: &str = "
     (call $note (memory.grow (i32.const 14)))
     (call $note (memory.grow (i32.const 1)))";
 
-fn one_mb(bench: &Bench, tool: &str) -> Answer {
+fn one_mb(bench: &Bench, tool: &str) -> CallAnswer {
     bench.call(tool).grant("max_memory_mb", 1).send()
 }
 
 #[test]
-fn a_memory_grows_to_exactly_its_limit() {
+fn memory_grows_to_exactly_its_limit() {
     let bench = Bench::start([
         ("copes", Guest::new(GROWS_TO_ONE_MB_AND_ON)),
         ("traps", Guest::new(format!("{GROWS_TO_ONE_MB_AND_ON} (unreachable)"))),
@@ -42,7 +42,7 @@ fn a_memory_grows_to_exactly_its_limit() {
 }
 
 #[test]
-fn one_page_over_a_whole_number_of_mb_is_reported_as_the_next() {
+fn peak_memory_is_rounded_up_to_the_next_mb() {
     let bench = Bench::start([
         ("sixteen", Guest::new("").memory(16)),
         ("seventeen", Guest::new("").memory(17)),
@@ -56,7 +56,7 @@ fn one_page_over_a_whole_number_of_mb_is_reported_as_the_next() {
 }
 
 #[test]
-fn an_initial_memory_over_the_limit_never_runs() {
+fn a_module_with_initial_memory_over_the_limit_never_runs() {
     let bench = Bench::start([
         ("fits", Guest::new("").memory(16)),
         ("does_not", Guest::new("").memory(17)),
@@ -69,7 +69,7 @@ fn an_initial_memory_over_the_limit_never_runs() {
 }
 
 #[test]
-fn memories_are_summed() {
+fn memory_usage_is_summed_over_all_memories() {
     let three_more = "(memory $a 1) (memory $b 1) (memory $c 1)";
     let body = "
         (call $note (memory.grow $c (i32.const 11)))
@@ -89,7 +89,7 @@ fn memories_are_summed() {
 }
 
 #[test]
-fn tables_count_as_memory() {
+fn table_elements_count_as_memory() {
     // Eight pages are half a MB; 65,536 elements of eight bytes are the other half.
     let table = "(table $t 0 funcref)";
     let grow = |by: u32| format!("(call $note (table.grow $t (ref.null func) (i32.const {by})))");
@@ -107,7 +107,7 @@ fn tables_count_as_memory() {
 }
 
 #[test]
-fn a_growth_that_fails_for_another_reason_is_neither_counted_nor_blamed() {
+fn a_growth_that_fails_within_the_limit_is_not_charged_or_reported() {
     // The first memory may have four pages by its own declaration. Growing it over that fails after
     // the limit allowed it, a hundred times; the second memory then still gets all that is left.
     let body = "(local $times i32)
@@ -134,7 +134,7 @@ fn a_growth_that_fails_for_another_reason_is_neither_counted_nor_blamed() {
 }
 
 #[test]
-fn a_failed_growth_gives_back_no_more_than_it_took() {
+fn a_failed_growth_refunds_exactly_its_charge() {
     // Grows, and then fails by its own maximum in every way that there is, hoping that the failure
     // takes the growth before it off the bill.
     let body = "
@@ -155,7 +155,7 @@ fn a_failed_growth_gives_back_no_more_than_it_took() {
 }
 
 #[test]
-fn a_guest_at_its_limit_takes_nothing_from_its_neighbour() {
+fn a_guest_at_its_memory_limit_does_not_affect_others() {
     let hold = "(drop (memory.grow (i32.const 14))) (drop (memory.grow (i32.const 1))) \
                 (drop (call $sleep (i64.const 1000000000)))";
     let bench = Bench::start([("holds", Guest::new(hold))]);

@@ -69,7 +69,7 @@ fn a_module_that_does_not_fit_its_contract_is_refused() {
 }
 
 #[test]
-fn an_import_that_is_not_there_is_refused_by_name() {
+fn an_unknown_import_is_refused_by_name() {
     let core = |module: &str, name: &str| command(&format!("(import \"{module}\" \"{name}\" (func))"));
     assert_refused(vec![
         ("unknown_module", core("env", "system"), "env"),
@@ -87,7 +87,7 @@ fn an_import_that_is_not_there_is_refused_by_name() {
 }
 
 #[test]
-fn proposals_that_are_switched_off_are_refused() {
+fn disabled_wasm_proposals_are_refused() {
     let component_async =
         "(component (core module $m (func (export \"f\"))) (core instance $i (instantiate $m))
         (func (export \"run\") async (canon lift (core func $i \"f\"))))";
@@ -122,7 +122,7 @@ fn proposals_that_are_switched_off_are_refused() {
 }
 
 #[test]
-fn more_than_the_caps_is_refused() {
+fn modules_over_the_size_caps_are_refused() {
     let several = |what: &str, count: usize| command(&format!("({what})").repeat(count));
     let memories = Tool::command_bytes("memories", several("memory 1", 16));
     let tables = Tool::command_bytes("tables", several("table 1 funcref", 64));
@@ -137,7 +137,7 @@ fn more_than_the_caps_is_refused() {
 }
 
 #[test]
-fn a_component_of_many_instances_is_refused() {
+fn a_component_with_too_many_instances_is_refused() {
     let instances = |count: usize| {
         let more = "(core instance (instantiate $m))".repeat(count - 1);
         wasm(&format!(
@@ -158,7 +158,7 @@ fn a_component_of_many_instances_is_refused() {
 }
 
 #[test]
-fn what_a_module_costs_to_compile_the_server_does_not_pay() {
+fn compiling_a_module_takes_no_memory_of_the_server() {
     // Every jump of a hundred goes to any of a thousand places: small, and slow to compile.
     let (places, jumps) = (1000, 100);
     let targets: String = (0..places).map(|place| format!("{place} ")).collect();

@@ -16,9 +16,9 @@ const MINE: u64 = b'm' as u64;
 const SECRET: u64 = b's' as u64;
 
 /// Ends what goes on meanwhile.
-struct Over<'a>(&'a AtomicBool);
+struct SetOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
@@ -29,7 +29,7 @@ fn options(folder: &Path) -> Options {
 }
 
 #[test]
-fn a_folder_that_is_swapped_for_a_link_leads_nowhere_else() {
+fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
     // Opens a file, and notes its first byte, or a zero; tries to leave a file beside it.
     let once = r#"
         (if (call $open (i32.const 3) @"file") (then (call $note (i32.const 0)))
@@ -72,7 +72,7 @@ fn a_folder_that_is_swapped_for_a_link_leads_nowhere_else() {
                 std::thread::yield_now();
             }
         });
-        let _when_this_ends_or_fails = Over(&over);
+        let _when_this_ends_or_fails = SetOnDrop(&over);
         // The root of a run is opened by the server, below what was swapped.
         for _ in 0..60 {
             let answer = bench.call("once").scope("/jobs/a/**").send();
@@ -82,7 +82,7 @@ fn a_folder_that_is_swapped_for_a_link_leads_nowhere_else() {
         }
         // The second kind of scope is enforced in another way.
         let others = ["/jobs/**", "/jobs/**/file"].map(|pattern| {
-            // Whoever swaps may not get a core for all the time that a guest tries.
+            // The swapping thread may get no core during all the attempts of a guest.
             eventually("it reads its own", || {
                 let call = bench.call("often").scope(pattern).grant("timeout_seconds", 60);
                 let notes = call.send().success().notes();
@@ -96,7 +96,7 @@ fn a_folder_that_is_swapped_for_a_link_leads_nowhere_else() {
 }
 
 #[test]
-fn names_that_look_alike_are_different_names() {
+fn similar_looking_names_are_distinct() {
     // With one letter and with two; both are the same to many programs.
     let (one, two) = ("caf\u{e9}", "cafe\u{301}");
     let disk = tempfile::tempdir().expect("a temp folder");
@@ -137,7 +137,7 @@ fn names_that_look_alike_are_different_names() {
 }
 
 #[test]
-fn a_path_that_is_no_text_is_an_error_under_every_scope() {
+fn a_path_of_invalid_utf8_is_an_error_under_every_scope() {
     const NO_TEXT: &str = r#"@"dir/\ff.md""#;
     let calls = [
         format!("(call $open (i32.const 3) {NO_TEXT})"),

@@ -18,15 +18,15 @@ const TOOL: &str = "hostile_http";
 /// A server of a test's own, which does with each connection what its function does.
 pub(super) struct Web {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<WebRecord>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct WebRecord {
     connections: usize,
     /// The heads of the requests, and what the body began with.
     requests: Vec<String>,
-    /// How many connections the other side has closed.
+    /// Number of connections that the peer has closed.
     closed: usize,
 }
 
@@ -35,7 +35,7 @@ impl Web {
     pub(super) fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<WebRecord>>::default();
         let (books, answer) = (Arc::clone(&seen), Arc::new(answer));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -126,7 +126,7 @@ impl Bench {
 }
 
 impl Report {
-    /// What became of the requests.
+    /// Results of the requests.
     fn answers(&self) -> &[Value] {
         self.0["result"].as_array().unwrap_or_else(|| panic!("no answers: {self:?}"))
     }
@@ -141,7 +141,7 @@ pub(super) fn at(web: &Web) -> String {
 }
 
 #[test]
-fn a_request_goes_out_and_all_of_it_is_reported() {
+fn a_request_is_sent_and_fully_reported() {
     let web = Web::saying("hello");
     let bench = start(options(&[&web]));
     let report = bench.ask(&json!([
@@ -184,7 +184,7 @@ fn a_request_goes_out_and_all_of_it_is_reported() {
 }
 
 #[test]
-fn only_allowed_hosts_are_reached_in_whatever_spelling() {
+fn only_allowed_hosts_are_reached_in_any_spelling() {
     let web = Web::saying("reached");
     let blocked = options(&[&web])
         .set("network.blocked_domains", json!(["secret.test", "*.secret.test", "xn--bcher-kva.test"]));
@@ -239,7 +239,7 @@ fn only_allowed_hosts_are_reached_in_whatever_spelling() {
 }
 
 #[test]
-fn an_address_that_is_not_public_is_reached_under_no_name() {
+fn non_public_addresses_are_not_reached_under_any_name() {
     let (web, other) = (Web::saying("lifted"), Web::saying("not lifted"));
     let port = other.port();
     let addresses = json!({
@@ -259,7 +259,7 @@ fn an_address_that_is_not_public_is_reached_under_no_name() {
     let listed = json!(["*.test", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost"]);
     let bench =
         start(options(&[&web]).set("network.hosts", addresses).set("network.allowed_domains", listed));
-    // What is lifted is one port of one address, and not the executor's own door or any other port.
+    // The exemption covers one port of one address, and neither the executor's own door nor any other port.
     for host in [
         "web.test",
         "metadata.test",
@@ -297,7 +297,7 @@ fn an_address_that_is_not_public_is_reached_under_no_name() {
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
+fn redirects_are_not_followed() {
     let secret = Web::saying("secret");
     let to = format!("http://127.0.0.1:{}/", secret.port());
     let web = Web::start(move |_, stream| {
@@ -311,7 +311,7 @@ fn a_redirect_is_not_followed() {
 }
 
 #[test]
-fn a_guest_does_not_say_who_is_asked_in_another_way() {
+fn a_guest_cannot_override_the_host_of_a_request() {
     let web = Web::saying("x");
     let bench = start(options(&[&web]));
     for field in ["Host", "host", "Connection", "Transfer-Encoding", "Upgrade", "Proxy-Authorization"] {
@@ -336,7 +336,7 @@ fn a_guest_does_not_say_who_is_asked_in_another_way() {
 }
 
 #[test]
-fn an_endless_answer_ends_at_the_limit_and_costs_the_server_little() {
+fn an_endless_answer_ends_at_the_limit_with_little_memory() {
     const LIMIT: u64 = 8 << 20;
     let web = Web::start(|_, stream| {
         let piece = [b'x'; 64 << 10];
@@ -362,7 +362,7 @@ fn an_endless_answer_ends_at_the_limit_and_costs_the_server_little() {
 }
 
 #[test]
-fn an_answer_that_just_fits_is_not_denied() {
+fn an_answer_of_exactly_the_limit_is_allowed() {
     let web = Web::saying("exactly");
     let bench = start(options(&[&web]));
     let ask = json!([{ "authority": at(&web) }]);
@@ -390,7 +390,7 @@ fn an_endless_request_ends_at_the_limit() {
 }
 
 #[test]
-fn a_large_answer_and_a_large_request_arrive_whole() {
+fn large_requests_and_answers_arrive_complete() {
     const SIZE: usize = 5 << 20;
     let web = Web::start(|request, stream| {
         if request.starts_with("POST") {
@@ -420,7 +420,7 @@ fn a_large_answer_and_a_large_request_arrive_whole() {
 }
 
 #[test]
-fn a_slow_server_holds_nobody_longer_than_the_run() {
+fn a_slow_server_delays_a_run_only_until_its_deadline() {
     let silent = Web::start(|_, _| {});
     let drips = Web::start(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
@@ -448,14 +448,14 @@ fn a_slow_server_holds_nobody_longer_than_the_run() {
 }
 
 #[test]
-fn an_answer_that_is_no_answer_is_an_error() {
+fn a_malformed_answer_is_an_error() {
     let many = |count: usize| (0..count).map(|i| format!("x-{i}: y\r\n")).collect::<String>();
     let cases = [
         (format!("HTTP/1.1 200 OK\r\n{}", "x".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\n{}\r\n", many(1000)), "HttpResponseHeaderSectionSize"),
         (format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(66 << 10)), "HttpResponseHeaderSectionSize"),
-        // Which says 200 in the end, after more heads that only inform than anybody listens to.
+        // Its final status is 200, after more informational heads than the client accepts.
         (
             format!(
                 "{}HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
@@ -531,7 +531,7 @@ fn requests_and_connections_are_limited() {
 }
 
 #[test]
-fn many_requests_at_once_do_not_get_in_each_others_way() {
+fn concurrent_requests_are_independent() {
     let web = Web::start(|request, stream| {
         let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
         let body = path.repeat(20_000);
@@ -548,7 +548,7 @@ fn many_requests_at_once_do_not_get_in_each_others_way() {
 }
 
 #[test]
-fn the_standing_policy_narrows_and_slows_down() {
+fn the_standing_policy_limits_hosts_and_request_rate() {
     let web = Web::saying("x");
     let hosts =
         json!({ "web.test": ["127.0.0.1"], "a.web.test": ["127.0.0.1"], "b.web.test": ["127.0.0.1"] });
@@ -583,12 +583,12 @@ fn the_standing_policy_narrows_and_slows_down() {
 
     policy(json!({ "allowed_domains": ["http://web.test/"] }));
     let answer = bench.asking(json!({ "requests": [] })).send();
-    let refused = crate::harness::blocked(&answer.response, "standing_policy");
+    let refused = crate::harness::expect_blocked(&answer.response, "standing_policy");
     assert!(refused.contains("capabilities.network"), "{refused}");
 }
 
 #[test]
-fn a_run_that_is_over_has_no_connection() {
+fn connections_are_closed_at_the_end_of_the_run() {
     let web = Web::start(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
     });
@@ -596,7 +596,7 @@ fn a_run_that_is_over_has_no_connection() {
     let ask = || bench.asking(json!({ "requests": [{ "authority": at(&web) }] }));
     let meanwhile = |work: &dyn Fn(&str)| {
         let before = web.connections();
-        // What is killed here is every process of every run.
+        // This kills every process of every run.
         let call = ask().undisturbed();
         let intent = call.intent();
         std::thread::scope(|scope| {
@@ -616,7 +616,7 @@ fn a_run_that_is_over_has_no_connection() {
         assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
         assert!(report.in_force("network")["max_received_bytes"]["used"].as_u64() > Some(0), "{report:?}");
     }
-    // What a guest leaves open when it ends by itself is closed as well.
+    // Connections that a guest leaves open when it returns are closed as well.
     let report = bench.ask(&json!([{ "authority": at(&web), "read": 0 }]));
     assert_eq!(report.answers()[0]["status"], 200, "{report:?}");
     eventually("the connection is closed", || (web.closed() == web.connections()).then_some(()));
@@ -624,7 +624,7 @@ fn a_run_that_is_over_has_no_connection() {
 }
 
 #[test]
-fn without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away() {
+fn without_a_network_calls_name_the_layer_that_disabled_it() {
     let web = Web::saying("never");
     let online = || options(&[&web]);
     let ask = json!({ "requests": [{ "authority": at(&web) }] });
@@ -655,7 +655,7 @@ fn without_a_network_nothing_is_linked_and_a_call_says_who_took_it_away() {
 }
 
 #[test]
-fn sockets_are_there_only_with_a_network() {
+fn sockets_are_linked_only_with_a_network() {
     let component = wasm(
         r#"(component
             (import "wasi:sockets/network@0.2.0" (instance $types (export "network" (type (sub resource)))))
@@ -701,7 +701,7 @@ fn tls_server(names: &[&str]) -> (SocketAddr, String) {
 }
 
 #[test]
-fn tls_holds_the_server_to_the_checked_name() {
+fn tls_certificates_must_match_the_checked_host() {
     let (address, certificate) = tls_server(&["web.test"]);
     let folder = tempfile::tempdir().expect("a temp folder");
     let ca_file = folder.path().join("ca.pem");

@@ -6,7 +6,7 @@ use crate::harness::{AGENT, Options, Tool, guest};
 use serde_json::{Value, json};
 
 /// Writes one JSON string of so many bytes to standard output in one call.
-fn says(bytes: usize) -> Guest {
+fn writer_of(bytes: usize) -> Guest {
     Guest::new(format!(r#"(call $say @"\22{}\22")"#, "x".repeat(bytes - 2))).silent()
 }
 
@@ -16,7 +16,7 @@ fn again(what: &str) -> Guest {
 }
 
 #[test]
-fn standard_output_ends_at_exactly_its_limit() {
+fn standard_output_is_cut_at_exactly_its_limit() {
     let byte_by_byte = r#"(local $left i32)
         (local.set $left (i32.const 998))
         (call $say @"\22")
@@ -26,8 +26,8 @@ fn standard_output_ends_at_exactly_its_limit() {
     let both = format!(r#"(call $say @"\22{}\22") (call $cry @"{}\0a")"#, "x".repeat(498), "y".repeat(499));
     let both_and_one = format!(r#"{both} (call $cry @"z")"#);
     let bench = Bench::start([
-        ("all", says(1000)),
-        ("one_more", says(1001)),
+        ("all", writer_of(1000)),
+        ("one_more", writer_of(1001)),
         ("bytes", Guest::new(byte_by_byte).silent()),
         ("bytes_one_more", Guest::new(one_more).silent()),
         ("both", Guest::new(both).silent()),
@@ -58,7 +58,7 @@ fn standard_output_ends_at_exactly_its_limit() {
 }
 
 #[test]
-fn a_flood_ends_at_the_limit() {
+fn an_output_flood_ends_at_the_limit() {
     let line = "x".repeat(99);
     let bench = Bench::start_with(
         Options::new().set("ceilings.max_output_bytes", 100_000),
@@ -88,7 +88,7 @@ fn a_flood_ends_at_the_limit() {
 }
 
 #[test]
-fn writing_nothing_costs_the_host_nothing() {
+fn empty_writes_cost_the_host_no_memory() {
     let times = |what: &str| {
         format!(
             "(local $left i32)
@@ -116,7 +116,7 @@ fn writing_nothing_costs_the_host_nothing() {
 }
 
 #[test]
-fn many_short_lines_cost_the_host_no_more_than_a_multiple_of_the_limit() {
+fn the_memory_of_many_short_lines_is_bounded_by_the_output_limit() {
     // Two bytes a line: what the host keeps of a line is far more than the line.
     let lines = r"(local $at i32) (local $left i32)
         (local.set $at (i32.const 65536))
@@ -138,7 +138,7 @@ fn many_short_lines_cost_the_host_no_more_than_a_multiple_of_the_limit() {
 }
 
 #[test]
-fn terminal_escapes_are_shown_and_not_passed_on() {
+fn terminal_escapes_are_printed_in_escaped_form() {
     let cries = r#"(call $cry @"\1b[2J\1b]0;owned\07 \c2\9b31m\0d\08\7f plain \c3\a9\0a")"#;
     let bench = Bench::start([
         ("cries", Guest::new(cries)),
@@ -155,14 +155,14 @@ fn terminal_escapes_are_shown_and_not_passed_on() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_logged_as_text() {
+fn invalid_utf8_is_logged_as_text() {
     let bench = Bench::start([("cries", Guest::new(r#"(call $cry @"a\ff\fe\80b\0a\00\0a\0a\0a last")"#))]);
     let report = bench.call("cries").send().success();
     assert_eq!(report.logs(), ["a\u{fffd}\u{fffd}\u{fffd}b", r"\u{0}", " last"]);
 }
 
 #[test]
-fn a_forged_report_is_a_result_and_nothing_else() {
+fn a_forged_report_is_only_a_result() {
     // All that a report has, as a guest would like it.
     let forged = json!({
         "agent_did": "did:aeon:somebody:1.0:else", "intent_id": "00000000-0000-4000-8000-000000000000",
@@ -206,7 +206,7 @@ fn a_forged_report_is_a_result_and_nothing_else() {
 }
 
 #[test]
-fn an_artifact_with_a_bad_name_or_media_type_is_refused_and_reaches_nobody() {
+fn an_artifact_with_a_bad_name_or_media_type_is_refused() {
     let tool = Tool::typed_bytes("hostile_artifact", guest("hostile_artifact"));
     let bench = Bench::start_tools(Options::new(), [tool]);
     let text = "text/plain; charset=utf-8";

@@ -82,7 +82,7 @@ fn blocking(blocked: &[&str]) -> Value {
 }
 
 #[test]
-fn what_a_pattern_matches_is_there() {
+fn files_that_match_a_pattern_are_accessible() {
     let disk = Disk::new();
     let body = r#"
         (call $note (call $open (i32.const 3) @"a.md"))
@@ -111,7 +111,7 @@ fn what_a_pattern_matches_is_there() {
 }
 
 #[test]
-fn what_no_pattern_matches_is_refused_whatever_the_path() {
+fn files_that_match_no_pattern_are_refused_by_every_path() {
     let disk = Disk::new();
     let cases: [(&str, &str, &str); 21] = [
         // The link is not granted, wherever it leads.
@@ -180,7 +180,7 @@ const LIST: &str = r#"(local $at i32) (local $end i32)
     (call $say @"\22]")"#;
 
 #[test]
-fn a_listing_shows_what_matches_and_what_leads_there() {
+fn a_listing_shows_matches_and_their_parent_folders() {
     let disk = Disk::new();
     let list = |folder: &str| {
         let open = format!("(drop (call $open_dir (i32.const 3) @\"{folder}\"))");
@@ -207,7 +207,7 @@ fn a_listing_shows_what_matches_and_what_leads_there() {
 }
 
 #[test]
-fn what_a_standing_policy_blocks_is_taken_out_of_a_tree() {
+fn blocked_paths_of_a_standing_policy_are_removed_from_a_tree() {
     let disk = Disk::new();
     // The last one ends where it may, and goes through what is blocked.
     let opens = ["a.md", "priv/p.md", "priv", "docs/c.md", "docs/out/p.md", "docs/d.txt", "priv/../a.md"];
@@ -229,7 +229,7 @@ fn what_a_standing_policy_blocks_is_taken_out_of_a_tree() {
 }
 
 #[test]
-fn a_path_that_is_too_long_is_refused_before_it_is_taken_apart() {
+fn an_overlong_path_is_refused_before_it_is_parsed() {
     let disk = Disk::new();
     // 16 MiB of `a/a/a/…`.
     let body = "(memory.fill (i32.const 65536) (i32.const 47) (i32.const 16777216))
@@ -245,7 +245,7 @@ fn a_path_that_is_too_long_is_refused_before_it_is_taken_apart() {
 }
 
 #[test]
-fn a_read_only_condition_binds_under_a_pattern() {
+fn a_read_only_condition_applies_under_a_pattern() {
     let disk = Disk::new();
     let body = r#"
         (call $note (call $open (i32.const 3) @"a.md"))
@@ -261,7 +261,7 @@ fn a_read_only_condition_binds_under_a_pattern() {
 }
 
 #[test]
-fn typed_tools_run_under_patterns_and_a_module_that_is_no_component_is_refused() {
+fn patterns_apply_to_components_and_refuse_core_modules() {
     let disk = Disk::new();
     // An adapter needs the module's memory to work in.
     let odd = r#"(module
@@ -280,7 +280,7 @@ fn typed_tools_run_under_patterns_and_a_module_that_is_no_component_is_refused()
     let listed = call("list_directory", json!({ "path": "/jobs/docs" }));
     assert!(listed.to_string().contains("c.md") && !listed.to_string().contains("d.txt"), "{listed}");
     let words = call("odd", json!({}));
-    let words = crate::harness::blocked(&words, "scope_unenforceable").to_owned();
+    let words = crate::harness::expect_blocked(&words, "scope_unenforceable").to_owned();
     assert!(words.contains("whole trees") && words.contains("component"), "{words}");
     bench.call("odd").scope("/workspace/**").send().success();
 }

@@ -5,7 +5,7 @@ use super::guest::{Guest, errno};
 use std::collections::BTreeSet;
 
 #[test]
-fn a_run_finds_nothing_of_the_one_before() {
+fn a_run_finds_no_state_of_the_previous_run() {
     let body = r#"
         (call $note (i32.load (i32.const 131000)))
         (call $note (i32.load (i32.const 300000)))
@@ -27,7 +27,7 @@ fn a_run_finds_nothing_of_the_one_before() {
 }
 
 #[test]
-fn two_runs_draw_different_random_numbers() {
+fn two_runs_get_different_random_numbers() {
     // Processes that wait are copies of one, which must not make their numbers the same.
     let draws = "(drop (call $random (i32.const 512) (i32.const 4))) (call $note (i32.load (i32.const 512)))";
     let bench = Bench::start([("draws", Guest::new(draws))]);

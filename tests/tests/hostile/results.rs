@@ -28,7 +28,7 @@ fn says(text: &str) -> Guest {
 }
 
 #[test]
-fn a_list_of_many_objects_takes_a_few_times_its_length_and_goes_again() {
+fn the_memory_of_a_large_result_is_bounded_and_released() {
     let options = Options::new().set("ceilings.max_output_bytes", 8 << 20);
     let bench = Bench::start_with(options, [("objects", objects())]);
     bench.assert_well("the first run");
@@ -47,7 +47,7 @@ fn a_list_of_many_objects_takes_a_few_times_its_length_and_goes_again() {
 }
 
 #[test]
-fn the_output_of_a_run_is_a_mebibyte_at_most_unless_the_operator_allows_more() {
+fn output_is_limited_to_1_mib_unless_the_operator_allows_more() {
     let bench = Bench::start([("objects", objects())]);
     let report = bench.call("objects").send().limit("output");
     let limit = report.in_force("max_output_bytes");
@@ -56,7 +56,7 @@ fn the_output_of_a_run_is_a_mebibyte_at_most_unless_the_operator_allows_more() {
 
 /// A result is passed on as text, so it has to be one that every reader of the report reads alike.
 #[test]
-fn a_result_that_readers_could_read_differently_is_none() {
+fn an_ambiguous_json_result_is_rejected() {
     let deep = "[".repeat(49) + &"]".repeat(49);
     let refused = [r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#, "[1e400]", r#""\ud800""#, &deep, "1 2", "{"];
     let kept = "{\n  \"a\" : [ 1.50 , \"b \\\" c\" ]\n}\n";

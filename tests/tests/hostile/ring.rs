@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const SLEEPS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
 
-/// How many processes wait ahead of time on these benches.
+/// Number of pre-forked processes on these benches.
 const WAITING: usize = 2;
 
 fn options() -> Options {
@@ -31,11 +31,11 @@ fn start() -> Bench {
 pub(super) fn children_of(parent: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| living(*pid).is_some_and(|of| of == parent)).collect()
+    pids.filter(|pid| parent_of(*pid).is_some_and(|of| of == parent)).collect()
 }
 
 /// The parent of a process that lives.
-pub(super) fn living(pid: u32) -> Option<u32> {
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
@@ -59,7 +59,7 @@ pub(super) fn kill_all_children(bench: &Bench) {
 }
 
 /// Calls a guest that sleeps for an hour, and does `work` while it runs.
-fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answer {
+fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::CallAnswer {
     let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 60);
     let intent = call.intent();
     std::thread::scope(|scope| {
@@ -77,7 +77,7 @@ fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Answ
 }
 
 #[test]
-fn a_guest_has_a_process_of_its_own_that_has_nothing() {
+fn a_guest_has_its_own_process_without_resources() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |intent| {
         let zygote = zygote_of(&bench);
@@ -100,7 +100,7 @@ fn a_guest_has_a_process_of_its_own_that_has_nothing() {
                 ["socket:", "pipe:", "anon_inode:", "/dev/null", "/memfd:"].iter().any(|p| link.starts_with(p))
                     || link.ends_with("(deleted)")
                     || *link == workspace
-                    // What this test's own standard error is.
+                    // The standard error of this test.
                     || (pid == zygote && link.contains("/tmp/"))
             };
             assert!(open.iter().all(known), "{open:?}");
@@ -116,7 +116,7 @@ fn a_guest_has_a_process_of_its_own_that_has_nothing() {
 }
 
 #[test]
-fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
+fn a_killed_process_is_reported_and_the_next_guest_runs() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |_| kill_all_children(&bench));
     let report = answer.failure("the process that ran the tool ended early: it was killed (SIGKILL)");
@@ -131,7 +131,7 @@ fn a_process_that_is_killed_is_reported_and_the_next_guest_runs() {
 }
 
 #[test]
-fn processes_that_are_killed_while_they_wait_cost_no_run() {
+fn waiting_processes_that_are_killed_fail_no_run() {
     let bench = Bench::start_with(options().set("executor.waiting", 8), [("sleeps", Guest::new(SLEEPS))]);
     let bench = bench.undisturbed();
     let zygote = zygote_of(&bench);
@@ -143,7 +143,7 @@ fn processes_that_are_killed_while_they_wait_cost_no_run() {
 }
 
 #[test]
-fn a_machine_without_room_for_processes_has_room_again_later() {
+fn runs_recover_after_process_creation_failed() {
     let bench = start();
     let zygote = Pid::from_raw(i32::try_from(zygote_of(&bench)).expect("a pid"));
     bench.assert_well("a start");
@@ -167,7 +167,7 @@ fn a_machine_without_room_for_processes_has_room_again_later() {
 }
 
 #[test]
-fn a_stopped_process_holds_neither_a_deadline_nor_a_cancellation() {
+fn a_stopped_process_is_still_ended_by_deadline_and_cancel() {
     let bench = start();
     let zygote = zygote_of(&bench);
     eventually("they wait", || (children_of(zygote).len() == WAITING).then_some(()));
@@ -189,7 +189,7 @@ fn a_stopped_process_holds_neither_a_deadline_nor_a_cancellation() {
 }
 
 #[test]
-fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
+fn a_killed_zygote_ends_its_guests_and_is_replaced() {
     let bench = start();
     let mut before = Vec::new();
     let answer = while_it_sleeps(&bench, |_| {
@@ -200,11 +200,11 @@ fn a_zygote_that_is_killed_takes_its_guests_along_and_is_replaced() {
     });
     answer.failure("the process that ran the tool ended early");
     bench.assert_well("a killed zygote");
-    assert!(before.iter().all(|pid| living(*pid).is_none()), "{before:?}");
+    assert!(before.iter().all(|pid| parent_of(*pid).is_none()), "{before:?}");
 }
 
 #[test]
-fn nothing_of_a_killed_server_lives_on() {
+fn no_process_survives_a_killed_server() {
     let bench = start();
     let call = bench.call("sleeps").grant("timeout_seconds", 60);
     let parameters = call.parameters();
@@ -215,15 +215,15 @@ fn nothing_of_a_killed_server_lives_on() {
     eventually("the guest runs", || (children_of(zygote).len() == WAITING + 1).then_some(()));
     let mut pids = children_of(zygote);
     pids.push(zygote);
-    bench.killed();
+    bench.mark_killed();
     kill(bench.process);
     let began = Instant::now();
-    eventually("they are gone", || pids.iter().all(|pid| living(*pid).is_none()).then_some(()));
+    eventually("they are gone", || pids.iter().all(|pid| parent_of(*pid).is_none()).then_some(()));
     assert!(began.elapsed() < Duration::from_secs(1), "gone after {:?}", began.elapsed());
 }
 
 #[test]
-fn a_second_later_nothing_is_left() {
+fn no_process_is_left_a_second_after_shutdown() {
     let bench = start();
     for tool in [HARMLESS, "traps", "sleeps"] {
         bench.call(tool).grant("timeout_seconds", 1).send();
@@ -244,7 +244,7 @@ fn a_second_later_nothing_is_left() {
 }
 
 #[test]
-fn the_operator_may_let_a_tool_run_inside_the_server() {
+fn the_operator_may_run_a_tool_inside_the_server() {
     let options = options().set("executor.inline_tools", json!([HARMLESS]));
     let bench = Bench::start_with(options, [("apart", Guest::new("(call $note (i32.const 1))"))]);
     let process = |tool: &str| bench.call(tool).send().success().0["usage"].get("process").cloned();
@@ -253,7 +253,7 @@ fn the_operator_may_let_a_tool_run_inside_the_server() {
 }
 
 #[test]
-fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
+fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
     let bench = start();
     let answer = while_it_sleeps(&bench, |intent| {
         let before = zygote_of(&bench);
@@ -269,11 +269,11 @@ fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
         let gone = bench.call("traps").send();
         assert_eq!(gone.response["error"]["code"], -32602, "{gone:?}");
         // The old zygote lives as long as what it runs.
-        assert!(living(before).is_some());
+        assert!(parent_of(before).is_some());
         let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
         assert_eq!(status["result"]["state"], "running", "{status}");
         bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-        eventually("the old zygote is gone", || living(before).is_none().then_some(()));
+        eventually("the old zygote is gone", || parent_of(before).is_none().then_some(()));
     });
     answer.aborted("cancelled");
     // A catalogue that cannot be read leaves the last one in place.
@@ -288,7 +288,7 @@ fn a_changed_catalogue_is_taken_without_dropping_what_runs() {
 }
 
 #[test]
-fn a_deadline_is_kept_to_a_tenth_of_a_second() {
+fn deadlines_are_met_within_100_ms() {
     if isolation() == "inline" {
         return;
     }
@@ -311,7 +311,7 @@ fn a_deadline_is_kept_to_a_tenth_of_a_second() {
 }
 
 /// A zygote that is sent one message, and then nothing.
-fn greeted(message: &str) -> (std::process::ExitStatus, String) {
+fn start_zygote_with(message: &str) -> (std::process::ExitStatus, String) {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     let mut command = Command::new(program());
     command.arg("zygote").stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -326,10 +326,10 @@ fn greeted(message: &str) -> (std::process::ExitStatus, String) {
 }
 
 #[test]
-fn a_zygote_reads_messages_of_its_own_version_only() {
-    assert!(greeted(r#"{"Hello":{"version":1}}"#).0.success());
-    let (status, said) = greeted(r#"{"Hello":{"version":2}}"#);
+fn a_zygote_accepts_messages_of_its_own_version_only() {
+    assert!(start_zygote_with(r#"{"Hello":{"version":1}}"#).0.success());
+    let (status, said) = start_zygote_with(r#"{"Hello":{"version":2}}"#);
     assert!(!status.success() && said.contains("messages of version 2"), "{status} {said}");
-    let (status, _) = greeted(r#"{"Start":{"largest_file":1,"handles":32}}"#);
+    let (status, _) = start_zygote_with(r#"{"Start":{"largest_file":1,"handles":32}}"#);
     assert!(!status.success(), "a zygote started without a version");
 }

@@ -18,7 +18,7 @@ fn tool(name: &str, schema: Value) -> Tool {
 
 /// Every level of nesting doubles the work of a validator that gathers the errors of both branches.
 #[test]
-fn branches_that_share_a_definition_cost_neither_time_nor_memory() {
+fn schema_branches_that_share_a_definition_take_bounded_time_and_memory() {
     let branch = json!({ "type": "object", "properties": { "x": { "$ref": "#" } }, "required": ["x"] });
     let unique = json!({ "properties": { "x": { "uniqueItems": true } } });
     let patterns = json!({ "additionalProperties": { "pattern": "^(a|aa|aaa)*b$" } });
@@ -56,7 +56,7 @@ fn branches_that_share_a_definition_cost_neither_time_nor_memory() {
 
 /// Schemas whose cost no budget could hold make their tools unusable, and no others.
 #[test]
-fn a_schema_that_cannot_be_bounded_makes_its_tool_unusable() {
+fn an_unbounded_schema_makes_its_tool_unusable() {
     let doubling = |level: usize| {
         let next = json!({ "$ref": format!("#/$defs/d{}", level + 1) });
         (format!("d{level}"), json!({ "allOf": [next, next] }))

@@ -1,10 +1,10 @@
-//! What is checked beside every hostile case, without the case asking for it.
+//! Checks that run beside every hostile case: health, accounting, files and leftovers.
 //!
 //! ```text
-//! Health     /health answers while a call runs
-//! Books      the governor: exactly one report for each intent that was accepted, and no other
-//! Outside    what nobody was granted has not changed
-//! Idle       a second later no process, thread, descriptor, cgroup or temporary file is left
+//! Health            /health answers while a call runs
+//! ReportAccounting  the governor: exactly one report for each intent that was accepted, and no other
+//! UngrantedFiles    files outside every grant have not changed
+//! IdleResources     a second later no process, thread, descriptor, cgroup or temporary file is left
 //! ```
 //! The harmless tool that runs beside a call is a call like any other, and stands in the bench.
 //!
@@ -23,24 +23,24 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Whether this machine does nothing else, so that the server is held to what it promises.
+/// True if this machine is otherwise idle, so that the promised latencies are asserted.
 fn is_quiet() -> bool {
     std::env::var_os("A2G_TEST_QUIET").is_some()
 }
 
-/// How long `/health` may take.
+/// Time limit of `/health`.
 fn longest_health() -> Duration {
     if is_quiet() { Duration::from_millis(100) } else { Duration::from_secs(2) }
 }
 
-/// How long something of a case may be left after it.
+/// Time limit for resources of a case to be released after it.
 fn longest_leftover() -> Duration {
     Duration::from_secs(if is_quiet() { 1 } else { 10 })
 }
 
-/// How many control groups without a process the server keeps.
+/// Number of control groups without a process that the server keeps.
 const KEPT_CGROUPS: usize = 2;
-/// How long it takes from one question to `/health` to the next while a call runs.
+/// Interval between requests of `/health` while a call runs.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(20);
 
 /// Asks for `/health` while calls run, from a thread and over a connection of its own.
@@ -51,7 +51,7 @@ pub(super) struct Health {
 
 #[derive(Default)]
 struct Watch {
-    /// How many calls run.
+    /// Number of running calls.
     running: usize,
     over: bool,
     answers: u64,
@@ -111,7 +111,7 @@ impl Health {
 /// A call that runs.
 pub(super) struct During<'a> {
     health: &'a Health,
-    /// How many answers there were before it.
+    /// Number of answers before the call.
     answers: u64,
 }
 
@@ -131,14 +131,14 @@ impl Drop for During<'_> {
 }
 
 /// The books of both sides: what callers were answered, and what the governor was told.
-pub(super) struct Books {
+pub(super) struct ReportAccounting {
     governor: FakeGovernor,
     reports: Arc<Mutex<Vec<Value>>>,
     /// The report that each accepted intent was answered with.
     accepted: Mutex<BTreeMap<String, Value>>,
 }
 
-impl Books {
+impl ReportAccounting {
     /// Opens them, with a governor that takes every report.
     pub(super) fn open() -> Self {
         let reports = Arc::<Mutex<Vec<Value>>>::default();
@@ -153,7 +153,7 @@ impl Books {
         Self { governor, reports, accepted: Mutex::default() }
     }
 
-    /// Where the governor is.
+    /// URL of the governor.
     pub(super) fn url(&self) -> String {
         self.governor.url()
     }
@@ -194,16 +194,16 @@ impl Books {
     }
 }
 
-/// What no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
+/// Files that no guest of a bench is granted: its home but for `/workspace`, its catalogue, and all that
 /// stands beside its mounts.
-pub(super) struct Outside {
+pub(super) struct UngrantedFiles {
     roots: Vec<PathBuf>,
     granted: Vec<PathBuf>,
     /// As it was before the first call.
     before: Mutex<Option<BTreeMap<PathBuf, String>>>,
 }
 
-impl Outside {
+impl UngrantedFiles {
     /// Puts files that nobody may touch into `home`, beside the folders that may be `granted`, and
     /// watches them, `home`, and the folders in which the granted ones stand.
     pub(super) fn of(home: &Path, catalogue: PathBuf, granted: Vec<PathBuf>) -> Self {
@@ -270,9 +270,9 @@ impl Outside {
     }
 }
 
-/// What a server has while nothing runs.
+/// Resources of an idle server.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Idle {
+pub(super) struct IdleResources {
     /// The processes that the server started: with the process ring the zygote.
     children: usize,
     /// The processes that those started: the ones that wait ahead of time.
@@ -288,7 +288,7 @@ pub(super) struct Idle {
     temporary: BTreeSet<PathBuf>,
 }
 
-impl Idle {
+impl IdleResources {
     /// Waits until a server that has just run something has its processes again, as many children of its own as
     /// `expected` and as many of theirs that wait, and stays as it is: one look takes a while, in which a process may
     /// go and another come.
@@ -307,7 +307,7 @@ impl Idle {
         let deadline = Instant::now() + longest_leftover();
         loop {
             let now = Self::now(server, temporary);
-            let left = self.left(&now, more);
+            let left = self.leftovers(&now, more);
             if left.is_empty() {
                 return;
             }
@@ -317,8 +317,8 @@ impl Idle {
         }
     }
 
-    /// What there is now that was not there before, in words.
-    fn left(&self, now: &Self, descriptors: usize) -> Vec<String> {
+    /// Descriptions of resources that are there now and were not before.
+    fn leftovers(&self, now: &Self, descriptors: usize) -> Vec<String> {
         let counts = [
             ("processes of the server", self.children, now.children, 0),
             ("processes of its children", self.waiting, now.waiting, 0),
@@ -360,7 +360,7 @@ impl Idle {
             threads: count(&format!("/proc/{server}/task")).expect("the server lives"),
             descriptors: count(&format!("/proc/{server}/fd")).expect("the server lives"),
             descriptors_of_children: descriptors.sum(),
-            computing: all.flat_map(|pid| computing(*pid)).collect(),
+            computing: all.flat_map(|pid| computing_threads(*pid)).collect(),
             cgroups: cgroups(server),
             temporary: names(temporary).into_iter().collect(),
         }
@@ -391,7 +391,7 @@ fn parents() -> Vec<(u32, u32)> {
 
 /// The threads of a process that run, or would if they had a core: which, how many nanoseconds each has
 /// computed and waited for a core and how often it got one, and in which control groups it is.
-fn computing(pid: u32) -> Vec<String> {
+fn computing_threads(pid: u32) -> Vec<String> {
     let threads = names(Path::new(&format!("/proc/{pid}/task"))).into_iter();
     let running = threads.filter(|thread| state(&thread.join("stat")).is_some_and(|(state, _)| state == 'R'));
     let told = |thread: &Path, what| fs::read_to_string(thread.join(what)).unwrap_or_default();

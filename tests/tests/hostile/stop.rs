@@ -6,7 +6,7 @@ use crate::harness::{Options, eventually, result};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// How long a stop may take on a machine that does other things as well.
+/// Time limit of a stop on a busy machine.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
 const GUESTS: [(&str, &str); 4] = [
@@ -36,7 +36,7 @@ fn assert_reported(bench: &Bench, intent: &str) {
 }
 
 #[test]
-fn a_cancelled_guest_is_gone_at_once() {
+fn a_cancelled_guest_ends_at_once() {
     let bench = start();
     for (tool, _) in GUESTS {
         let call = bench.call(tool).scope("/workspace/**").grant("timeout_seconds", 60);
@@ -64,7 +64,7 @@ fn a_cancelled_guest_is_gone_at_once() {
 }
 
 #[test]
-fn cancelled_guests_are_gone_and_not_only_answered_for() {
+fn cancelled_guests_leave_no_process_behind() {
     let guests = GUESTS.map(|(name, body)| (name, Guest::new(body)));
     // Nothing slows a loop down that may have more than one core.
     let options = Options::new().set("executor.concurrent", 1).set("ceilings.max_cpu_percent", 400);
@@ -84,7 +84,7 @@ fn cancelled_guests_are_gone_and_not_only_answered_for() {
 }
 
 #[test]
-fn a_guest_that_is_stuck_in_the_kernel_is_cancelled_all_the_same() {
+fn a_guest_blocked_in_the_kernel_is_cancelled() {
     let bench = Bench::start([("opens", Guest::new(r#"(drop (call $open (i32.const 3) @"leased"))"#))]);
     let Some(_lease) = Leased::take(&bench.executor.workspace().join("leased")) else { return };
     let call = bench.call("opens").scope("/workspace/**").grant("timeout_seconds", 60);
@@ -103,7 +103,7 @@ fn a_guest_that_is_stuck_in_the_kernel_is_cancelled_all_the_same() {
 }
 
 #[test]
-fn a_revoked_agent_stops_and_stays_out() {
+fn runs_of_a_revoked_agent_stop_and_new_ones_are_refused() {
     const REVOKED: &str = "did:aeon:revoked:1.0:abc123";
     let bench = start();
     let calls = GUESTS.map(|(tool, _)| {
@@ -135,12 +135,12 @@ fn a_revoked_agent_stops_and_stays_out() {
         assert_reported(&bench, intent);
     }
     let refused = bench.call("sleeps").agent(REVOKED).send();
-    crate::harness::blocked(&refused.response, "standing_policy");
+    crate::harness::expect_blocked(&refused.response, "standing_policy");
     bench.assert_well("an agent that was revoked");
 }
 
 #[test]
-fn a_stop_wins_over_what_the_guest_says_afterwards() {
+fn a_stop_takes_precedence_over_later_guest_output() {
     // A run that is cancelled while it waits for a slot never starts.
     let guests = [("sleeps", Guest::new("(drop (call $sleep (i64.const 3600000000000)))"))];
     let bench = Bench::start_with(Options::new().set("executor.concurrent", 1), guests);

@@ -5,7 +5,7 @@ use super::guest::{Guest, Leased, errno, make_fifo, wasm};
 use crate::harness::{Options, Tool, eventually};
 use std::time::Duration;
 
-/// How late an answer may be on a machine that does other things as well. An idle one takes some
+/// Allowed delay of an answer on a busy machine. An idle one takes some
 /// twenty milliseconds.
 const LATE: Duration = Duration::from_secs(2);
 
@@ -56,7 +56,7 @@ const COMPONENT_SLEEP: &str = r#"(component
     (export "wasi:cli/run@0.2.0" (instance $command)))"#;
 
 #[test]
-fn whatever_a_guest_waits_for_the_deadline_comes() {
+fn the_deadline_ends_every_kind_of_wait() {
     let fill =
         "(loop $again (memory.fill (i32.const 131072) (i32.const 1) (i32.const 60000000)) (br $again))";
     let beside = "(func $hang (loop $forever (br $forever))) (start $hang)";
@@ -117,7 +117,7 @@ fn whatever_a_guest_waits_for_the_deadline_comes() {
 }
 
 #[test]
-fn a_guest_that_is_done_in_time_succeeds() {
+fn a_guest_that_finishes_in_time_succeeds() {
     let bench = Bench::start([("naps", Guest::new("(call $note (call $sleep (i64.const 300000000)))"))]);
     let report = bench.call("naps").grant("timeout_seconds", 20).send().success();
     assert_eq!(report.notes(), [0]);
@@ -128,7 +128,7 @@ fn a_guest_that_is_done_in_time_succeeds() {
 }
 
 #[test]
-fn time_in_the_queue_is_not_the_guests() {
+fn time_in_the_queue_is_not_charged_to_the_guest() {
     let guests = [("naps", Guest::new("(drop (call $sleep (i64.const 1500000000)))"))];
     let bench = Bench::start_with(Options::new().set("executor.concurrent", 1), guests);
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn time_in_the_queue_is_not_the_guests() {
 }
 
 #[test]
-fn guests_that_are_late_are_gone_and_not_only_answered_for() {
+fn timed_out_guests_leave_no_process_behind() {
     // More of them than there are slots, so that one that went on would be missed.
     let guests = [
         ("loops", Guest::new(FOREVER)),
@@ -165,7 +165,7 @@ fn guests_that_are_late_are_gone_and_not_only_answered_for() {
 }
 
 #[test]
-fn a_sleep_wakes_up_in_time_and_says_so() {
+fn a_sleep_ends_on_time() {
     // Subscription: user data 77, monotonic clock, relative. Event: user data, error, type.
     let sleeps = |nanoseconds: u64| {
         format!(
@@ -194,7 +194,7 @@ fn a_sleep_wakes_up_in_time_and_says_so() {
 }
 
 #[test]
-fn a_guest_that_is_stuck_in_the_kernel_is_answered_all_the_same() {
+fn a_guest_blocked_in_the_kernel_times_out() {
     let opens = r#"(call $note (call $open (i32.const 3) @"leased"))"#;
     let bench = Bench::start([("opens", Guest::new(opens))]);
     let leased = bench.executor.workspace().join("leased");

@@ -7,7 +7,7 @@ use crate::harness::Options;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What stands in the file that no tool may read.
+/// Content of the file that no tool may read.
 const SECRET: &str = "correct horse battery staple";
 
 /// `/jobs` in a folder beside one that is not granted, with a file in each and links between.
@@ -33,7 +33,7 @@ fn start(folder: &Path) -> Bench {
 }
 
 /// Runs a tool that has to fail, and gives its report, which holds nothing of what was not granted.
-fn refused(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>) -> Report {
+fn expect_refusal(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>) -> Report {
     let call = bench.call(tool).scope("/jobs/**").grant("timeout_seconds", 20).arguments(arguments.clone());
     let call = if let Some(condition) = condition { call.condition(condition) } else { call };
     let report = call.send().failure("the tool failed with ");
@@ -42,7 +42,7 @@ fn refused(bench: &Bench, tool: &str, arguments: &Value, condition: Option<&str>
 }
 
 #[test]
-fn what_was_not_granted_is_seen_and_refused() {
+fn access_outside_the_grant_is_refused_and_reported() {
     let disk = disk();
     let bench = start(disk.path());
     let outside = "outside_scope";
@@ -67,7 +67,7 @@ fn what_was_not_granted_is_seen_and_refused() {
         ("write_file", write("/jobs/folder/planted"), "/jobs/folder/planted", escapes),
     ];
     for (tool, arguments, what, reason) in cases {
-        let report = refused(&bench, tool, &arguments, None);
+        let report = expect_refusal(&bench, tool, &arguments, None);
         let denied = report.denied();
         let seen = denied.iter().any(|(path, why, _)| path.starts_with(what) && *why == reason);
         assert!(seen, "{tool} {arguments}: {denied:?}");
@@ -83,7 +83,7 @@ fn what_was_not_granted_is_seen_and_refused() {
 }
 
 #[test]
-fn read_only_is_read_only() {
+fn a_read_only_grant_refuses_every_write() {
     let disk = disk();
     let bench = start(disk.path());
     let cases = [
@@ -92,7 +92,7 @@ fn read_only_is_read_only() {
         ("edit_file", json!({ "path": "/jobs/inside.txt", "old_text": "inside", "new_text": "x" })),
     ];
     for (tool, arguments) in cases {
-        let report = refused(&bench, tool, &arguments, Some("read_only"));
+        let report = expect_refusal(&bench, tool, &arguments, Some("read_only"));
         let denied = report.denied();
         assert!(!denied.is_empty(), "{tool} {arguments}: {report:?}");
         assert!(denied.iter().all(|(_, why, _)| *why == "read_only"), "{tool} {arguments}: {denied:?}");
@@ -111,13 +111,13 @@ fn a_fifo_is_not_opened() {
         ("hash_file", json!({ "path": "/jobs/fifo", "algorithm": "sha256" })),
         ("write_file", json!({ "path": "/jobs/fifo", "content": "x" })),
     ] {
-        refused(&bench, tool, &arguments, None);
+        expect_refusal(&bench, tool, &arguments, None);
     }
     bench.assert_well("a FIFO");
 }
 
 #[test]
-fn a_limit_ends_a_typed_tool_too() {
+fn a_limit_ends_a_typed_tool() {
     let disk = disk();
     std::fs::write(disk.path().join("jobs/large.txt"), "x".repeat(4 << 20)).expect("a file");
     let bench = start(disk.path());

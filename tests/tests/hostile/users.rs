@@ -2,8 +2,8 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, errno};
-use super::ring::{SLEEPS, children_of, living};
-use crate::harness::{HttpClient, Options, eventually, skipped};
+use super::ring::{SLEEPS, children_of, parent_of};
+use crate::harness::{HttpClient, Options, eventually, print_skipped};
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -27,7 +27,7 @@ const WORKS: &str = r#"
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skipped("this is not root, whose guests alone are others");
+        print_skipped("this is not root, whose guests alone are others");
     }
     is_root
 }
@@ -103,7 +103,7 @@ const NO_RIGHTS: &str = "0000000000000000";
 const RIGHTS_OVER_FILES: &str = "000000000000000a";
 
 #[test]
-fn a_guest_of_root_is_the_owner_of_its_folder() {
+fn a_guest_of_a_root_server_runs_as_the_folder_owner() {
     if !is_root() {
         return;
     }
@@ -138,7 +138,7 @@ fn a_guest_of_root_is_the_owner_of_its_folder() {
 }
 
 #[test]
-fn the_operator_may_name_the_user_of_all_guests() {
+fn the_operator_may_set_the_user_of_all_guests() {
     if !is_root() {
         return;
     }
@@ -151,7 +151,7 @@ fn the_operator_may_name_the_user_of_all_guests() {
 }
 
 #[test]
-fn that_tools_run_as_root_is_said_once() {
+fn running_tools_as_root_is_logged_once() {
     if !is_root() {
         return;
     }
@@ -168,7 +168,7 @@ fn that_tools_run_as_root_is_said_once() {
 }
 
 #[test]
-fn a_guest_of_another_user_ends_with_its_server() {
+fn a_guest_under_another_user_ends_with_its_server() {
     if !is_root() {
         return;
     }
@@ -188,8 +188,8 @@ fn a_guest_of_another_user_ends_with_its_server() {
     let guest = eventually("the guest runs", || {
         children_of(bench.process).into_iter().flat_map(children_of).find(somebodys)
     });
-    bench.killed();
+    bench.mark_killed();
     let server = rustix::process::Pid::from_raw(i32::try_from(bench.process).expect("a pid"));
     rustix::process::kill_process(server.expect("a pid"), rustix::process::Signal::KILL).expect("it lives");
-    eventually("it is gone", || living(guest).is_none().then_some(()));
+    eventually("it is gone", || parent_of(guest).is_none().then_some(()));
 }

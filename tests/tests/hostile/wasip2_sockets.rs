@@ -22,13 +22,13 @@ const TOOL: &str = "hostile_tcp";
 /// other side closes.
 struct Peer {
     address: SocketAddr,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<PeerRecord>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct PeerRecord {
     connections: usize,
-    /// How many connections the other side has closed.
+    /// Number of connections that the peer has closed.
     closed: usize,
     /// All that came, of all connections.
     received: Vec<u8>,
@@ -38,7 +38,7 @@ impl Peer {
     fn start(work: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<Seen>>::default();
+        let seen = Arc::<Mutex<PeerRecord>>::default();
         let (books, work) = (Arc::clone(&seen), Arc::new(work));
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -129,7 +129,7 @@ fn at(peer: &Peer) -> String {
 }
 
 #[test]
-fn a_connection_goes_out_and_all_of_it_is_reported() {
+fn a_connection_is_made_and_fully_reported() {
     let peer = Peer::start(|stream| {
         let mut hello = [0; 5];
         let _cut = stream.read_exact(&mut hello);
@@ -173,7 +173,7 @@ fn a_connection_goes_out_and_all_of_it_is_reported() {
 }
 
 #[test]
-fn an_address_that_nobody_looked_up_is_not_connected_to() {
+fn connections_need_an_address_from_a_name_lookup() {
     let (peer, other) = (Peer::saying("lifted"), Peer::saying("also lifted"));
     let bench = start(options(&[&peer, &other]));
     let (port, address) = (peer.port(), peer.address.to_string());
@@ -236,7 +236,7 @@ fn an_address_that_nobody_looked_up_is_not_connected_to() {
 }
 
 #[test]
-fn a_name_leads_only_to_addresses_that_may_be_connected_to() {
+fn a_lookup_returns_only_permitted_addresses() {
     let (peer, other) = (Peer::saying("lifted"), Peer::saying("not lifted"));
     let hosts = json!({
         "peer.test": ["127.0.0.1"],
@@ -257,7 +257,7 @@ fn a_name_leads_only_to_addresses_that_may_be_connected_to() {
         assert!(step(&report, 0)["error"].is_string() && step(&report, 1)["error"].is_string(), "{report:?}");
         assert_eq!(reasons(&report), ["address"], "{host}: {report:?}");
     }
-    // What is lifted is one port of the address, and that is known when it is connected to.
+    // The exemption covers one port of the address, and the port is known at connect time.
     let ports = [other.port(), bench.executor.address().port()];
     for port in ports {
         let report =
@@ -316,7 +316,7 @@ fn only_allowed_names_are_looked_up() {
     let report =
         bench.take(&json!([{ "connect": format!("PEER.Test.:{}", peer.port()) }, { "read": [0, 100] }]));
     assert_eq!(step(&report, 1)["first"], "reached", "{report:?}");
-    // What every layer says counts.
+    // The rules of every layer apply.
     let tools = json!({ TOOL: { "allowed": true } });
     let network = json!({ "allowed_domains": ["*.test"], "blocked_domains": ["Peer.test"] });
     let policy = json!({
@@ -329,7 +329,7 @@ fn only_allowed_names_are_looked_up() {
 }
 
 #[test]
-fn nothing_listens_and_udp_is_refused() {
+fn listening_and_udp_are_refused() {
     let bench = start(options(&[]));
     let report = bench.take(&json!([
         { "bind": "0.0.0.0:0" }, { "bind": "127.0.0.1:8080" }, "listen", { "udp": "0.0.0.0:0" },
@@ -354,7 +354,7 @@ fn nothing_listens_and_udp_is_refused() {
 }
 
 #[test]
-fn connections_and_requests_are_one_account() {
+fn connections_and_requests_share_one_budget() {
     let peer = Peer::silent();
     let bench = start(options(&[&peer]).set("network.max_connections", 2));
     let connect = json!({ "connect": at(&peer) });
@@ -415,7 +415,7 @@ fn connections_and_requests_are_one_account() {
 }
 
 #[test]
-fn bytes_end_at_the_limit_both_ways() {
+fn sent_and_received_bytes_are_limited() {
     const LIMIT: u64 = 8 << 20;
     let endless = Peer::start(|stream| {
         let piece = [b'x'; 64 << 10];
@@ -450,7 +450,7 @@ fn bytes_end_at_the_limit_both_ways() {
 }
 
 #[test]
-fn what_just_fits_is_not_denied() {
+fn traffic_of_exactly_the_limit_is_allowed() {
     let peer = Peer::saying("exactly");
     let bench =
         start(options(&[&peer]).set("network.max_received_bytes", 7).set("network.max_sent_bytes", 4));
@@ -461,7 +461,7 @@ fn what_just_fits_is_not_denied() {
 }
 
 #[test]
-fn much_arrives_whole_and_what_nobody_takes_waits() {
+fn large_transfers_arrive_complete_under_backpressure() {
     const SIZE: usize = 5 << 20;
     let peer = Peer::start(|stream| {
         let mut all = Vec::new();
@@ -498,7 +498,7 @@ fn much_arrives_whole_and_what_nobody_takes_waits() {
 }
 
 #[test]
-fn a_guest_may_look_without_waiting() {
+fn a_guest_may_read_without_blocking() {
     let peer = Peer::start(|stream| {
         std::thread::sleep(Duration::from_millis(200));
         let _gone = stream.write_all(b"first");
@@ -519,7 +519,7 @@ fn a_guest_may_look_without_waiting() {
 }
 
 #[test]
-fn what_was_written_goes_out_although_nobody_waited() {
+fn written_bytes_are_sent_without_a_flush() {
     let sink = Peer::silent();
     let bench = start(options(&[&sink]));
     bench.take(&json!([{ "connect": at(&sink) }, { "write_and_close": [0, "the last words"] }]));
@@ -528,7 +528,7 @@ fn what_was_written_goes_out_although_nobody_waited() {
 }
 
 #[test]
-fn a_slow_peer_holds_nobody_longer_than_the_run() {
+fn a_slow_peer_delays_a_run_only_until_its_deadline() {
     let silent = Peer::silent();
     let drips = Peer::start(|stream| {
         while stream.write_all(b"x").is_ok() {
@@ -554,7 +554,7 @@ fn a_slow_peer_holds_nobody_longer_than_the_run() {
 }
 
 #[test]
-fn a_peer_that_does_not_let_go_keeps_nothing_open() {
+fn a_peer_that_never_closes_keeps_no_connection_open() {
     // It neither reads nor closes, so only this side can end the connection.
     let holds = Peer::start(|_| {
         loop {
@@ -574,7 +574,7 @@ fn a_peer_that_does_not_let_go_keeps_nothing_open() {
 }
 
 #[test]
-fn a_run_that_is_over_has_no_connection() {
+fn connections_are_closed_at_the_end_of_the_run() {
     let peer = Peer::start(|stream| drop(stream.write_all(b"x")));
     let bench = start(options(&[&peer]));
     let steps = json!([{ "connect": at(&peer) }, { "read": [0, MUCH] }]);
@@ -598,14 +598,14 @@ fn a_run_that_is_over_has_no_connection() {
         let report = meanwhile(&|_| super::ring::kill_all_children(&bench)).failure("SIGKILL");
         assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
     }
-    // What a guest leaves open when it ends by itself is closed as well.
+    // Connections that a guest leaves open when it returns are closed as well.
     bench.take(&json!([{ "connect": at(&peer) }, { "read": [0, 1] }]));
     peer.assert_closed();
     bench.assert_well("runs that ended in the middle of a connection");
 }
 
 #[test]
-fn without_a_network_a_connection_ends_the_run() {
+fn a_connection_without_a_network_ends_the_run() {
     let peer = Peer::silent();
     let bench = start(options(&[&peer]));
     for step in [

@@ -1,4 +1,4 @@
-//! Whether an answer is the expected one: the same members and values, but for placeholders.
+//! Comparison of an answer with the expected one: the same members and values, but for placeholders.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// What was learned so far, by name.
-pub type Known = BTreeMap<String, String>;
+/// Values of placeholders bound so far, by name.
+pub type Bindings = BTreeMap<String, String>;
 
 /// Puts what is known in the place of each `<NAME>`.
-pub fn filled(text: &str, known: &Known) -> String {
+pub fn fill_placeholders(text: &str, known: &Bindings) -> String {
     known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
 }
 
 /// Compares one value, at a JSON Pointer, and says what is wrong.
-pub fn compare(at: &str, expected: &Value, actual: &Value, known: &mut Known, wrong: &mut Vec<String>) {
+pub fn compare(at: &str, expected: &Value, actual: &Value, known: &mut Bindings, wrong: &mut Vec<String>) {
     match (expected, actual) {
         (Value::Object(members), Value::Object(others)) => {
             for (name, expected) in members {
@@ -39,19 +39,19 @@ pub fn compare(at: &str, expected: &Value, actual: &Value, known: &mut Known, wr
     }
 }
 
-/// Whether a value is what a string with placeholders says.
-fn is(pattern: &str, actual: &Value, known: &mut Known) -> bool {
+/// True if a value matches a string with placeholders.
+fn is(pattern: &str, actual: &Value, known: &mut Bindings) -> bool {
     match (pattern, actual) {
         ("<number>", actual) => actual.is_number(),
         ("<integer>", actual) => actual.is_u64(),
         ("<object>", actual) => actual.is_object(),
-        (pattern, Value::String(text)) => text_is(&filled(pattern, known), text, known),
+        (pattern, Value::String(text)) => text_is(&fill_placeholders(pattern, known), text, known),
         _ => false,
     }
 }
 
 /// As [`is`], of two texts.
-pub fn text_is(pattern: &str, text: &str, known: &mut Known) -> bool {
+pub fn text_is(pattern: &str, text: &str, known: &mut Bindings) -> bool {
     let Some((before, rest)) = pattern.split_once('<') else { return pattern == text };
     let Some((placeholder, after)) = rest.split_once('>') else { return pattern == text };
     let Some(text) = text.strip_prefix(before) else { return false };
@@ -66,7 +66,7 @@ pub fn text_is(pattern: &str, text: &str, known: &mut Known) -> bool {
     if !name.is_empty() {
         known.insert(name.to_owned(), part.to_owned());
     }
-    text_is(&filled(after, known), text, known)
+    text_is(&fill_placeholders(after, known), text, known)
 }
 
 fn is_a(kind: &str, text: &str) -> bool {

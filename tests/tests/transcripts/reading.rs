@@ -14,7 +14,7 @@ pub struct Transcript {
     pub turns: Vec<Turn>,
 }
 
-/// What is sent, and all that comes back for it.
+/// One sent message, and all answers to it.
 pub struct Turn {
     pub line: usize,
     pub sent: Message,
@@ -56,7 +56,7 @@ struct Block {
 /// Reads one.
 ///
 /// # Errors
-/// What is wrong, and in which line.
+/// An error message with the number of its line.
 pub fn read(name: String, text: &str) -> Result<Transcript, String> {
     let (mut ways, mut blocks, mut open) = (Vec::new(), Vec::<Block>::new(), false);
     for (index, line) in text.lines().enumerate() {
@@ -98,7 +98,7 @@ pub fn read(name: String, text: &str) -> Result<Transcript, String> {
     Ok(Transcript { name, ways, turns })
 }
 
-/// Where they are.
+/// The folder of the transcripts.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts")
 }

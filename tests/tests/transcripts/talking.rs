@@ -1,6 +1,6 @@
 //! The doors, each in the ways in which a transcript can be held: what is started, and how messages get there.
 
-use super::matching::{Known, filled};
+use super::matching::{Bindings, fill_placeholders};
 use super::reading::{ANSWER, Message};
 use crate::a2a::Hook;
 use crate::callers::{List, agent};
@@ -12,22 +12,22 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-/// What came back: headers where the door has them, and the body, if there is one; a text as a string.
+/// One answer: headers if the door has them, and the body, if there is one; a text as a string.
 #[derive(Debug)]
-pub struct Answered {
+pub struct ReceivedAnswer {
     pub first: String,
     pub headers: Vec<(String, String)>,
     pub body: Option<Value>,
 }
 
-impl Answered {
+impl ReceivedAnswer {
     fn message(body: Value) -> Self {
         Self { first: "HTTP 200".to_owned(), headers: Vec::new(), body: Some(body) }
     }
 }
 
-/// What carries messages.
-enum Line {
+/// The transport of messages.
+enum MessageTransport {
     /// With the path to which messages are posted.
     Http(HttpClient, &'static str),
     Socket(WebSocketClient),
@@ -36,29 +36,31 @@ enum Line {
 }
 
 /// An executor, or a governor, and the line to it.
-pub struct Talk {
-    line: Line,
+pub struct Conversation {
+    line: MessageTransport,
     /// Signs what is sent to the door of Nexus, and reads what comes from there.
     peer: Option<nexus::Agent>,
     /// Is told of tasks.
     hook: Option<Hook>,
     /// Governs, and answers intents as the transcript has it.
     governor: Option<Scripted>,
-    /// What the transcript may name.
-    pub known: Known,
+    /// Values that the transcript may name.
+    pub known: Bindings,
     kept: Vec<Box<dyn Any>>,
 }
 
 /// The agent of the A2G document.
 const DOCUMENTED: &str = "did:aeon:myagent:1.0:abc123";
 
-impl Talk {
+impl Conversation {
     /// Starts what a transcript of this door talks to in this way.
     pub fn start(door: &str, way: &str) -> Self {
         let catalogue = match (door, way) {
-            ("sovereign", "http") => served().add(email(&saying(1, r#"{"messages":[]}"#, 0))),
-            ("sovereign", "refused") => served().add(email(&saying(2, "IMAP connection refused", 1))),
-            _ => served(),
+            ("sovereign", "http") => serve_catalogue().add(email(&saying(1, r#"{"messages":[]}"#, 0))),
+            ("sovereign", "refused") => {
+                serve_catalogue().add(email(&saying(2, "IMAP connection refused", 1)))
+            }
+            _ => serve_catalogue(),
         };
         let anywhere = json!({ "paths": ["/tmp/**", "/workspace/**"] });
         let tools = ["write_file", "read_file", "search_text", "gate", "email.check_unread"];
@@ -83,13 +85,13 @@ impl Talk {
         talk
     }
 
-    fn over(line: Line, kept: Vec<Box<dyn Any>>) -> Self {
-        Self { line, peer: None, hook: None, governor: None, known: Known::new(), kept }
+    fn over(line: MessageTransport, kept: Vec<Box<dyn Any>>) -> Self {
+        Self { line, peer: None, hook: None, governor: None, known: Bindings::new(), kept }
     }
 
     fn http(options: Options, path: &'static str) -> Self {
         let executor = Executor::start(options);
-        let mut talk = Self::over(Line::Http(executor.client(), path), Vec::new());
+        let mut talk = Self::over(MessageTransport::Http(executor.client(), path), Vec::new());
         talk.known.insert("address".to_owned(), executor.address().to_string());
         talk.kept.push(Box::new(executor));
         talk
@@ -108,16 +110,18 @@ impl Talk {
             "http" => Self::http(options, "/jsonrpc"),
             "websocket" => {
                 let executor = Executor::start(options);
-                Self::over(Line::Socket(executor.web_socket()), vec![Box::new(executor)])
+                Self::over(MessageTransport::Socket(executor.web_socket()), vec![Box::new(executor)])
             }
-            "stdio" => Self::over(Line::Stdio(StdioClient::start(options)), Vec::new()),
+            "stdio" => Self::over(MessageTransport::Stdio(StdioClient::start(options)), Vec::new()),
             "governor" | "governor-websocket" => {
                 let mut policy = policy_for_all(&[("write_file", json!({ "paths": ["/tmp/**"] }))]);
                 policy["agent_did"] = json!(DOCUMENTED);
                 let governor = Governor::start(&[policy]);
                 let line = match way {
-                    "governor" => Line::Http(HttpClient::to_governor(governor.address()), "/jsonrpc"),
-                    _ => Line::Socket(WebSocketClient::connect(governor.address())),
+                    "governor" => {
+                        MessageTransport::Http(HttpClient::to_governor(governor.address()), "/jsonrpc")
+                    }
+                    _ => MessageTransport::Socket(WebSocketClient::connect(governor.address())),
                 };
                 Self::over(line, vec![Box::new(governor)])
             }
@@ -149,7 +153,7 @@ impl Talk {
                         "dialect": if way == "webhooks" { "a2a" } else { "acp" },
                     }),
                 )
-                // Nobody but the hook of this test is ever told.
+                // The webhook of this test is the only one notified.
                 .set("network.hosts", json!({ "your-app.com": ["127.0.0.1"], "hook.example": ["127.0.0.1"] }))
                 .set("network.allowed_addresses", json!([hook.address().to_string()])),
             _ => panic!("no way: {way}"),
@@ -168,9 +172,14 @@ impl Talk {
         match way {
             "http" => {
                 let executor = Executor::start(options);
-                Self::over(Line::Session(A2eSession::open(&executor, None)), vec![Box::new(executor)])
+                Self::over(
+                    MessageTransport::Session(A2eSession::open(&executor, None)),
+                    vec![Box::new(executor)],
+                )
             }
-            "stdio" => Self::over(Line::Stdio(StdioClient::start_as("--a2e-stdio", options)), Vec::new()),
+            "stdio" => {
+                Self::over(MessageTransport::Stdio(StdioClient::start_as("--a2e-stdio", options)), Vec::new())
+            }
             _ => panic!("no way: {way}"),
         }
     }
@@ -184,7 +193,7 @@ impl Talk {
             "websocket" => {
                 let address = talk.known["address"].parse().expect("an address");
                 let socket = WebSocketClient::upgrade_at(address, "/nexus", &[]).expect("a WebSocket");
-                talk.line = Line::Socket(socket);
+                talk.line = MessageTransport::Socket(socket);
             }
             _ => panic!("no way: {way}"),
         }
@@ -202,39 +211,42 @@ impl Talk {
     }
 
     /// Sends a message, and gives so many that come back; over HTTP, all that do.
-    pub fn exchange(&mut self, sent: &Message, count: usize) -> Vec<Answered> {
+    pub fn exchange(&mut self, sent: &Message, count: usize) -> Vec<ReceivedAnswer> {
         if self.peer.is_some() {
             self.known.insert("now".to_owned(), nexus::now_ms().to_string());
         }
-        let mut text = filled(&sent.body, &self.known);
+        let mut text = fill_placeholders(&sent.body, &self.known);
         if sent.first.as_deref() == Some(ANSWER) {
             self.governor.as_ref().expect("a governor").answers.lock().unwrap().push_back(text);
             return Vec::new();
         }
         if let Some(peer) = self.peer {
-            text = secured(peer, &text);
+            text = secure_message(peer, &text);
         }
         let mut answers = match &mut self.line {
-            Line::Http(client, path) => {
+            MessageTransport::Http(client, path) => {
                 let known = &self.known;
-                let headers = sent.headers.iter().map(|(name, value)| (&**name, filled(value, known)));
+                let headers =
+                    sent.headers.iter().map(|(name, value)| (&**name, fill_placeholders(value, known)));
                 let headers = headers.collect::<Vec<_>>();
-                let first = filled(sent.first.as_deref().unwrap_or_default(), known);
+                let first = fill_placeholders(sent.first.as_deref().unwrap_or_default(), known);
                 let (method, path) = first.split_once(' ').unwrap_or(("POST", path));
                 post(client, method, path, &headers, &text)
             }
-            line @ (Line::Socket(_) | Line::Stdio(_) | Line::Session(_)) => {
+            line @ (MessageTransport::Socket(_)
+            | MessageTransport::Stdio(_)
+            | MessageTransport::Session(_)) => {
                 let text = text.lines().map(str::trim).collect::<String>();
                 line.send(&text);
                 let mut answers = (0..count).map(|_| line.receive()).collect::<Vec<_>>();
                 // The door of Nexus answers as things get done: a run's last event comes before or after its response.
                 answers.sort_by_key(|answer| self.peer.is_some() && answer["type"] != "event");
-                answers.into_iter().map(Answered::message).collect()
+                answers.into_iter().map(ReceivedAnswer::message).collect()
             }
         };
         if let Some(peer) = self.peer {
             let bodies = answers.iter_mut().filter_map(|answer| answer.body.as_mut());
-            // What answers a message that nobody has signed is not signed either, and shows so.
+            // The answer to an unsigned message is unsigned, too.
             for body in bodies.filter(|body| body["signature"] != "") {
                 *body = peer.read(body);
             }
@@ -254,8 +266,10 @@ impl Talk {
     /// Checks that nothing more came, as far as that can be known.
     pub fn finish(self) -> Vec<String> {
         match self.line {
-            Line::Stdio(client) => client.finish().1,
-            Line::Http(..) | Line::Socket(_) | Line::Session(_) => Vec::new(),
+            MessageTransport::Stdio(client) => client.finish().1,
+            MessageTransport::Http(..) | MessageTransport::Socket(_) | MessageTransport::Session(_) => {
+                Vec::new()
+            }
         }
     }
 }
@@ -286,7 +300,7 @@ impl Scripted {
     }
 }
 
-impl Line {
+impl MessageTransport {
     fn send(&mut self, text: &str) {
         match self {
             Self::Socket(socket) => socket.send(text.as_bytes()),
@@ -310,7 +324,7 @@ impl Line {
 }
 
 /// The tools that transcripts name.
-fn served() -> Catalogue {
+fn serve_catalogue() -> Catalogue {
     let tools = ["write_file", "read_file", "search_text"];
     let catalogue = tools.into_iter().fold(Catalogue::empty(), Catalogue::copy);
     catalogue.add(Tool::command("gate", GATE))
@@ -322,7 +336,7 @@ fn email(wat: &str) -> Tool {
 }
 
 /// Seals and signs a message that is written without either.
-fn secured(peer: nexus::Agent, text: &str) -> String {
+fn secure_message(peer: nexus::Agent, text: &str) -> String {
     let Ok(mut message) = serde_json::from_str::<Value>(text) else { return text.to_owned() };
     if message["encryption"] == "<sealed>" {
         let members = message.as_object_mut().expect("an object");
@@ -341,7 +355,7 @@ fn post(
     path: &str,
     headers: &[(&str, String)],
     body: &str,
-) -> Vec<Answered> {
+) -> Vec<ReceivedAnswer> {
     let mut all = headers.iter().map(|(name, value)| (*name, &**value)).collect::<Vec<_>>();
     if method == "POST" {
         all.push(("Content-Type", "application/json"));
@@ -359,7 +373,10 @@ fn post(
         let empty = body.is_empty();
         (!empty).then(|| serde_json::from_str(body).unwrap_or_else(|_plain_text| json!(body.trim_end())))
     };
-    let answered =
-        |body: &&str| Answered { first: first.clone(), headers: answer.headers.clone(), body: parse(body) };
+    let answered = |body: &&str| ReceivedAnswer {
+        first: first.clone(),
+        headers: answer.headers.clone(),
+        body: parse(body),
+    };
     bodies.iter().map(answered).collect()
 }

@@ -2,10 +2,10 @@
 
 use a2g_guest_sdk::prelude::*;
 
-/// How many lines an `ambiguous` error names.
+/// Number of lines that an `ambiguous` error names.
 const MAX_LINES: usize = 20;
 
-/// How many replacements there will be.
+/// Number of replacements to make.
 ///
 /// # Errors
 /// `not_found` when there is no occurrence, `ambiguous` when there are several and not all are meant.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use a2g_guest_sdk::prelude::*;
 
-/// How many leftovers of killed runs are stepped over before giving up.
+/// Number of leftovers of killed runs that are skipped before the edit fails.
 const ATTEMPTS: u32 = 100;
 
 /// Replaces the content of the file at `path`.
@@ -22,7 +22,7 @@ pub(crate) fn atomically(path: &str, content: &[u8]) -> Result<(), ToolError> {
     let (file, temporary) = create_beside(Path::new(path)).map_err(|error| cannot_create(path, error))?;
     let replaced = write(file, content).and_then(|()| fs::rename(&temporary, path));
     if replaced.is_err() {
-        // What went wrong first is what the caller needs to hear.
+        // The caller needs the first error.
         let _ = fs::remove_file(&temporary);
     }
     replaced.at(path)

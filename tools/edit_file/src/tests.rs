@@ -34,7 +34,7 @@ fn all_occurrences_are_replaced_when_asked() {
 }
 
 #[test]
-fn what_is_unclear_is_refused_and_nothing_changes() {
+fn an_ambiguous_edit_is_refused_without_a_change() {
     let check = |content: &str, old: &str, code: &str| {
         let (result, after) = edit(content, old, "x", false);
         let error = result.unwrap_err();
@@ -53,7 +53,7 @@ fn what_is_unclear_is_refused_and_nothing_changes() {
 }
 
 #[test]
-fn leftovers_of_killed_runs_are_stepped_over() {
+fn leftover_files_of_killed_runs_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.txt");
     let leftover = folder.path().join(".a2g-edit-0.a.txt");
@@ -86,7 +86,7 @@ fn only_regular_text_files_are_edited() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

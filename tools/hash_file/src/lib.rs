@@ -7,9 +7,9 @@ use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::serde;
 use sha2::{Digest, Sha256, Sha512};
 
-/// How much is read at once.
+/// Size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// How often progress is reported; below that the work is over before anybody looks.
+/// Bytes between two progress reports; shorter work ends before a report would be useful.
 const PROGRESS_BYTES: u64 = 64 << 20;
 
 #[derive(Arguments)]
@@ -65,7 +65,7 @@ fn hash_file(ctx: &mut Context, arguments: HashFile) -> Result<Hashed, ToolError
     Ok(Hashed { path, algorithm, digest: hasher.finish(), bytes })
 }
 
-/// How far `bytes` is; unknown while the file grows under the hands of the tool.
+/// Progress in percent after `bytes`; unknown while the file grows during the run.
 fn percent(bytes: u64, size: u64) -> Option<f32> {
     (bytes <= size).then(|| bytes as f32 / size as f32 * 100.0)
 }
@@ -134,7 +134,7 @@ mod tests {
     ];
 
     #[test]
-    fn published_digests() {
+    fn digests_match_published_vectors() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("abc");
         fs::write(&path, "abc").unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_longer_than_a_chunk() {
+    fn a_file_longer_than_a_chunk_is_hashed_completely() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("zeros");
         let content = vec![0; CHUNK_BYTES * 2 + 1];
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_manifest_agrees() {
+    fn the_manifest_matches_the_tool() {
         let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
         assert!(differences.is_empty(), "{differences:?}");
     }

@@ -14,11 +14,11 @@ use crate::hop::Hop;
 pub(crate) struct Redirect {
     /// The status that asked for it.
     status: u16,
-    /// Where it led.
+    /// URL of the redirect target.
     url: String,
 }
 
-/// What all requests of a chain have to keep to.
+/// Limits that all requests of a chain share.
 pub(crate) struct Chain {
     max_bytes: usize,
     max_redirects: usize,
@@ -63,7 +63,7 @@ impl Chain {
     }
 }
 
-/// Where an answer leads, if it is a redirect that can be followed without a choice.
+/// Target of an answer, if it is a redirect that can be followed without a choice.
 fn location(response: &Response) -> Option<String> {
     let leads = matches!(response.status(), 301 | 302 | 303 | 307 | 308);
     let location = response.headers().get("location").filter(|_| leads)?;

@@ -10,10 +10,10 @@ use crate::{Encoding, HttpFetch};
 
 /// Many servers refuse a request that does not say what sent it.
 const USER_AGENT: &str = concat!("a2g-http_fetch/", env!("CARGO_PKG_VERSION"));
-/// What speaks for the caller, and is meant for the origin that it was first sent to.
+/// Headers with credentials, which are meant only for the origin that they were first sent to.
 const CREDENTIALS: [HeaderName; 2] =
     [HeaderName::from_static("authorization"), HeaderName::from_static("cookie")];
-/// What speaks about a body that is not sent any more.
+/// Headers that describe a body, removed with it.
 const ABOUT_THE_BODY: [HeaderName; 4] = [
     HeaderName::from_static("content-encoding"),
     HeaderName::from_static("content-language"),
@@ -51,7 +51,7 @@ impl Hop {
         Ok(Self { method: request.method().clone(), url, headers: request.headers().clone(), body })
     }
 
-    /// Where it goes.
+    /// The URL of the request.
     pub(crate) fn url(&self) -> &Url {
         &self.url
     }

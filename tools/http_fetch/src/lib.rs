@@ -26,7 +26,7 @@ const MAX_MAX_REDIRECTS: u64 = 20;
 /// Half of what `tool.toml` asks for, so that the tool can still say that it took too long.
 const DEFAULT_TIMEOUT_SECONDS: u64 = 30;
 const MAX_TIMEOUT_SECONDS: u64 = 300;
-/// How much of the headers is returned, in bytes of names and values. Common answers have one to four
+/// Limit of the returned headers, in bytes of names and values. Common answers have one to four
 /// thousand.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
@@ -111,10 +111,10 @@ struct Fetched {
 }
 
 fn http_fetch(ctx: &mut Context, arguments: HttpFetch) -> Result<Fetched, ToolError> {
-    let max_bytes = ranged("max_bytes", arguments.max_bytes, 1..=MAX_MAX_BYTES)?;
-    let max_redirects = ranged("max_redirects", arguments.max_redirects, 0..=MAX_MAX_REDIRECTS)?;
+    let max_bytes = in_range("max_bytes", arguments.max_bytes, 1..=MAX_MAX_BYTES)?;
+    let max_redirects = in_range("max_redirects", arguments.max_redirects, 0..=MAX_MAX_REDIRECTS)?;
     let seconds = arguments.timeout_seconds;
-    ranged("timeout_seconds", seconds, 1..=MAX_TIMEOUT_SECONDS)?;
+    in_range("timeout_seconds", seconds, 1..=MAX_TIMEOUT_SECONDS)?;
     let first = Hop::first(&arguments)?;
     let chain = Chain::new(max_bytes, max_redirects, Duration::from_secs(seconds));
     let (response, redirects) = chain.follow(ctx, first)?;
@@ -122,7 +122,7 @@ fn http_fetch(ctx: &mut Context, arguments: HttpFetch) -> Result<Fetched, ToolEr
 }
 
 /// The executor checks the range as well, but the memory of the tool should not depend on that.
-fn ranged(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<usize, ToolError> {
+fn in_range(name: &str, value: u64, range: std::ops::RangeInclusive<u64>) -> Result<usize, ToolError> {
     usize::try_from(value).ok().filter(|_| range.contains(&value)).ok_or_else(|| {
         let (least, most) = (range.start(), range.end());
         let message = format!("`{name}` is {value}; it must be from {least} to {most}");
@@ -143,8 +143,8 @@ fn fetched(response: Response, redirects: Vec<Redirect>) -> Fetched {
     Fetched { url, status, headers, headers_left_out, body, encoding, size, redirects }
 }
 
-/// Whether nothing but tabs and ends of lines controls. JSON writes any other control character in six
-/// bytes, and who sends them does not send text.
+/// True if tabs and line ends are the only control characters. JSON writes any other one in six
+/// bytes, and content with them is not text.
 fn is_readable(text: &str) -> bool {
     text.bytes().all(|byte| !byte.is_ascii_control() || matches!(byte, b'\t' | b'\n' | b'\r'))
 }

@@ -29,7 +29,7 @@ fn seen(network: &Network) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn an_answer_comes_back_whole() {
+fn a_complete_answer_is_returned() {
     let network = Network::answering(|_| {
         let answer = Answer::new(404).header("content-type", "text/plain");
         Ok(answer.header("set-cookie", "a=1").header("set-cookie", "b=2").body("grüße"))
@@ -47,7 +47,7 @@ fn an_answer_comes_back_whole() {
 }
 
 #[test]
-fn what_the_caller_asks_for_is_sent() {
+fn the_request_of_the_caller_is_sent_unchanged() {
     let network = redirecting();
     let send = |body: Value| {
         let mut arguments = json!({
@@ -70,7 +70,7 @@ fn what_the_caller_asks_for_is_sent() {
 }
 
 #[test]
-fn a_url_is_read_as_browsers_read_it() {
+fn urls_are_parsed_as_in_browsers() {
     let network = redirecting();
     let check = |url: &str, sent: &str| {
         run(json!({ "url": url })).unwrap();
@@ -87,7 +87,7 @@ fn a_url_is_read_as_browsers_read_it() {
 }
 
 #[test]
-fn what_is_no_text_comes_as_base64() {
+fn a_binary_body_is_returned_as_base64() {
     let check = |sent: &'static [u8], body: &str, encoding: &str| {
         let _network = Network::answering(move |_| Ok(Answer::new(200).body(sent)));
         let fetched = run(json!({ "url": "https://a.example" })).unwrap();
@@ -101,7 +101,7 @@ fn what_is_no_text_comes_as_base64() {
 }
 
 #[test]
-fn a_redirect_is_a_request_of_its_own() {
+fn each_redirect_is_a_separate_request() {
     let network = redirecting();
     let fetched = run(json!({ "url": "http://a.example/302?https://b.example/301?/there?q=1%23x" })).unwrap();
     let redirects = json!([
@@ -114,7 +114,7 @@ fn a_redirect_is_a_request_of_its_own() {
 }
 
 #[test]
-fn the_status_says_what_becomes_of_method_and_body() {
+fn the_redirect_status_decides_method_and_body() {
     let check = |status: u16, method: &str, then: &str, body: &str| {
         let network = redirecting();
         let headers = json!({ "content-type": "text/plain", "x-one": "1" });
@@ -158,12 +158,12 @@ fn credentials_stay_with_their_origin() {
     check("http://sub.a.example/", false);
     check("http://a.example:8080/", false);
     check("https://a.example/", false);
-    // What was dropped once does not come back.
+    // Dropped headers stay dropped.
     check("http://b.example/307?http://a.example/", false);
 }
 
 #[test]
-fn a_redirect_leads_to_http_and_never_out_of_https() {
+fn insecure_and_non_http_redirects_are_refused() {
     let refused = |url: &str, word: &str| {
         let network = redirecting();
         let error = run(json!({ "url": url })).unwrap_err();
@@ -183,7 +183,7 @@ fn a_redirect_leads_to_http_and_never_out_of_https() {
 }
 
 #[test]
-fn only_so_many_redirects_are_followed() {
+fn the_number_of_redirects_is_limited() {
     let network = Network::answering(|_| Ok(Answer::new(302).header("location", "/again")));
     let fetch =
         |max_redirects: u64| run(json!({ "url": "http://a.example", "max_redirects": max_redirects }));
@@ -197,7 +197,7 @@ fn only_so_many_redirects_are_followed() {
 }
 
 #[test]
-fn an_answer_that_only_looks_like_a_redirect_is_the_answer() {
+fn an_incomplete_redirect_is_returned_as_the_answer() {
     let _network = Network::answering(|request| {
         Ok(match request.url().path() {
             "/no-location" => Answer::new(302),
@@ -212,7 +212,7 @@ fn an_answer_that_only_looks_like_a_redirect_is_the_answer() {
 }
 
 #[test]
-fn headers_are_bounded_and_the_rest_is_counted() {
+fn returned_headers_are_bounded_and_omitted_ones_counted() {
     let large = "x".repeat(MAX_HEADER_BYTES / 3);
     let _network = Network::answering(move |_| {
         let answer = (0..4).fold(Answer::new(200), |answer, _| answer.header("x-large", &large));
@@ -262,7 +262,7 @@ fn failures_are_named() {
 }
 
 #[test]
-fn the_schema_states_the_same_bounds() {
+fn the_schema_states_the_enforced_bounds() {
     let schema: Value = a2g_guest_sdk::serde_json::from_str(&describe().arguments_schema).unwrap();
     let property = |name: &str, fact: &str| schema["properties"][name][fact].clone();
     let bounds = [
@@ -282,7 +282,7 @@ fn the_schema_states_the_same_bounds() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

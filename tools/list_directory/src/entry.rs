@@ -7,7 +7,7 @@ use std::time::UNIX_EPOCH;
 use a2g_guest_sdk::prelude::*;
 use a2g_guest_sdk::serde;
 
-/// What a name stands for.
+/// Type of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(crate = "serde", rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -52,12 +52,12 @@ impl Entry {
             path: relative.to_string_lossy().into_owned(),
             kind,
             size: metadata.filter(|_| kind == Kind::File).map(Metadata::len),
-            modified: metadata.and_then(modified),
+            modified: metadata.and_then(modified_seconds),
         }
     }
 }
 
-fn modified(metadata: &Metadata) -> Option<u64> {
+fn modified_seconds(metadata: &Metadata) -> Option<u64> {
     let modified = metadata.modified().ok()?;
     let since = modified.duration_since(UNIX_EPOCH).ok()?;
     Some(since.as_secs())

@@ -18,7 +18,7 @@ pub(crate) struct Listing<'a> {
     recursive: bool,
     /// The entries so far, in order, at most `limit`.
     pub(crate) entries: Vec<Entry>,
-    /// Whether an entry was left out for want of room.
+    /// True if an entry was omitted at the limit.
     pub(crate) truncated: bool,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Listing<'a> {
     /// Lists the directory at `root`.
     ///
     /// # Errors
-    /// When `root` itself cannot be read. A directory below it that cannot be read is logged and
+    /// If `root` itself cannot be read. A directory below it that cannot be read is logged and
     /// listed without content.
     pub(crate) fn read(&mut self, root: &Path) -> io::Result<()> {
         // A stack of directories, each with what is still to come, instead of recursion: a tree may

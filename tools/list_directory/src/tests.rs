@@ -28,7 +28,7 @@ fn paths(listed: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn one_directory() {
+fn one_directory_is_listed() {
     let folder = tree();
     let listed = run(json!({ "path": folder.path() })).unwrap();
     assert_eq!(paths(&listed), ["a", "a-b", "b.txt", "loop"]);
@@ -43,7 +43,7 @@ fn one_directory() {
 }
 
 #[test]
-fn a_tree() {
+fn a_tree_is_listed_recursively() {
     let folder = tree();
     let list = |hidden: bool| {
         run(json!({ "path": folder.path(), "recursive": true, "include_hidden": hidden })).unwrap()
@@ -54,7 +54,7 @@ fn a_tree() {
 }
 
 #[test]
-fn a_truncated_listing_is_the_beginning_of_the_whole() {
+fn a_truncated_listing_is_a_prefix_of_the_full_listing() {
     let folder = tree();
     let list = |limit: usize| {
         run(json!({ "path": folder.path(), "recursive": true, "max_entries": limit })).unwrap()
@@ -80,7 +80,7 @@ fn failures_are_named() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

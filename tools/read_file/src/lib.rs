@@ -93,7 +93,7 @@ fn limit_bytes(limit: u64) -> Result<usize, ToolError> {
 /// The bytes from the offset on, and a few beyond the limit, which show how text continues there.
 struct Window {
     bytes: Vec<u8>,
-    /// Whether the file ends within `bytes`.
+    /// True if the file ends within `bytes`.
     ends: bool,
     /// The size of the file in bytes.
     size: u64,

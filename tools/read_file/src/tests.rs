@@ -17,7 +17,7 @@ fn file(content: &[u8]) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn a_whole_file() {
+fn a_small_file_is_read_completely() {
     let (_folder, path) = file("grüße".as_bytes());
     let expected = json!({
         "path": path, "content": "grüße", "encoding": "utf-8",
@@ -47,7 +47,7 @@ fn a_limit_never_splits_a_character() {
 }
 
 #[test]
-fn pages_join_to_the_whole() {
+fn pages_join_to_the_complete_file() {
     let text = "aé€😀\n".repeat(50);
     let (_folder, path) = file(text.as_bytes());
     for limit in 1..20 {
@@ -65,7 +65,7 @@ fn pages_join_to_the_whole() {
 }
 
 #[test]
-fn what_is_no_text_is_read_as_base64() {
+fn a_binary_file_is_read_as_base64() {
     let (_folder, path) = file(&[b'a', 0xff, 0xfe]);
     let error = run(json!({ "path": path })).unwrap_err();
     assert_eq!(error.code(), "not_utf8");
@@ -77,13 +77,13 @@ fn what_is_no_text_is_read_as_base64() {
 }
 
 #[test]
-fn a_character_cut_off_by_the_end_is_no_text() {
+fn a_file_that_ends_inside_a_character_is_binary() {
     let (_folder, path) = file(&[b'a', 0xe2, 0x82]);
     assert_eq!(run(json!({ "path": path })).unwrap_err().code(), "not_utf8");
 }
 
 #[test]
-fn an_offset_inside_a_character_says_where_to_go_on() {
+fn an_offset_inside_a_character_names_the_next_valid_offset() {
     let (_folder, path) = file("€a".as_bytes());
     let error = run(json!({ "path": path, "offset": 1 })).unwrap_err();
     assert_eq!(error.code(), "invalid_offset");
@@ -104,7 +104,7 @@ fn failures_are_named() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

@@ -1,4 +1,4 @@
-//! Which files are searched, by their path relative to where the search starts.
+//! Selection of files to search, by their path relative to the start of the search.
 
 use std::path::Path;
 
@@ -20,13 +20,13 @@ impl Globs {
         Ok(Self { include, exclude })
     }
 
-    /// Whether a file is searched.
+    /// True if a file is searched.
     pub(crate) fn includes(&self, relative: &Path) -> bool {
         let included = self.include.as_ref().is_none_or(|globs| globs.is_match(relative));
         included && !self.excludes(relative)
     }
 
-    /// Whether a path is left out, with everything below it.
+    /// True if a path is excluded, with everything below it.
     pub(crate) fn excludes(&self, relative: &Path) -> bool {
         self.exclude.is_match(relative)
     }

@@ -11,11 +11,11 @@ use regex::bytes::Regex;
 
 /// A file with a NUL byte in its first part is taken for binary, as `grep` does.
 const PROBE_BYTES: usize = 8 * 1024;
-/// What is beyond this in one line is not searched, and the result says that it is truncated.
+/// Bytes of a line that are searched; the result reports a longer line as truncated.
 const LINE_BYTES: usize = 1 << 20;
-/// What is shown of one line: enough to understand it, and a minified file does not fill the answer.
+/// Characters shown of one line: enough to understand it, and a minified file does not fill the answer.
 const TEXT_CHARS: usize = 500;
-/// How much of a long line is shown before the match.
+/// Characters of a long line shown before the match.
 const LEAD_CHARS: usize = 100;
 /// The matches stop when their text reaches this size, whatever their number.
 const TOTAL_TEXT_BYTES: usize = 4 << 20;
@@ -44,9 +44,9 @@ pub(crate) struct Search {
     text_bytes: usize,
     /// The matches so far, in order.
     pub(crate) matches: Vec<Match>,
-    /// How many files were read as text.
+    /// Number of files read as text.
     pub(crate) files_searched: usize,
-    /// Whether something that may match was left out.
+    /// True if a possible match was omitted.
     pub(crate) truncated: bool,
 }
 
@@ -63,7 +63,7 @@ impl Search {
         }
     }
 
-    /// Whether a further match was found that there is no room for.
+    /// True if a further match was found over the limit.
     pub(crate) fn is_full(&self) -> bool {
         self.truncated && !self.has_room()
     }
@@ -71,7 +71,7 @@ impl Search {
     /// Searches one file, unless it is binary.
     ///
     /// # Errors
-    /// When the file cannot be read; matches before that are kept.
+    /// If the file cannot be read; earlier matches are kept.
     pub(crate) fn file(&mut self, path: &Path) -> io::Result<()> {
         let mut reader = BufReader::with_capacity(PROBE_BYTES, File::open(path)?);
         if reader.fill_buf()?.contains(&0) {
@@ -111,7 +111,7 @@ impl Search {
             path: path.to_string_lossy().into_owned(),
             line,
             column,
-            text: shown(bytes, column),
+            text: excerpt(bytes, column),
             before: before.iter().cloned().collect(),
             after: Vec::new(),
         };
@@ -125,7 +125,7 @@ impl Search {
         let in_file = self.matches.get_mut(first..).unwrap_or_default();
         for found in in_file.iter_mut().rev().take(self.context_lines) {
             if number <= found.line + reach {
-                let text = shown(line, 1);
+                let text = excerpt(line, 1);
                 self.text_bytes += text.len();
                 found.after.push(text);
             }
@@ -142,13 +142,13 @@ impl Search {
             if before.len() == self.context_lines {
                 before.pop_front();
             }
-            before.push_back(shown(line, 1));
+            before.push_back(excerpt(line, 1));
         }
     }
 }
 
 /// The part of a line around a column, with `…` where something is left out.
-fn shown(line: &[u8], column: usize) -> String {
+fn excerpt(line: &[u8], column: usize) -> String {
     let line = String::from_utf8_lossy(line);
     if line.len() <= TEXT_CHARS {
         return line.into_owned();
@@ -168,7 +168,7 @@ struct Lines<R> {
     reader: R,
     line: Vec<u8>,
     number: u64,
-    /// Whether a line was longer than is searched.
+    /// True if a line was longer than the searched part.
     cut: bool,
 }
 

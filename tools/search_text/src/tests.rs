@@ -97,7 +97,7 @@ fn context() {
 }
 
 #[test]
-fn as_many_matches_as_asked_for() {
+fn the_number_of_matches_is_limited_as_requested() {
     let folder = tree(&[("a", "x\nx\n"), ("b", "x\n")]);
     let search = |max: usize| {
         let found = run(folder.path(), json!({ "pattern": "x", "max_matches": max })).unwrap();
@@ -154,7 +154,7 @@ fn progress_is_reported() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

@@ -17,14 +17,14 @@ const MAX_FILES: usize = 100_000;
 pub(crate) struct Walked {
     /// Sorted by path.
     pub(crate) files: Vec<PathBuf>,
-    /// Whether there were more than fit.
+    /// True if there were more files than the limit.
     pub(crate) truncated: bool,
 }
 
 /// The files that `globs` include: `root` itself when it is a file.
 ///
 /// # Errors
-/// When `root` cannot be read. A directory below it that cannot be read is logged and skipped.
+/// If `root` cannot be read. A directory below it that cannot be read is logged and skipped.
 pub(crate) fn files(ctx: &Context, root: &Path, globs: &Globs) -> Result<Walked, ToolError> {
     let mut walked = Walked::default();
     if fs::metadata(root).at(root)?.is_file() {

@@ -12,7 +12,7 @@ fn code(arguments: Value) -> String {
 }
 
 #[test]
-fn the_result_is_exactly_the_bytes_and_the_path() {
+fn a_write_reports_the_exact_bytes_and_the_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.txt");
     let path = path.to_str().unwrap();
@@ -49,7 +49,7 @@ fn base64_is_decoded() {
 }
 
 #[test]
-fn parents_are_created_only_when_asked() {
+fn parents_are_created_only_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x/y/a.txt");
     let write = |create: bool| json!({ "path": path, "content": "", "create_parents": create });
@@ -62,7 +62,7 @@ fn parents_are_created_only_when_asked() {
 }
 
 #[test]
-fn the_manifest_agrees() {
+fn the_manifest_matches_the_tool() {
     let differences = testing::manifest_differences(include_str!("../tool.toml"), &describe());
     assert!(differences.is_empty(), "{differences:?}");
 }

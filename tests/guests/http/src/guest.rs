@@ -9,15 +9,15 @@ use wasip2::http::types::{
 };
 use wasip2::io::streams::{InputStream, StreamError};
 
-/// What to do.
+/// The steps to take.
 #[derive(Arguments)]
 struct HostileHttp {
     /// The requests.
     requests: Vec<Asked>,
-    /// Whether all are sent before the first is waited for.
+    /// True to send all requests before waiting for the first.
     #[serde(default)]
     at_once: bool,
-    /// Whether the network is only asked for, and no request sent.
+    /// True to query only whether there is a network, and send no request.
     #[serde(default)]
     only_ask: bool,
 }
@@ -40,9 +40,9 @@ struct Asked {
     fields: Vec<(String, String)>,
     /// The body, as often as `times` says.
     body: Option<String>,
-    /// How often the body is sent.
+    /// The number of times that the body is sent.
     times: Option<u32>,
-    /// How long to wait for the head of the answer, and between its parts, in milliseconds.
+    /// The time limit for the head of the answer, and between its parts, in milliseconds.
     patience_ms: Option<u64>,
     /// The most bytes of the answer to read; all without one, and none with 0, which keeps it open.
     read: Option<u64>,
@@ -123,7 +123,7 @@ fn begin(asked: &Asked) -> Result<FutureIncomingResponse, Value> {
     Ok(begun)
 }
 
-/// What is kept open until the guest ends.
+/// Responses and bodies that stay open until the guest ends.
 type Kept = Vec<(IncomingResponse, Option<(InputStream, IncomingBody)>)>;
 
 fn end(asked: &Asked, begun: &FutureIncomingResponse, kept: &mut Kept) -> Result<Value, Value> {

@@ -10,7 +10,7 @@ use wasip2::sockets::ip_name_lookup::resolve_addresses;
 use wasip2::sockets::network::{ErrorCode, IpAddressFamily};
 use wasip2::sockets::tcp_create_socket::create_tcp_socket;
 
-/// What to do.
+/// The steps to take.
 #[derive(Arguments)]
 struct HostileTcp {
     /// The steps.
@@ -52,7 +52,7 @@ enum Step {
     Sleep(u64),
 }
 
-fn failed(error: &Error) -> Value {
+fn error_value(error: &Error) -> Value {
     json!({ "error": format!("{:?}", error.kind()), "text": error.to_string() })
 }
 
@@ -63,7 +63,7 @@ fn code(error: ErrorCode) -> Value {
 fn hostile_tcp(_: &mut Context, arguments: HostileTcp) -> Result<Value, ToolError> {
     let mut connections = Vec::new();
     let steps = arguments.steps.iter().map(|step| take(step, &mut connections));
-    Ok(Value::Array(steps.map(|told| told.unwrap_or_else(|error| failed(&error))).collect()))
+    Ok(Value::Array(steps.map(|told| told.unwrap_or_else(|error| error_value(&error))).collect()))
 }
 
 type Connections = Vec<Option<TcpStream>>;
@@ -86,9 +86,9 @@ fn take(step: &Step, connections: &mut Connections) -> Result<Value, Error> {
         }
         Step::Connect(to) => {
             let connected = TcpStream::connect(to.as_str());
-            let told = connected.as_ref().map_err(failed).and_then(|stream| {
-                let peer = stream.peer_addr().map_err(|error| failed(&error))?;
-                let local = stream.local_addr().map_err(|error| failed(&error))?;
+            let told = connected.as_ref().map_err(error_value).and_then(|stream| {
+                let peer = stream.peer_addr().map_err(|error| error_value(&error))?;
+                let local = stream.local_addr().map_err(|error| error_value(&error))?;
                 Ok(json!({ "peer": peer.to_string(), "local": local.to_string() }))
             });
             connections.push(connected.ok());
@@ -133,7 +133,7 @@ fn take(step: &Step, connections: &mut Connections) -> Result<Value, Error> {
                             std::thread::sleep(Duration::from_millis(*pause));
                         }
                     }
-                    Err(error) => break failed(&error),
+                    Err(error) => break error_value(&error),
                 }
             }
         }
@@ -146,7 +146,7 @@ fn take(step: &Step, connections: &mut Connections) -> Result<Value, Error> {
                 match stream.write(piece.get(..left.min(piece.len())).unwrap_or_default()) {
                     Ok(written) => left = left.saturating_sub(written),
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    Err(error) => return Ok(failed(&error)),
+                    Err(error) => return Ok(error_value(&error)),
                 }
             }
             stream.set_nonblocking(false)?;
