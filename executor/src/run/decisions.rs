@@ -43,7 +43,7 @@ pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Esc
 
 fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> ResolvedIntent {
     let (intent, risk_score) = (escalated.call().intent, escalated.risk_score());
-    ResolvedIntent { intent, resolution: how: resolution, by: by.to_owned(), risk_score, manifest: None }
+    ResolvedIntent { intent, resolution, by: by.to_owned(), risk_score, manifest: None }
 }
 
 /// Records that intents no longer wait: the decision, the decider, and the reason why they did not run.
@@ -94,7 +94,9 @@ impl Executor {
                 }
                 Ok(())
             }
-            Ok(HoldResult::Started) => Err(self.busy_fault("the intent has started meanwhile: send it again")),
+            Ok(HoldResult::Started) => {
+                Err(self.busy_fault("the intent has started meanwhile: send it again"))
+            }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(self.journal_fault(&error)),
         }

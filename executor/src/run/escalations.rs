@@ -14,7 +14,8 @@
 //! A change of the waiting intents is sent to the journal under the lock, so that the journal receives changes in the
 //! order in which they were made. Its answers are awaited afterwards.
 
-use super::{AgentFilter, intent_conflict_fault};
+use super::AgentFilter;
+use super::faults::intent_conflict_fault;
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::govern::Escalated;

@@ -206,7 +206,8 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
     let ballast = disk.fill();
     let (process, address) = disk.start(&home);
     let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
-    assert_eq!(status(address), 503);
+    // The server listens a moment before its journal tries to write.
+    eventually("the full disk is noticed", || (status(address) == 503).then_some(()));
     assert!(busy(&ask("a2g/execute", &execute("gate", json!({ "n": 1 })))));
     let id = json!({ "intent_id": id_of(&call) });
     assert_eq!(ask("a2g/status", &id)["result"]["state"], "running");
