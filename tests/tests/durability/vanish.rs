@@ -93,10 +93,10 @@ fn a_server_stops_at_once_if_its_journal_vanishes() {
             let took = began.elapsed();
             assert!(took < Duration::from_secs(20), "{how}, {under_load}: {took:?}");
             let said = executor.process().whole_stderr();
-            assert!(
-                said.contains(says) && said.contains("is not what this executor opened"),
-                "{how}: {said}"
-            );
+            let is_named = said.contains(says) && said.contains("is not what this executor opened");
+            // The check in the background can read the short file before a commit does.
+            let is_damaged = how == "cut short" && said.contains("is damaged");
+            assert!(is_named || is_damaged, "{how}: {said}");
         }
     }
 }
