@@ -39,15 +39,15 @@ mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
-use a2g_executor::capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
-use a2g_executor::catalog::{componentize, create_sealed};
-use a2g_executor::clock::SystemClock;
-use a2g_executor::egress::Network;
-use a2g_executor::limit::{Access, Budgets, NetworkBudgets};
-use a2g_executor::outcome::End;
-use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
-use a2g_executor::tool::Contract;
+use a2g_capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
+use a2g_core::catalog::{componentize, create_sealed};
+use a2g_sandbox::egress::Network;
+use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
+use a2g_types::clock::SystemClock;
+use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_types::outcome::End;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::Contract;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ fn main() {
     }
     // The server without a journal starts its zygote as the product does: by this command of its own program.
     if std::env::args().nth(1).is_some_and(|argument| argument == "zygote") {
-        return a2g_executor::isolate::zygote(false, false).unwrap();
+        return a2g_isolate::zygote(false, false).unwrap();
     }
     if std::env::args().any(|argument| argument == without::ARGUMENT) {
         return without::main();

@@ -1,6 +1,6 @@
 //! Arguments → command → exit code.
 
-use a2g_executor::memory::CountingAllocator;
+use a2g_types::memory::CountingAllocator;
 use clap::Parser as _;
 use std::process::ExitCode;
 

@@ -1,6 +1,6 @@
 //! `Authority` from outside of the crate, where the program is used as a library.
 
-use a2g_executor::capability::Authority;
+use a2g_capability::Authority;
 
 #[test]
 fn a_process_has_one_authority() {

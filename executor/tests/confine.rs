@@ -14,18 +14,16 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_executor::capability::{Ceilings, Claims, HostClaims, Permit};
-use a2g_executor::catalog::create_sealed;
-use a2g_executor::clock::SystemClock;
-use a2g_executor::egress::Network;
-use a2g_executor::isolate::{
-    ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support,
-};
-use a2g_executor::limit::{Access, Budgets, Limit, NetworkBudgets};
-use a2g_executor::outcome::{End, Outcome};
-use a2g_executor::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
-use a2g_executor::sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
-use a2g_executor::tool::Contract;
+use a2g_capability::{Ceilings, Claims, HostClaims, Permit};
+use a2g_core::catalog::create_sealed;
+use a2g_isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support};
+use a2g_sandbox::egress::Network;
+use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
+use a2g_types::clock::SystemClock;
+use a2g_types::limit::{Access, Budgets, Limit, NetworkBudgets};
+use a2g_types::outcome::{End, Outcome};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::Contract;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};

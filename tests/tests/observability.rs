@@ -279,7 +279,7 @@ fn rust_log_sets_the_log_filter() {
     assert!(ran.is_empty() && refused.len() == 1, "{ran:?} {refused:?}");
     let (ran, refused, all) = messages(Some("off"));
     assert!(ran.is_empty() && refused.is_empty() && all == 0, "{ran:?} {refused:?}");
-    let (ran, ..) = messages(Some("warn,a2g_executor::run=debug"));
+    let (ran, ..) = messages(Some("warn,a2g_core::run=debug"));
     assert_eq!(ran, ["queued", "started", "finished"]);
 }
 

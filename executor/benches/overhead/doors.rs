@@ -2,7 +2,7 @@
 
 use super::client::{Http, post};
 use super::{HELLO, median, micros};
-use a2g_executor::durability::Durability;
+use a2g_types::durability::Durability;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub(crate) const FROM_EACH_CLIENT: usize = 2000;
 /// Of those whose runs have an address layout each, which takes a program's start.
 const FROM_EACH_FRESH_CLIENT: usize = 100;
 /// A line for each run, through a pipe to this process, is no part of what is measured.
-pub(crate) const LOGGED: &str = "a2g_executor=warn,a2g_executor::cli=info";
+pub(crate) const LOGGED: &str = "a2g=warn,a2g_executor::cli=info";
 
 pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
@@ -56,7 +56,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     let wasm = std::fs::read(super::tool_path(target, "list_directory")).unwrap();
     std::fs::write(
         &component,
-        a2g_executor::catalog::componentize(&wasm, a2g_executor::tool::Contract::Typed).unwrap(),
+        a2g_core::catalog::componentize(&wasm, a2g_types::tool::Contract::Typed).unwrap(),
     )
     .unwrap();
     let by_hand = super::fork::measure(&component, data);

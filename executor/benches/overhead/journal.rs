@@ -3,11 +3,11 @@
 
 use super::doors::{Server, configure_durability, configure_with, install, over_http, request};
 use super::{HELLO, median, micros, without};
-use a2g_executor::durability::Durability;
-use a2g_executor::journal::history::{Filter, History, ReceiptEntry};
-use a2g_executor::journal::{ClaimResult, Journal, JournalOptions, StartRequest, StartResult};
-use a2g_executor::outcome::Receipt;
-use a2g_executor::wire::a2g::decode;
+use a2g_journal::history::{Filter, History, ReceiptEntry};
+use a2g_journal::{ClaimResult, Journal, JournalOptions, StartRequest, StartResult};
+use a2g_types::durability::Durability;
+use a2g_types::outcome::Receipt;
+use a2g_wire::a2g::decode;
 use serde_json::Value;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

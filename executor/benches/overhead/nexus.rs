@@ -1,6 +1,6 @@
 //! Agents at the Genesis Nexus door: their keys, what they seal and sign, and what they open.
 
-use a2g_executor::wire::nexus::keys::{AgentKeys, SealedPayload};
+use a2g_wire::nexus::keys::{AgentKeys, SealedPayload};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;

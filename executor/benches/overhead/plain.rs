@@ -1,7 +1,7 @@
 //! Plain wasmtime, as its own documentation would write it: a pooling engine, a store with limits,
 //! WASI with one folder, pipes for standard input and output. No meter, no throttle, no report.
 
-use a2g_executor::tool::Contract;
+use a2g_types::tool::Contract;
 use std::path::Path;
 use wasmtime::component::{Component, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{

@@ -3,20 +3,20 @@
 //! the product that serves always has one on the disk.
 
 use super::doors::LOGGED;
-use a2g_executor::capability::Authority;
-use a2g_executor::catalog::{Cache, Catalog};
+use a2g_capability::Authority;
+use a2g_core::catalog::{Cache, Catalog};
+use a2g_core::deliver::deliver_reports;
+use a2g_core::run::{Executor, ExecutorSettings, LoadedCatalog};
 use a2g_executor::cli::service;
-use a2g_executor::clock::{Clock, SystemClock};
-use a2g_executor::config::Config;
-use a2g_executor::deliver::deliver_reports;
-use a2g_executor::govern::local::{LocalGovernor, PolicySet};
-use a2g_executor::govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
-use a2g_executor::isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
-use a2g_executor::journal::Journal;
-use a2g_executor::limit::Budgets;
-use a2g_executor::run::{Executor, ExecutorSettings, LoadedCatalog};
-use a2g_executor::sandbox::{Code, Sandbox};
-use a2g_executor::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
+use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::{AcceptUnsigned, Callers, Governor, Granter, ReportLog, Trust};
+use a2g_isolate::{Cgroups, Isolate, Isolation, Module, PreforkConfig, RunAs};
+use a2g_journal::Journal;
+use a2g_sandbox::{Code, Sandbox};
+use a2g_server::config::Config;
+use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, a2g};
+use a2g_types::clock::{Clock, SystemClock};
+use a2g_types::limit::Budgets;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;

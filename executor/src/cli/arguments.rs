@@ -1,6 +1,6 @@
 //! The commands and their options, as `--help` shows them.
 
-use crate::serve::ListenAddress;
+use a2g_server::serve::ListenAddress;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 

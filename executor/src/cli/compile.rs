@@ -4,12 +4,12 @@
 //! compile, or that exploits a bug of the compiler, harms this process only. No code of the module runs.
 
 use super::arguments::{CompileModule, ContractWord};
-use crate::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
-use crate::error_chain::ErrorChain;
-use crate::isolate::{CompilerLimits, confine_compiler};
-use crate::quantity::MemoryLimit;
-use crate::sandbox::{ModuleCompiler, is_component};
-use crate::tool::Contract;
+use a2g_core::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
+use a2g_isolate::{CompilerLimits, confine_compiler};
+use a2g_sandbox::{ModuleCompiler, is_component};
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::quantity::MemoryLimit;
+use a2g_types::tool::Contract;
 use rustix::fs::SeekFrom;
 use std::io::Read as _;
 use std::process::ExitCode;

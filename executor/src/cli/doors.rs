@@ -1,15 +1,15 @@
 //! Builds the doors of the other protocols from the configuration.
 
-use crate::capability::HostPattern;
-use crate::config::{Config, Doors};
-use crate::deliver;
-use crate::egress::{Egress, WebhookClient};
-use crate::govern::AgentSecret;
-use crate::ident::AgentDid;
-use crate::run::Executor;
-use crate::serve::{CallerDirectory, NexusSettings, ProtocolRouter, a2a, a2e, nexus, sovereign};
-use crate::wire::a2a::push::Webhooks;
-use crate::wire::nexus::keys::{AgentKeys, Keyring};
+use a2g_capability::HostPattern;
+use a2g_core::deliver;
+use a2g_core::run::Executor;
+use a2g_govern::AgentSecret;
+use a2g_sandbox::egress::{Egress, WebhookClient};
+use a2g_server::config::{Config, Doors};
+use a2g_server::serve::{CallerDirectory, NexusSettings, ProtocolRouter, a2a, a2e, nexus, sovereign};
+use a2g_types::ident::AgentDid;
+use a2g_wire::a2a::push::Webhooks;
+use a2g_wire::nexus::keys::{AgentKeys, Keyring};
 use anyhow::{Context as _, bail};
 use std::collections::HashSet;
 use std::sync::Arc;

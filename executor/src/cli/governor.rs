@@ -3,12 +3,12 @@
 use super::UsageError;
 use super::arguments::Governor;
 use super::serve::{end_sessions, local_governor, records, stop_signal};
-use crate::clock::SystemClock;
-use crate::govern::{Callers, KeyPair};
-use crate::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
-use crate::serve::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
-use crate::spawn::SessionTasks;
-use crate::wire::strict_json::JsonBounds;
+use a2g_govern::{Callers, KeyPair};
+use a2g_runtime::spawn::SessionTasks;
+use a2g_server::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
+use a2g_server::serve::{CallerDirectory, ConnectionLimits, HttpServer, HttpSettings, Rpc};
+use a2g_types::clock::SystemClock;
+use a2g_wire::strict_json::JsonBounds;
 use anyhow::{Context as _, bail};
 use std::process::ExitCode;
 use std::sync::Arc;

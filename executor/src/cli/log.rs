@@ -6,8 +6,8 @@
 //! own JSON layer puts the fields of spans into `span` and `spans`, and one query would not find them.
 
 use super::output::colours;
-use crate::clock::{Clock as _, SystemClock};
-use crate::error_chain::ErrorChain;
+use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::error_chain::ErrorChain;
 use serde_json::{Map, Value};
 use std::fmt::Debug;
 use std::io::{IsTerminal as _, Write as _};
@@ -64,13 +64,13 @@ fn text_layer() -> BoxedLayer {
         .boxed()
 }
 
-/// The filter of `RUST_LOG`, with `debug` and `trace` limited to this crate: jsonrpsee logs whole messages, with
+/// The filter of `RUST_LOG`, with `debug` and `trace` limited to the crates of the executor: jsonrpsee logs whole messages, with
 /// arguments and proofs, and the URL that it connects to, with the password. A list of such crates would be right only
 /// until the next upgrade.
 fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
     let requested = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     requested.and(FilterFn::new(|metadata| {
-        *metadata.level() <= Level::INFO || metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
+        *metadata.level() <= Level::INFO || metadata.target().starts_with("a2g_")
     }))
 }
 

@@ -23,7 +23,7 @@ mod tool;
 pub use arguments::Cli;
 pub use log::service;
 
-use crate::error_chain::ErrorChain;
+use a2g_types::error_chain::ErrorChain;
 use arguments::Command;
 use clap::CommandFactory as _;
 use std::process::ExitCode;
@@ -48,7 +48,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Zygote { fuel, changes_users } => {
-            crate::isolate::zygote(fuel, changes_users)?;
+            a2g_isolate::zygote(fuel, changes_users)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::CompileModule(arguments) => compile::main(&arguments),
@@ -70,10 +70,10 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 
 fn code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<UsageError>()
-        || error.is::<crate::config::ConfigError>()
-        || error.is::<crate::govern::local::PolicyFileError>()
-        || error.is::<crate::govern::KeyError>()
-        || error.is::<crate::govern::CallersError>()
-        || error.is::<crate::serve::ServerTlsError>();
+        || error.is::<a2g_server::config::ConfigError>()
+        || error.is::<a2g_govern::local::PolicyFileError>()
+        || error.is::<a2g_govern::KeyError>()
+        || error.is::<a2g_govern::CallersError>()
+        || error.is::<a2g_server::serve::ServerTlsError>();
     ExitCode::from(if usage { 2 } else { 1 })
 }

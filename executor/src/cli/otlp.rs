@@ -12,9 +12,9 @@
 //! spans are lost, but no run is delayed. Sampling is left to the collector: a root that is exported last cannot tell
 //! its parts if it was sampled.
 
-use crate::clock::{Clock as _, SystemClock};
-use crate::egress::client_config;
-use crate::error_chain::ErrorChain;
+use a2g_sandbox::egress::client_config;
+use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::error_chain::ErrorChain;
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -89,9 +89,7 @@ impl Exporter {
     fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"));
         let scope = scope.with_version(env!("CARGO_PKG_VERSION")).build();
-        let ours = FilterFn::new(|metadata| {
-            metadata.is_span() && metadata.target().starts_with(env!("CARGO_CRATE_NAME"))
-        });
+        let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("a2g_"));
         let ours = ours.with_max_level_hint(LevelFilter::INFO);
         TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(ours)
     }

@@ -2,7 +2,7 @@
 //!
 //! All output is escaped, so that text of a tool, a guest or a report cannot control the terminal.
 
-use crate::ident::is_display_control;
+use a2g_types::ident::is_display_control;
 use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;

@@ -7,25 +7,25 @@ use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
 use super::setup::{CgroupGuard, ToolRuntime, config, contain, take_authority};
-use crate::call::{Call, Door, Priority};
-use crate::capability::{Ceilings, Claims, Permit};
-use crate::catalog::{CompileJob, Compiled};
-use crate::config::Config;
-use crate::fault::Fault;
-use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{Governor, Granter, OperatorLimits, Trust};
-use crate::ident::{AgentDid, IntentId, ToolName, did_you_mean};
-use crate::isolate::{Inline, RunAs};
-use crate::journal::Journal;
-use crate::limit::{Layer, Limit};
-use crate::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
-use crate::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
-use crate::run::{Capacity, Executor, ExecutorSettings, RunEventSink};
-use crate::sandbox::{Code, Input};
-use crate::tool::{Contract, Descriptor};
-use crate::verdict::Manifest;
-use crate::wire::a2g::{encode, fault};
-use crate::wire::strict_json;
+use a2g_capability::{Ceilings, Claims, Permit};
+use a2g_core::catalog::{CompileJob, Compiled};
+use a2g_core::run::{Capacity, Executor, ExecutorSettings, RunEventSink};
+use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::{Governor, Granter, OperatorLimits, Trust};
+use a2g_isolate::{Inline, RunAs};
+use a2g_journal::Journal;
+use a2g_sandbox::{Code, Input};
+use a2g_server::config::Config;
+use a2g_types::call::{Call, Door, Priority};
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
+use a2g_types::limit::{Layer, Limit};
+use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
+use a2g_types::tool::{Contract, Descriptor};
+use a2g_types::verdict::Manifest;
+use a2g_wire::a2g::{encode, fault};
+use a2g_wire::strict_json;
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value};
 use std::io::Read;
@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     // The command prints a refusal as its answer, so that the log need not have it.
-    start_logging("warn,a2g_executor::run::refusal_log=off");
+    start_logging("warn,a2g_core::run::refusal_log=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
     // A module is run by the operator for a trial, and inside this process.
@@ -86,7 +86,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         agent: AgentDid::parse(&arguments.agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,
         intent: IntentId::random(),
         is_new: true,
-        charge: crate::memory::Charge::default(),
+        charge: a2g_types::memory::Charge::default(),
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
         arguments: read_arguments(&arguments.arguments)?,
         context: None,

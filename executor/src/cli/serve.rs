@@ -7,25 +7,25 @@ use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, config, contain, file, owners, take_authority,
     warn_about_root,
 };
-use crate::catalog::prepare;
-use crate::clock::Clock;
-use crate::config::{Config, Layout};
-use crate::deliver;
-use crate::egress::MAX_LOOKUPS;
-use crate::error_chain::ErrorChain;
-use crate::govern::local::{LocalGovernor, PolicySet};
-use crate::govern::{
+use a2g_core::catalog::prepare;
+use a2g_core::deliver;
+use a2g_core::run::{Capacity, Executor, ExecutorSettings};
+use a2g_govern::local::{LocalGovernor, PolicySet};
+use a2g_govern::{
     AcceptUnsigned, Caller, Callers, Governor, GovernorUrl, Granter, IntentSignatures, IssuerSettings,
     KeyPair, Push, RemoteGovernor, ReportLog, TokenIssuers, Trust,
 };
-use crate::ident::Issuer;
-use crate::isolate::{Isolation, RunAs, User};
-use crate::journal::{BrokenError, IfMissing, Journal, JournalOptions, RecoverySummary};
-use crate::memory;
-use crate::run::{Capacity, Executor, ExecutorSettings};
-use crate::serve::a2e::{A2eSettings, serve_a2e_stdio};
-use crate::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
-use crate::spawn::SessionTasks;
+use a2g_isolate::{Isolation, RunAs, User};
+use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, RecoverySummary};
+use a2g_runtime::spawn::SessionTasks;
+use a2g_sandbox::egress::MAX_LOOKUPS;
+use a2g_server::config::{Config, Layout};
+use a2g_server::serve::a2e::{A2eSettings, serve_a2e_stdio};
+use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
+use a2g_types::clock::Clock;
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::ident::Issuer;
+use a2g_types::memory;
 use anyhow::{Context as _, bail};
 use std::path::Path;
 use std::process::ExitCode;

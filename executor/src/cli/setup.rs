@@ -2,19 +2,19 @@
 
 use super::UsageError;
 use super::arguments::Setup;
-use crate::capability::Authority;
-use crate::catalog::{
+use a2g_capability::Authority;
+use a2g_core::catalog::{
     Cache, Catalog, CatalogEntry, CatalogError, CompileJob, Compiled, Compiler, ToolBuilder,
 };
-use crate::clock::{Clock, SystemClock};
-use crate::config::{Config, Containment, DEFAULT_FILE};
-use crate::egress::Egress;
-use crate::isolate::{
+use a2g_core::run::LoadedCatalog;
+use a2g_isolate::{
     Cgroups, ChildError, Isolate, Isolation, Module, Owner, PreforkConfig, RunAs, Support, probe, support,
 };
-use crate::run::LoadedCatalog;
-use crate::sandbox::{Code, Sandbox};
-use crate::serve::ListenAddress;
+use a2g_sandbox::egress::Egress;
+use a2g_sandbox::{Code, Sandbox};
+use a2g_server::config::{Config, Containment, DEFAULT_FILE};
+use a2g_server::serve::ListenAddress;
+use a2g_types::clock::{Clock, SystemClock};
 use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

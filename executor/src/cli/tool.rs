@@ -5,10 +5,10 @@ use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::setup::{ToolRuntime, config, contain};
-use crate::catalog::{Catalog, CatalogEntry, CatalogError, install};
-use crate::config::Config;
-use crate::ident::{ToolName, did_you_mean};
-use crate::tool::{DeclaredCapabilities, Descriptor};
+use a2g_core::catalog::{Catalog, CatalogEntry, CatalogError, install};
+use a2g_server::config::Config;
+use a2g_types::ident::{ToolName, did_you_mean};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use anyhow::bail;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -136,7 +136,7 @@ fn inspect(tool: &Descriptor) {
 }
 
 fn descriptor_json(tool: &Descriptor) -> Value {
-    serde_json::from_str(crate::wire::a2g::encode::tool(tool).get()).unwrap_or(Value::Null)
+    serde_json::from_str(a2g_wire::a2g::encode::tool(tool).get()).unwrap_or(Value::Null)
 }
 
 fn pretty(value: &Value) -> String {

@@ -1,8 +1,8 @@
 //! Messages of A2E.
 
 use super::Members;
-use a2g_executor::wire::a2e;
-use a2g_executor::wire::strict_json::{self, JsonBounds};
+use a2g_wire::a2e;
+use a2g_wire::strict_json::{self, JsonBounds};
 use serde_json::Value;
 
 /// A line that is read says what another reader finds in it; one that is not has an answer of one short line.

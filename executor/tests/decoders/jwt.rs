@@ -1,9 +1,9 @@
 //! Tokens of callers.
 
 use super::{Members, NOW, apply_changes, compact, now};
-use a2g_executor::govern::{Callers, Credential, IssuerSettings, TokenIssuers};
-use a2g_executor::ident::Issuer;
-use a2g_executor::wire::{jwks, jwt};
+use a2g_govern::{Callers, Credential, IssuerSettings, TokenIssuers};
+use a2g_types::ident::Issuer;
+use a2g_wire::{jwks, jwt};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::SigningKey;

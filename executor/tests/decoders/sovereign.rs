@@ -1,8 +1,8 @@
 //! Requests of the sovereign door.
 
-use a2g_executor::wire::jsonrpc;
-use a2g_executor::wire::sovereign;
-use a2g_executor::wire::strict_json::{self, JsonBounds};
+use a2g_wire::jsonrpc;
+use a2g_wire::sovereign;
+use a2g_wire::strict_json::{self, JsonBounds};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 

@@ -46,12 +46,33 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
+/// The crates that are one room each. The modules of the others are rooms.
+const ROOM_CRATES: [&str; 7] = ["capability", "govern", "isolate", "journal", "metrics", "sandbox", "wire"];
+
 /// All files of the executor.
 pub(crate) fn files() -> Vec<SourceFile> {
-    let source = root().join("executor/src");
+    let mut all = read_crate("", &root().join("executor/src"));
+    for entry in std::fs::read_dir(root().join("executor/crates")).unwrap() {
+        let entry = entry.unwrap();
+        all.extend(read_crate(entry.file_name().to_str().unwrap(), &entry.path().join("src")));
+    }
+    all
+}
+
+fn read_crate(name: &str, source: &Path) -> Vec<SourceFile> {
     let mut paths = Vec::new();
-    rust_files(&source, &mut paths);
-    paths.into_iter().map(|path| read(&source, &path)).collect()
+    rust_files(source, &mut paths);
+    paths.into_iter().map(|path| read(name, source, &path)).collect()
+}
+
+/// The path of an item of a crate by rooms.
+fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
+    match segments.first().map(String::as_str) {
+        // The sandbox and its way out are one crate and two rooms.
+        Some("egress") => segments.to_vec(),
+        Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),
+        Some(_) | None => segments.to_vec(),
+    }
 }
 
 fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -65,9 +86,10 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn read(source: &Path, path: &Path) -> SourceFile {
+fn read(name: &str, source: &Path, path: &Path) -> SourceFile {
     let text = std::fs::read_to_string(path).unwrap();
-    let path = path.strip_prefix(source).unwrap().to_str().unwrap().to_owned();
+    let inside = path.strip_prefix(source).unwrap().to_str().unwrap();
+    let path = by_rooms(name, &inside.split('/').map(str::to_owned).collect::<Vec<_>>()).join("/");
     let mut module: Vec<String> = path.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
     let room = module[0].clone();
     if module.last().is_some_and(|last| ["mod", "lib", "main"].contains(&last.as_str())) {
@@ -75,17 +97,19 @@ fn read(source: &Path, path: &Path) -> SourceFile {
     }
     let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{path}: {error}"));
     let test = path.contains("/tests/") || path.ends_with("/tests.rs");
-    SourceFile { room, names: names(&text, module, test), path, syntax }
+    SourceFile { room, names: names(&text, name, module, test), path, syntax }
 }
 
-/// The paths that `text` names, as a file that is `module`.
-pub(crate) fn names(text: &str, module: Vec<String>, test: bool) -> Vec<Name> {
-    let mut scanner = Scanner { module, test, names: Vec::new() };
+/// The paths that `text` names, as a file of a crate that is `module`.
+pub(crate) fn names(text: &str, own: &str, module: Vec<String>, test: bool) -> Vec<Name> {
+    let mut scanner = Scanner { own: own.to_owned(), module, test, names: Vec::new() };
     scanner.code(text.parse().unwrap(), false);
     scanner.names
 }
 
 struct Scanner {
+    /// The crate of the file.
+    own: String,
     module: Vec<String>,
     test: bool,
     names: Vec<Name>,
@@ -196,7 +220,10 @@ impl Scanner {
             segments.pop();
         }
         let path = match segments.first().map(String::as_str) {
-            Some("crate") => NamePath::Crate(segments.split_off(1)),
+            Some("crate") => NamePath::Crate(by_rooms(&self.own, &segments[1..])),
+            Some(used) if used.starts_with("a2g_") => {
+                NamePath::Crate(by_rooms(used.trim_start_matches("a2g_"), &segments[1..]))
+            }
             Some("super") => self.relative(&segments),
             Some("self") if segments.len() > 1 => self.relative(&segments),
             Some(_) if imported || segments.len() > 1 => NamePath::Scope(segments),

@@ -87,7 +87,7 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
     assert_eq!((before.len(), after.len()), (1, 1), "{before:?} {after:?}");
     assert_ne!(before, after);
     let said = bench.executor.stderr();
-    assert!(!said.contains("WARN\",\"target\":\"a2g_executor::isolate"), "a run noticed: {said}");
+    assert!(!said.contains("WARN\",\"target\":\"a2g_isolate"), "a run noticed: {said}");
 }
 
 #[test]

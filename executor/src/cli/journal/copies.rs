@@ -1,7 +1,7 @@
 //! `journal init|backup|restore`: creates a journal, copies it, and replaces it with a copy.
 
 use crate::cli::output::{note, one_line, print};
-use crate::journal::{JournalCopy, RestoredJournal, back_up as copy, init as make, restore as put};
+use a2g_journal::{JournalCopy, RestoredJournal, back_up as copy, init as make, restore as put};
 use std::path::Path;
 
 /// Creates an empty journal.

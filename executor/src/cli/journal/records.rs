@@ -3,9 +3,9 @@
 use super::format_time;
 use crate::cli::UsageError;
 use crate::cli::output::print;
-use crate::ident::IntentId;
-use crate::journal::chain::to_hex;
-use crate::journal::history::{History, RecordEntry};
+use a2g_journal::chain::to_hex;
+use a2g_journal::history::{History, RecordEntry};
+use a2g_types::ident::IntentId;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 

@@ -1,0 +1,66 @@
+//! The conditions that a CONDITIONAL verdict may carry and that this executor can enforce.
+
+use super::limits::Claims;
+use super::scope::{Area, ScopeError};
+use a2g_types::ident::excerpt;
+use a2g_types::limit::Access;
+use a2g_types::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+
+/// The reason why a condition is refused. A refused condition refuses the whole verdict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConditionError {
+    /// It is not one of the conditions that can be enforced.
+    #[error(
+        "the condition `{0}` is not one that this executor can enforce: `read_only`, `no_network`, \
+         `max_memory_mb:N`, `timeout_seconds:N`, `filesystem_scope:GLOB`, `max_output_bytes:N`"
+    )]
+    Unknown(String),
+    /// A known condition with a number out of range.
+    #[error("the condition `{condition}` {error}")]
+    Number {
+        /// The condition, cut to a printable excerpt.
+        condition: String,
+        /// The accepted range.
+        error: OutOfRangeError,
+    },
+    /// A known condition whose pattern cannot be enforced.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+}
+
+/// Parses one condition into its claims.
+///
+/// # Errors
+/// [`ConditionError`] for anything that cannot be enforced exactly.
+pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
+    let nothing = Claims::default();
+    let unknown = || ConditionError::Unknown(excerpt(condition));
+    let Some((name, value)) = condition.split_once(':') else {
+        return match condition {
+            "read_only" => Ok(Claims { access: Some(Access::ReadOnly), ..nothing }),
+            "no_network" => Ok(Claims { network: Some(false), ..nothing }),
+            _other => Err(unknown()),
+        };
+    };
+    let number = || parse_number(value).ok_or_else(unknown);
+    let range = |error| ConditionError::Number { condition: excerpt(condition), error };
+    match name {
+        "max_memory_mb" => {
+            Ok(Claims { memory: Some(MemoryLimit::from_mb(number()?).map_err(range)?), ..nothing })
+        }
+        "timeout_seconds" => {
+            Ok(Claims { timeout: Some(Timeout::from_seconds(number()?).map_err(range)?), ..nothing })
+        }
+        "max_output_bytes" => {
+            Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..nothing })
+        }
+        "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..nothing }),
+        _other => Err(unknown()),
+    }
+}
+
+/// Parses digits only: `+5`, ` 5`, `5.0` and `5e1` are rejected.
+fn parse_number(text: &str) -> Option<u64> {
+    let digits_only = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if digits_only { text.parse().ok() } else { None }
+}

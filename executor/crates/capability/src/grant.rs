@@ -1,0 +1,325 @@
+//! The grant: every limit of one run, each with the layer that set it.
+
+use super::authority::Authority;
+use super::limits::{Claims, Limits};
+use super::reach::{HostClaims, Reach};
+use super::root::{Root, RootTransfer};
+use super::scope::{Area, ScopeError};
+use a2g_types::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Maximum number of areas of a grant, and of a layer.
+const MAX_AREAS: usize = 256;
+/// Maximum number of overlaps between the areas of two layers, including those that others cover.
+const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
+
+/// The executor's own ceilings. Every limit has a value here, so a limit that no other layer names is still bounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ceilings {
+    /// Maximum memory of one run.
+    pub memory: MemoryLimit,
+    /// Maximum share of CPU of one run.
+    pub cpu: CpuPercent,
+    /// Maximum duration of one run.
+    pub timeout: Timeout,
+    /// Maximum output of one run.
+    pub output: OutputLimit,
+    /// `true` if a run may have the network at all.
+    pub network: bool,
+    /// The hosts that a run with a network may reach at all. An absent list allows none.
+    pub hosts: HostClaims,
+    /// The network budgets of one run.
+    pub network_budgets: NetworkBudgets,
+    /// The parts of the filesystem that may be granted at all.
+    pub areas: Vec<Area>,
+    /// The access to files that may be granted at all.
+    pub access: Access,
+    /// The other host resources that one run may hold and consume.
+    pub budgets: Budgets,
+}
+
+/// The limits of one run, effective and complete.
+///
+/// It is consumed by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From` and
+/// no `Deserialize`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Grant {
+    memory: Bound<MemoryLimit>,
+    cpu: Bound<CpuPercent>,
+    timeout: Bound<Timeout>,
+    output: Bound<OutputLimit>,
+    network: Bound<bool>,
+    reach: Reach,
+    network_budgets: NetworkBudgets,
+    roots: Vec<Arc<Root>>,
+    emptied_by: Option<Layer>,
+    access: Bound<Access>,
+    budgets: Budgets,
+}
+
+/// A read-only view of a grant that became a permit, for all observers of the run. It cannot be turned into a grant.
+#[derive(Debug, Clone)]
+pub struct GrantView(Arc<Grant>);
+
+impl GrantView {
+    pub(super) fn new(grant: Grant) -> Self {
+        Self(Arc::new(grant))
+    }
+}
+
+impl Deref for GrantView {
+    type Target = Grant;
+
+    fn deref(&self) -> &Grant {
+        &self.0
+    }
+}
+
+/// The serialised form of a grant on its way to another process; see [`super::handover`]. The hosts that the run may
+/// reach are left out: the process that receives a network request decides by its own grant.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct GrantTransfer {
+    memory: Bound<MemoryLimit>,
+    cpu: Bound<CpuPercent>,
+    timeout: Bound<Timeout>,
+    output: Bound<OutputLimit>,
+    network: Bound<bool>,
+    network_budgets: NetworkBudgets,
+    roots: Vec<RootTransfer>,
+    emptied_by: Option<Layer>,
+    access: Bound<Access>,
+    budgets: Budgets,
+}
+
+impl Grant {
+    pub(super) fn to_transfer(&self) -> GrantTransfer {
+        let Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: _,
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        } = self;
+        GrantTransfer {
+            memory: *memory,
+            cpu: *cpu,
+            timeout: *timeout,
+            output: *output,
+            network: *network,
+            network_budgets: *network_budgets,
+            roots: roots.iter().map(|root| root.to_transfer()).collect(),
+            emptied_by: *emptied_by,
+            access: *access,
+            budgets: *budgets,
+        }
+    }
+
+    pub(super) fn from_transfer(transfer: GrantTransfer) -> Option<Self> {
+        let GrantTransfer {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        } = transfer;
+        let roots =
+            roots.into_iter().map(|root| Root::from_transfer(root).map(Arc::new)).collect::<Option<_>>()?;
+        Some(Self {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            reach: Reach::default(),
+            network_budgets,
+            roots,
+            emptied_by,
+            access,
+            budgets,
+        })
+    }
+
+    /// The meet of the layers of an admitted call under the executor's ceilings, and of the ceilings themselves.
+    ///
+    /// # Errors
+    /// [`ScopeError::TooMany`] if the patterns of the layers have too many overlaps.
+    pub fn meet(
+        _: &Authority,
+        layers: impl IntoIterator<Item = (Layer, Claims)>,
+        ceilings: &Ceilings,
+    ) -> Result<Self, ScopeError> {
+        Self::from_layers(layers, ceilings)
+    }
+
+    /// The operator's own limits under the executor's ceilings. Reports name their layer `operator`, never `verdict`.
+    ///
+    /// # Errors
+    /// As [`Self::meet`].
+    pub fn for_operator(claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
+        Self::from_layers([(Layer::Operator, claims)], ceilings)
+    }
+
+    /// A grant without files and network, with the other limits of `ceilings`.
+    pub(super) fn without_access(ceilings: &Ceilings) -> Self {
+        Self {
+            memory: cap_with_ceiling(ceilings.memory, None),
+            cpu: cap_with_ceiling(ceilings.cpu, None),
+            timeout: cap_with_ceiling(ceilings.timeout, None),
+            output: cap_with_ceiling(ceilings.output, None),
+            network: cap_with_ceiling(false, None),
+            reach: Reach::default(),
+            network_budgets: NetworkBudgets::NONE,
+            roots: Vec::new(),
+            emptied_by: Some(Layer::Executor),
+            access: cap_with_ceiling(Access::ReadOnly, None),
+            budgets: ceilings.budgets,
+        }
+    }
+
+    fn from_layers(
+        layers: impl IntoIterator<Item = (Layer, Claims)>,
+        ceilings: &Ceilings,
+    ) -> Result<Self, ScopeError> {
+        let hosts = HostClaims {
+            allowed: Some(ceilings.hosts.allowed.clone().unwrap_or_default()),
+            ..ceilings.hosts.clone()
+        };
+        let own = Claims { areas: Some(ceilings.areas.clone()), hosts, ..Claims::default() };
+        let mut met = Limits::default();
+        let mut emptied_by = None;
+        let mut cut_off_by = None;
+        for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
+            check_area_count(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
+            let claims = Limits::from_claims(layer, claims);
+            if met.has_more_overlaps_than(&claims, MAX_OVERLAPS) {
+                return Err(ScopeError::TooMany { most: MAX_AREAS });
+            }
+            met = met.meet(claims);
+            check_area_count(met.areas.as_ref().map_or(0, BTreeSet::len))?;
+            let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
+            emptied_by = emptied_by.or(empty.then_some(layer));
+            cut_off_by = cut_off_by.or(met.reach.reaches_no_host().then_some(layer));
+        }
+        // A network without any reachable host counts as no network.
+        let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
+        let network = cap_with_ceiling(ceilings.network, met.network);
+        let network = match cut_off {
+            Some(cut_off) if network.value => cut_off,
+            Some(_) | None => network,
+        };
+        let (roots, blocked_by) = Root::from_limits(&met);
+        Ok(Self {
+            memory: cap_with_ceiling(ceilings.memory, met.memory),
+            cpu: cap_with_ceiling(ceilings.cpu, met.cpu),
+            timeout: cap_with_ceiling(ceilings.timeout, met.timeout),
+            output: cap_with_ceiling(ceilings.output, met.output),
+            network,
+            reach: met.reach,
+            network_budgets: ceilings.network_budgets,
+            access: cap_with_ceiling(ceilings.access, met.access),
+            roots: roots.into_iter().map(Arc::new).collect(),
+            emptied_by: emptied_by.or(blocked_by),
+            budgets: ceilings.budgets,
+        })
+    }
+
+    /// Maximum memory.
+    #[must_use]
+    pub fn memory(&self) -> Bound<MemoryLimit> {
+        self.memory
+    }
+
+    /// Maximum share of CPU.
+    #[must_use]
+    pub fn cpu(&self) -> Bound<CpuPercent> {
+        self.cpu
+    }
+
+    /// Maximum duration.
+    #[must_use]
+    pub fn timeout(&self) -> Bound<Timeout> {
+        self.timeout
+    }
+
+    /// Maximum output.
+    #[must_use]
+    pub fn output(&self) -> Bound<OutputLimit> {
+        self.output
+    }
+
+    /// The network grant. It is `false` if no host may be reached.
+    #[must_use]
+    pub fn network(&self) -> Bound<bool> {
+        self.network
+    }
+
+    /// The hosts that the run may reach. In the process of a guest there are none: it sends a request, and its server
+    /// decides.
+    #[must_use]
+    pub fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// The network budgets of the run.
+    #[must_use]
+    pub fn network_budgets(&self) -> NetworkBudgets {
+        self.network_budgets
+    }
+
+    /// The granted roots, sorted by path. None of them lies inside another.
+    #[must_use]
+    pub fn roots(&self) -> &[Arc<Root>] {
+        &self.roots
+    }
+
+    /// `true` if every root is granted with everything below it.
+    #[must_use]
+    pub fn has_only_whole_trees(&self) -> bool {
+        self.roots.iter().all(|root| root.is_whole())
+    }
+
+    /// The layer that left no part of the filesystem, if none is granted.
+    #[must_use]
+    pub fn emptied_by(&self) -> Option<Layer> {
+        self.emptied_by
+    }
+
+    /// The other host resources that the run may hold and consume.
+    #[must_use]
+    pub fn budgets(&self) -> Budgets {
+        self.budgets
+    }
+
+    /// The granted access to files.
+    #[must_use]
+    pub fn access(&self) -> Bound<Access> {
+        self.access
+    }
+}
+
+fn check_area_count(areas: usize) -> Result<(), ScopeError> {
+    if areas > MAX_AREAS { Err(ScopeError::TooMany { most: MAX_AREAS }) } else { Ok(()) }
+}
+
+fn cap_with_ceiling<T: Ord>(ceiling: T, claimed: Option<Bound<T>>) -> Bound<T> {
+    let ceiling = Bound { value: ceiling, layer: Layer::Executor };
+    match claimed {
+        Some(claimed) => claimed.narrower(ceiling),
+        None => ceiling,
+    }
+}

@@ -1,0 +1,110 @@
+//! The transfer of a permit from the process that checked it to the process that runs under it.
+//!
+//! Authority has no `Deserialize`, because no wire may make it. This is the only form in which a permit leaves a
+//! process: it goes over a private socket pair from the server to one of its own children, with the opened folders
+//! beside it as descriptors. Only `isolate` may name it, and a process that makes its own grants receives none.
+
+use super::authority::Authority;
+use super::grant::{Grant, GrantTransfer};
+use super::permit::Permit;
+use super::roots::{OpenRoot, Roots};
+use cap_std::fs::Dir;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The serialised form of a permit, without its folders.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Handover {
+    grant: GrantTransfer,
+    watch_outside: bool,
+}
+
+impl Handover {
+    /// Splits a permit into its serialisable part and the folders that are sent beside it.
+    #[must_use]
+    pub fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
+        let (grant, roots) = permit.into_parts();
+        let (opened, watch_outside) = roots.into_parts();
+        let folders = opened.into_iter().map(|root| root.dir.into_std_file().into()).collect();
+        (Self { grant: grant.to_transfer(), watch_outside }, folders)
+    }
+
+    /// Reassembles the permit; `None` if the folders are not the ones that were sent, or in a process that has taken
+    /// its [`Authority`]: text that reaches a server makes no permit there.
+    #[must_use]
+    pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
+        if Authority::is_taken() {
+            return None;
+        }
+        let grant = Grant::from_transfer(self.grant)?;
+        // A governed run has the roots of its grant opened in their order, and no others.
+        if folders.len() != grant.roots().len() {
+            return None;
+        }
+        let opened = grant.roots().iter().zip(folders).map(|(root, folder)| OpenRoot {
+            guest: root.tree().path().to_owned(),
+            granted: Some(Arc::clone(root)),
+            dir: Dir::from_std_file(folder.into()),
+        });
+        let roots = Roots::from_parts(opened.collect(), self.watch_outside);
+        Some(Permit::new(grant, roots))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ceilings, Claims, HostClaims, HostPattern, Mount, Mounts, Tree};
+    use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+    use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+
+    #[test]
+    fn a_permit_arrives_as_it_was_sent() {
+        let host = tempfile::tempdir().unwrap();
+        let data = Tree::parse_path("/data").unwrap();
+        let ceilings = Ceilings {
+            memory: MemoryLimit::from_mb(64).unwrap(),
+            cpu: CpuPercent::new(50).unwrap(),
+            timeout: Timeout::from_seconds(3).unwrap(),
+            output: OutputLimit::from_bytes(1000).unwrap(),
+            network: true,
+            hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
+            network_budgets: NetworkBudgets::NONE,
+            areas: vec![data.clone().into()],
+            access: Access::ReadOnly,
+            budgets: Budgets {
+                written: MemoryLimit::from_mb(1024).unwrap(),
+                created: 1000,
+                handles: 1024,
+                subscriptions: 128,
+                random_bytes: 1 << 20,
+                directory_entries: 10_000,
+                fuel: None,
+                hard_links: false,
+            },
+        };
+        let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
+        let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
+        let sent = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
+        let grant = sent.grant().clone();
+        let (written, folders) = Handover::from_permit(sent);
+        let text = serde_json::to_string(&written).unwrap();
+        let read = |text: &str| serde_json::from_str::<Handover>(text).unwrap();
+        assert!(read(&text).receive(Vec::new()).is_none(), "the folder is missing");
+        let beside = text.replacen(r#"["/data",[]"#, r#"["/etc",[]"#, 1);
+        assert_ne!(beside, text);
+        let folder = || vec![folders[0].try_clone().unwrap()];
+        assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
+        let permit = read(&text).receive(folders).unwrap();
+        // The reachable hosts are not sent: the server decides about them.
+        assert!(grant.reach().allowed_patterns().next().is_some());
+        assert!(permit.grant().reach().allowed_patterns().next().is_none());
+        assert_eq!(permit.grant().network(), grant.network());
+        assert_eq!(permit.grant().memory(), grant.memory());
+        assert_eq!(permit.grant().roots(), grant.roots());
+        assert_eq!(permit.roots().as_slice()[0].guest, "/data");
+        assert!(permit.roots().should_watch_outside());
+    }
+}

@@ -1,0 +1,141 @@
+//! One layer's claims, and the lattice in which they meet.
+//!
+//! [`Limits`] is a meet-semilattice: `meet` is commutative, associative and idempotent, its result is never wider than
+//! either side, and [`Limits::default`], which sets no limit, is its top. The property tests in `tests.rs` check these
+//! laws.
+
+use super::glob::Glob;
+use super::reach::{HostClaims, Reach};
+use super::scope::Area;
+use a2g_types::limit::{Access, Bound, Layer};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use std::collections::BTreeSet;
+
+/// The claims of one layer. `None` leaves that limit to the other layers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Claims {
+    /// Maximum memory.
+    pub memory: Option<MemoryLimit>,
+    /// Maximum share of CPU.
+    pub cpu: Option<CpuPercent>,
+    /// Maximum duration.
+    pub timeout: Option<Timeout>,
+    /// Maximum output.
+    pub output: Option<OutputLimit>,
+    /// `true` if the network is on.
+    pub network: Option<bool>,
+    /// The hosts that a run with a network may reach.
+    pub hosts: HostClaims,
+    /// The parts of the filesystem that may be accessed; an empty list allows none.
+    pub areas: Option<Vec<Area>>,
+    /// The access to files.
+    pub access: Option<Access>,
+    /// Patterns that may not be accessed, with everything below their matches.
+    pub blocked: Vec<Glob>,
+}
+
+/// The meet of the claims of some layers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    pub(super) memory: Option<Bound<MemoryLimit>>,
+    pub(super) cpu: Option<Bound<CpuPercent>>,
+    pub(super) timeout: Option<Bound<Timeout>>,
+    pub(super) output: Option<Bound<OutputLimit>>,
+    pub(super) network: Option<Bound<bool>>,
+    pub(super) reach: Reach,
+    /// An antichain: no area in it covers another.
+    pub(super) areas: Option<BTreeSet<Area>>,
+    /// Every area that a layer named, to find the layer that an area of the meet comes from.
+    pub(super) named: BTreeSet<(Area, Layer)>,
+    pub(super) access: Option<Bound<Access>>,
+    pub(super) blocked: BTreeSet<(Glob, Layer)>,
+}
+
+impl Limits {
+    /// The claims of one layer.
+    #[must_use]
+    pub fn from_claims(layer: Layer, claims: Claims) -> Self {
+        fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
+            value.map(|value| Bound { value, layer })
+        }
+        let Claims { memory, cpu, timeout, output, network, hosts, areas, access, blocked } = claims;
+        Self {
+            memory: bound(layer, memory),
+            cpu: bound(layer, cpu),
+            timeout: bound(layer, timeout),
+            output: bound(layer, output),
+            network: bound(layer, network),
+            reach: Reach::from_claims(layer, hosts),
+            named: areas.iter().flatten().map(|area| (area.clone(), layer)).collect(),
+            areas: areas.map(|areas| remove_covered(areas.into_iter().collect())),
+            access: bound(layer, access),
+            blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
+        }
+    }
+
+    /// The layer that an area of the meet is attributed to: among the named areas that cover it, the layer of the
+    /// narrowest one; of several such layers, the first.
+    pub(super) fn layer_of(&self, area: &Area) -> Layer {
+        let wide: Vec<_> = self.named.iter().filter(|(wide, _)| wide.covers(area)).collect();
+        let narrowest = wide.iter().filter(|(a, _)| !wide.iter().any(|(b, _)| a != b && a.covers(b)));
+        narrowest.map(|(_, layer)| *layer).min().unwrap_or(Layer::Executor)
+    }
+
+    /// `true` if the areas of both sides have more than `most` overlaps. The cost of the meet is quadratic in their
+    /// number, so a malicious governor could otherwise keep a server busy for minutes.
+    #[must_use]
+    pub(super) fn has_more_overlaps_than(&self, other: &Self, most: usize) -> bool {
+        let (Some(a), Some(b)) = (&self.areas, &other.areas) else { return false };
+        let mut found = BTreeSet::new();
+        a.len().saturating_mul(b.len()) > most
+            && overlaps(a, b).any(|area| {
+                found.insert(area);
+                found.len() > most
+            })
+    }
+
+    /// The limits that both sides allow, never wider than either.
+    #[must_use]
+    pub fn meet(self, other: Self) -> Self {
+        fn narrower<T: Ord>(a: Option<Bound<T>>, b: Option<Bound<T>>) -> Option<Bound<T>> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.narrower(b)),
+                (only, None) | (None, only) => only,
+            }
+        }
+        let mut blocked = self.blocked;
+        blocked.extend(other.blocked);
+        let mut named = self.named;
+        named.extend(other.named);
+        Self {
+            memory: narrower(self.memory, other.memory),
+            cpu: narrower(self.cpu, other.cpu),
+            timeout: narrower(self.timeout, other.timeout),
+            output: narrower(self.output, other.output),
+            network: narrower(self.network, other.network),
+            reach: self.reach.meet(other.reach),
+            areas: match (self.areas, other.areas) {
+                (Some(a), Some(b)) => Some(intersect(&a, &b)),
+                (only, None) | (None, only) => only,
+            },
+            named,
+            access: narrower(self.access, other.access),
+            blocked,
+        }
+    }
+}
+
+/// The areas that are not covered by another one of them.
+fn remove_covered(areas: BTreeSet<Area>) -> BTreeSet<Area> {
+    let covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
+    areas.iter().filter(|area| !covered(area)).cloned().collect()
+}
+
+/// All overlaps of an area of one side with an area of the other.
+fn overlaps(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> impl Iterator<Item = Area> {
+    a.iter().flat_map(|x| b.iter().filter_map(|y| x.meet(y)))
+}
+
+fn intersect(a: &BTreeSet<Area>, b: &BTreeSet<Area>) -> BTreeSet<Area> {
+    remove_covered(overlaps(a, b).collect())
+}

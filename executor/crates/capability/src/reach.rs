@@ -1,0 +1,467 @@
+//! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' claims about them.
+//!
+//! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
+//! without the trailing dot. A text with more than one reading, such as `0x7f.1` or `allowed@evil`, is refused.
+
+use a2g_types::ident::excerpt;
+use a2g_types::limit::{Bound, Layer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Maximum length of a name in bytes.
+const MAX_NAME_BYTES: usize = 253;
+/// Maximum length of a label of a name in bytes.
+const MAX_LABEL_BYTES: usize = 63;
+
+/// A host name in its canonical spelling: lower case, punycode, no trailing dot.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Domain(String);
+
+/// The host of a request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Host {
+    /// A name, which has to be resolved.
+    Name(Domain),
+    /// An address.
+    Address(IpAddr),
+}
+
+/// A pattern of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HostPattern {
+    /// `*`: every name, and no address.
+    EveryName,
+    /// `*.x`: every name below `x`, and not `x`.
+    Below(Domain),
+    /// This host.
+    Exactly(Host),
+}
+
+/// The reason why a text is not a valid host or pattern of hosts.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, nor an IP address \
+     as it is usually written"
+)]
+pub struct HostError {
+    text: String,
+}
+
+impl Domain {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Host {
+    /// Parses a host as written in a URL: a name in any case and script with at most one trailing dot, an IPv4 address,
+    /// or an IPv6 address in brackets.
+    ///
+    /// # Errors
+    /// [`HostError`] for anything else, and for an address in another form than the usual one: some parsers read
+    /// `127.1`, `0x7f000001` and `017700000001` all as 127.0.0.1.
+    pub fn parse(text: &str) -> Result<Self, HostError> {
+        let error = || HostError { text: excerpt(text) };
+        // No valid name is longer in any script, and a longer text is not parsed at all.
+        if text.len() > 4 * MAX_NAME_BYTES {
+            return Err(error());
+        }
+        let name = text.strip_suffix('.').unwrap_or(text);
+        // `%` would be decoded, and hide the rest of the text from other parsers.
+        if name.contains(['%', '@']) {
+            return Err(error());
+        }
+        match url::Host::parse(name).map_err(|_| error())? {
+            url::Host::Domain(name) => {
+                let plain = |byte: u8| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
+                };
+                let label =
+                    |label: &str| (1..=MAX_LABEL_BYTES).contains(&label.len()) && label.bytes().all(plain);
+                if name.len() <= MAX_NAME_BYTES && name.split('.').all(label) {
+                    Ok(Self::Name(Domain(name)))
+                } else {
+                    Err(error())
+                }
+            }
+            url::Host::Ipv4(address) if text == address.to_string() => Ok(Self::Address(address.into())),
+            url::Host::Ipv6(address) if text.eq_ignore_ascii_case(&format!("[{address}]")) => {
+                Ok(Self::Address(address.into()))
+            }
+            url::Host::Ipv4(_) | url::Host::Ipv6(_) => Err(error()),
+        }
+    }
+}
+
+impl fmt::Display for Host {
+    /// Formats the host as in a URL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name.as_str()),
+            Self::Address(IpAddr::V4(address)) => write!(f, "{address}"),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+        }
+    }
+}
+
+impl HostPattern {
+    /// Parses a pattern; see the variants. An IPv6 address may have no brackets here.
+    ///
+    /// # Errors
+    /// [`HostError`] if it is not a valid pattern.
+    pub fn parse(text: &str) -> Result<Self, HostError> {
+        if text == "*" {
+            return Ok(Self::EveryName);
+        }
+        let host = match text.parse::<std::net::Ipv6Addr>() {
+            Ok(_) => Host::parse(&format!("[{text}]"))?,
+            Err(_) => match text.strip_prefix("*.") {
+                Some(parent) => match Host::parse(parent)? {
+                    Host::Name(parent) => return Ok(Self::Below(parent)),
+                    Host::Address(_) => return Err(HostError { text: excerpt(text) }),
+                },
+                None => Host::parse(text)?,
+            },
+        };
+        Ok(Self::Exactly(host))
+    }
+
+    /// `true` if the pattern matches this host.
+    #[must_use]
+    pub fn matches(&self, host: &Host) -> bool {
+        self.covers(&Self::Exactly(host.clone()))
+    }
+
+    /// `true` if the pattern matches every host that `other` matches.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let is_below = |name: &Domain, parent: &Domain| {
+            name.0.strip_suffix(&parent.0).is_some_and(|rest| rest.ends_with('.'))
+        };
+        match (self, other) {
+            (Self::EveryName, Self::EveryName | Self::Below(_) | Self::Exactly(Host::Name(_))) => true,
+            (Self::Below(parent), Self::Below(other)) => parent == other || is_below(other, parent),
+            (Self::Below(parent), Self::Exactly(Host::Name(name))) => is_below(name, parent),
+            (Self::Exactly(host), Self::Exactly(other)) => host == other,
+            (Self::EveryName | Self::Below(_), Self::Exactly(Host::Address(_)))
+            | (Self::Below(_), Self::EveryName)
+            | (Self::Exactly(_), Self::EveryName | Self::Below(_)) => false,
+        }
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EveryName => f.write_str("*"),
+            Self::Below(parent) => write!(f, "*.{}", parent.as_str()),
+            Self::Exactly(host) => write!(f, "{host}"),
+        }
+    }
+}
+
+/// The claims of one layer about the hosts that a run may reach.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostClaims {
+    /// The hosts that may be reached. `None` leaves them to the other layers; an empty list allows none.
+    pub allowed: Option<Vec<HostPattern>>,
+    /// The hosts that may not be reached, even if another layer allows them.
+    pub blocked: Vec<HostPattern>,
+    /// Maximum number of requests per minute of the agent, in all of its runs together.
+    pub requests_per_minute: Option<u32>,
+}
+
+/// The hosts that a run may reach, each pattern with the layer that set it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Reach {
+    /// An antichain: no pattern in it covers another. `None` if no layer has set a list.
+    pub(super) allowed: Option<BTreeMap<HostPattern, Layer>>,
+    pub(super) blocked: BTreeSet<(HostPattern, Layer)>,
+    pub(super) requests_per_minute: Option<Bound<u32>>,
+}
+
+/// The reason why a host may not be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachError {
+    /// No allowed pattern matches it.
+    NotAllowed,
+    /// It is an address, and that address is not listed.
+    Literal,
+    /// A blocked pattern matches it.
+    Blocked,
+}
+
+impl Reach {
+    /// The claims of one layer.
+    pub(super) fn from_claims(layer: Layer, claims: HostClaims) -> Self {
+        let HostClaims { allowed, blocked, requests_per_minute } = claims;
+        let widest = |patterns: Vec<HostPattern>| {
+            let covered = |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
+            patterns.iter().filter(|one| !covered(one)).map(|one| (one.clone(), layer)).collect()
+        };
+        Self {
+            allowed: allowed.map(widest),
+            blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
+            requests_per_minute: requests_per_minute.map(|value| Bound { value, layer }),
+        }
+    }
+
+    /// The hosts that the executor itself may reach, as configured by its operator. It is no part of a grant.
+    #[must_use]
+    pub fn for_executor(hosts: Vec<HostPattern>) -> Self {
+        Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
+    }
+
+    /// The meet of both sides: allowed lists intersect, blocked ones unite.
+    pub(super) fn meet(self, other: Self) -> Self {
+        let mut blocked = self.blocked;
+        blocked.extend(other.blocked);
+        Self {
+            allowed: match (self.allowed, other.allowed) {
+                (Some(a), Some(b)) => Some(intersect(&a, &b)),
+                (only, None) | (None, only) => only,
+            },
+            blocked,
+            requests_per_minute: match (self.requests_per_minute, other.requests_per_minute) {
+                (Some(a), Some(b)) => Some(a.narrower(b)),
+                (only, None) | (None, only) => only,
+            },
+        }
+    }
+
+    /// `true` if no host at all can be reached.
+    pub(super) fn reaches_no_host(&self) -> bool {
+        let blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
+        self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(blocked))
+    }
+
+    /// Checks whether `host` may be reached, as far as its name decides it.
+    ///
+    /// # Errors
+    /// [`ReachError`] with the reason. A host that no layer allows cannot be reached.
+    pub fn check(&self, host: &Host) -> Result<(), ReachError> {
+        if self.blocked.iter().any(|(pattern, _)| pattern.matches(host)) {
+            return Err(ReachError::Blocked);
+        }
+        let mut allowed = self.allowed.iter().flat_map(BTreeMap::keys);
+        match (allowed.any(|pattern| pattern.matches(host)), host) {
+            (true, _) => Ok(()),
+            (false, Host::Name(_)) => Err(ReachError::NotAllowed),
+            (false, Host::Address(_)) => Err(ReachError::Literal),
+        }
+    }
+
+    /// The allowed patterns, sorted.
+    pub fn allowed_patterns(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
+        self.allowed.iter().flatten().map(|(pattern, layer)| (pattern, *layer))
+    }
+
+    /// The blocked patterns, sorted.
+    pub fn blocked_patterns(&self) -> impl Iterator<Item = (&HostPattern, Layer)> {
+        self.blocked.iter().map(|(pattern, layer)| (pattern, *layer))
+    }
+
+    /// Maximum number of requests per minute of the agent, in all of its runs together.
+    #[must_use]
+    pub fn requests_per_minute(&self) -> Option<Bound<u32>> {
+        self.requests_per_minute
+    }
+}
+
+/// All overlaps of a pattern of one side with a pattern of the other. The overlap is the narrower of the two.
+fn intersect(
+    a: &BTreeMap<HostPattern, Layer>,
+    b: &BTreeMap<HostPattern, Layer>,
+) -> BTreeMap<HostPattern, Layer> {
+    let mut shared = BTreeMap::new();
+    for (x, &x_layer) in a {
+        for (y, &y_layer) in b {
+            let (inner, layer) = match (x.covers(y), y.covers(x)) {
+                (true, true) => (x, x_layer.min(y_layer)),
+                (true, false) => (y, y_layer),
+                (false, true) => (x, x_layer),
+                (false, false) => continue,
+            };
+            shared
+                .entry(inner.clone())
+                .and_modify(|first: &mut Layer| *first = (*first).min(layer))
+                .or_insert(layer);
+        }
+    }
+    shared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pattern(text: &str) -> HostPattern {
+        HostPattern::parse(text).unwrap()
+    }
+
+    fn host(text: &str) -> Host {
+        Host::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_host_has_one_spelling() {
+        for (text, spelling) in [
+            ("Example.COM", "example.com"),
+            ("example.com.", "example.com"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+            // Full-width letters and the ideographic full stop.
+            ("ｅxample。com", "example.com"),
+            ("_dmarc.example.com", "_dmarc.example.com"),
+            ("localhost", "localhost"),
+            ("93.184.216.34", "93.184.216.34"),
+            ("[2606:2800::1]", "[2606:2800::1]"),
+            ("[2606:2800::A]", "[2606:2800::a]"),
+        ] {
+            assert_eq!(host(text).to_string(), spelling, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_has_two_readings_is_no_host() {
+        let long = format!("{}.example", "a".repeat(64));
+        let longer = ["a"; 130].join(".");
+        for text in [
+            "",
+            ".",
+            "..",
+            "example.com..",
+            "a..b",
+            ".example.com",
+            "allowed@evil.example",
+            "exa%6dple.com",
+            "127.1",
+            "0x7f000001",
+            "0x7f.0.0.1",
+            "2130706433",
+            "017700000001",
+            "0177.0.0.1",
+            "127.0.0.1.",
+            "1.2.3.4.5",
+            "256.0.0.1",
+            "::1",
+            "[::1",
+            "[::ffff:7f00:1]",
+            "[0:0:0:0:0:0:0:1]",
+            "[fe80::1%25eth0]",
+            "exa mple.com",
+            "example.com/x",
+            "example.com:80",
+            "example.com#",
+            "exam\tple.com",
+            "a\0.com",
+            "xn--0.example",
+            "*.example.com",
+            "*",
+            "a*b.com",
+            &long,
+            &longer,
+        ] {
+            assert!(Host::parse(text).is_err(), "{text:?}: {:?}", Host::parse(text));
+        }
+    }
+
+    #[test]
+    fn a_star_is_a_label_boundary_and_not_the_apex() {
+        for (wide, text, matches) in [
+            ("example.com", "EXAMPLE.com.", true),
+            ("example.com", "api.example.com", false),
+            ("*.example.com", "api.example.com", true),
+            ("*.example.com", "a.b.example.com", true),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "evilexample.com", false),
+            ("*.example.com", "example.com.evil.org", false),
+            ("*.Bücher.example", "a.xn--bcher-kva.example", true),
+            ("*", "anything.example", true),
+            ("*", "93.184.216.34", false),
+            ("*", "[2606:2800::1]", false),
+            ("93.184.216.34", "93.184.216.34", true),
+            ("93.184.216.34", "93.184.216.35", false),
+            ("2606:2800::1", "[2606:2800::1]", true),
+        ] {
+            assert_eq!(pattern(wide).matches(&host(text)), matches, "{wide} {text}");
+        }
+        for text in ["**", "*.*.com", "*com", "a.*", "*.127.0.0.1", "*.", "https://a.com", "10.0.0.0/8"] {
+            assert!(HostPattern::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn blocked_wins_and_nobody_is_nobody() {
+        let reach_of = |allowed: &[&str], blocked: &[&str]| {
+            let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
+            let claims = HostClaims {
+                allowed: Some(patterns(allowed)),
+                blocked: patterns(blocked),
+                requests_per_minute: None,
+            };
+            Reach::from_claims(Layer::Executor, claims)
+        };
+        let reach = reach_of(&["*.example.com", "10.0.0.1"], &["secret.example.com"]);
+        assert_eq!(reach.check(&host("a.example.com")), Ok(()));
+        assert_eq!(reach.check(&host("10.0.0.1")), Ok(()));
+        assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked));
+        assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed));
+        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::Literal));
+        assert_eq!(Reach::default().check(&host("a.example.com")), Err(ReachError::NotAllowed));
+        assert!(reach_of(&[], &[]).reaches_no_host() && reach_of(&["a.com"], &["*"]).reaches_no_host());
+        assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).reaches_no_host());
+    }
+
+    const NAMES: [&str; 6] = ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1"];
+    const HOSTS: [&str; 6] = ["com", "a.com", "b.a.com", "c.b.a.com", "10.0.0.1", "evil.org"];
+
+    fn reach() -> impl Strategy<Value = Reach> {
+        let patterns = || prop::sample::subsequence(NAMES.to_vec(), 0..4);
+        let layers = [Layer::Verdict, Layer::StandingPolicy, Layer::Tool, Layer::Executor];
+        let rate = prop::option::of(1u32..4);
+        let parts = (prop::sample::select(layers.to_vec()), prop::option::of(patterns()), patterns(), rate);
+        parts.prop_map(|(layer, allowed, blocked, requests_per_minute)| {
+            let parsed = |texts: Vec<&str>| texts.into_iter().map(pattern).collect::<Vec<_>>();
+            let claims =
+                HostClaims { allowed: allowed.map(parsed), blocked: parsed(blocked), requests_per_minute };
+            Reach::from_claims(layer, claims)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_meet_is_a_meet(a in reach(), b in reach(), c in reach()) {
+            prop_assert_eq!(a.clone().meet(a.clone()), a.clone());
+            prop_assert_eq!(a.clone().meet(b.clone()), b.clone().meet(a.clone()));
+            prop_assert_eq!(
+                a.clone().meet(b.clone()).meet(c.clone()),
+                a.clone().meet(b.clone().meet(c.clone()))
+            );
+        }
+
+        #[test]
+        fn the_meet_allows_exactly_what_both_allow(a in reach(), b in reach()) {
+            let met = a.clone().meet(b.clone());
+            let allows = |reach: &Reach, text| match &reach.allowed {
+                // A layer without a list leaves the decision to the others.
+                None => !matches!(reach.check(&host(text)), Err(ReachError::Blocked)),
+                Some(_) => reach.check(&host(text)).is_ok(),
+            };
+            for text in HOSTS {
+                prop_assert_eq!(allows(&met, text), allows(&a, text) && allows(&b, text), "{}", text);
+            }
+        }
+
+        #[test]
+        fn a_host_is_its_own_spelling(text in "\\PC{0,40}|[a-zA-Z0-9.\\-_\\[\\]:%@]{0,30}") {
+            if let Ok(host) = Host::parse(&text) {
+                prop_assert_eq!(Host::parse(&host.to_string()), Ok(host));
+            }
+        }
+    }
+}

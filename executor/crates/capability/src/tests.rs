@@ -1,0 +1,560 @@
+//! The laws of the meet, and patterns that try to match more than they appear to.
+
+use super::*;
+use a2g_types::clock::{Clock as _, SystemClock};
+use a2g_types::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use proptest::prelude::*;
+
+fn tree(path: &str) -> Tree {
+    Tree::parse_path(path).unwrap()
+}
+
+fn hosts(allowed: Option<&[&str]>, blocked: &[&str]) -> HostClaims {
+    let patterns =
+        |texts: &[&str]| texts.iter().map(|text| HostPattern::parse(text).unwrap()).collect::<Vec<_>>();
+    HostClaims { allowed: allowed.map(patterns), blocked: patterns(blocked), requests_per_minute: None }
+}
+
+fn ceilings() -> Ceilings {
+    Ceilings {
+        memory: MemoryLimit::from_mb(256).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(60).unwrap(),
+        output: OutputLimit::from_bytes(1 << 20).unwrap(),
+        network: true,
+        hosts: hosts(Some(&["*.com", "a.org"]), &["evil.com"]),
+        network_budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 100, received_bytes: 100 },
+        areas: vec![tree("/tmp").into(), tree("/workspace").into()],
+        access: Access::ReadWrite,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1024).unwrap(),
+            created: 1000,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 10_000,
+            fuel: None,
+            hard_links: false,
+        },
+    }
+}
+
+fn claims() -> impl Strategy<Value = Claims> {
+    let patterns = vec![
+        "/a/**",
+        "/a/b/**",
+        "/a/bc/**",
+        "/a/b/c/**",
+        "/d/**",
+        "/d/e/**",
+        "/a/*/c",
+        "/a/**/*.md",
+        "/a/b/{c,d.md}",
+        "/a/b/*/**",
+        "/d/e",
+    ];
+    let patterns = prop::sample::subsequence(patterns, 0..4);
+    let areas = prop::option::of(
+        patterns.prop_map(|texts| texts.into_iter().flat_map(|text| Area::parse(text).unwrap()).collect()),
+    );
+    let blocked = prop::sample::subsequence(vec!["/a/b/**", "/z/**", "/a/*.md"], 0..3);
+    let names = || prop::sample::subsequence(vec!["*", "*.com", "a.com", "a.org"], 0..4);
+    let reach = (prop::option::of(names()), names());
+    (
+        prop::option::of(1u64..4),
+        prop::option::of(1u64..4),
+        prop::option::of(1u64..4),
+        prop::option::of(1u64..4),
+        prop::option::of(any::<bool>()),
+        reach,
+        areas,
+        prop::option::of(prop::sample::select(vec![Access::ReadOnly, Access::ReadWrite])),
+        blocked,
+    )
+        .prop_map(|(memory, cpu, timeout, output, network, reach, areas, access, blocked)| Claims {
+            memory: memory.map(|n| MemoryLimit::from_mb(n).unwrap()),
+            cpu: cpu.map(|n| CpuPercent::new(n).unwrap()),
+            timeout: timeout.map(|n| Timeout::from_seconds(n).unwrap()),
+            output: output.map(|n| OutputLimit::from_bytes(n).unwrap()),
+            network,
+            hosts: hosts(reach.0.as_deref(), &reach.1),
+            areas,
+            access,
+            blocked: blocked.into_iter().flat_map(|text| Glob::parse_blocking(text).unwrap()).collect(),
+        })
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let layers = [Layer::Verdict, Layer::Operator, Layer::Condition, Layer::StandingPolicy, Layer::Tool];
+    (prop::sample::select(layers.to_vec()), claims())
+        .prop_map(|(layer, claims)| Limits::from_claims(layer, claims))
+}
+
+fn no_wider<T: Ord>(met: Option<&Bound<T>>, side: Option<&Bound<T>>) -> bool {
+    match (met, side) {
+        (Some(met), Some(side)) => met.value <= side.value,
+        (None, Some(_)) => false,
+        (_, None) => true,
+    }
+}
+
+proptest! {
+    #[test]
+    fn meet_is_commutative(a in limits(), b in limits()) {
+        prop_assert_eq!(a.clone().meet(b.clone()), b.meet(a));
+    }
+
+    #[test]
+    fn meet_is_associative(a in limits(), b in limits(), c in limits()) {
+        let left = a.clone().meet(b.clone()).meet(c.clone());
+        prop_assert_eq!(left, a.meet(b.meet(c)));
+    }
+
+    #[test]
+    fn meet_is_idempotent_and_says_nothing_new_to_silence(a in limits()) {
+        prop_assert_eq!(a.clone().meet(a.clone()), a.clone());
+        prop_assert_eq!(a.clone().meet(Limits::default()), a);
+    }
+
+    #[test]
+    fn meet_is_never_wider(a in limits(), b in limits()) {
+        let met = a.clone().meet(b.clone());
+        for side in [&a, &b] {
+            prop_assert!(no_wider(met.memory.as_ref(), side.memory.as_ref()));
+            prop_assert!(no_wider(met.cpu.as_ref(), side.cpu.as_ref()));
+            prop_assert!(no_wider(met.timeout.as_ref(), side.timeout.as_ref()));
+            prop_assert!(no_wider(met.output.as_ref(), side.output.as_ref()));
+            prop_assert!(no_wider(met.network.as_ref(), side.network.as_ref()));
+            prop_assert!(no_wider(met.access.as_ref(), side.access.as_ref()));
+            prop_assert!(met.blocked.is_superset(&side.blocked));
+            if let Some(allowed) = &side.areas {
+                let met = met.areas.as_ref().unwrap();
+                prop_assert!(met.iter().all(|area| allowed.iter().any(|wide| wide.covers(area))));
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_is_never_wider_than_the_ceilings(a in claims(), b in claims()) {
+        let ceilings = ceilings();
+        if let Ok(grant) = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &ceilings) {
+            prop_assert!(grant.memory().value <= ceilings.memory);
+            prop_assert!(grant.cpu().value <= ceilings.cpu);
+            prop_assert!(grant.timeout().value <= ceilings.timeout);
+            prop_assert!(grant.output().value <= ceilings.output);
+            for (pattern, _) in grant.reach().allowed_patterns() {
+                let ceiling = ceilings.hosts.allowed.as_ref().unwrap();
+                prop_assert!(ceiling.iter().any(|wide| wide.covers(pattern)));
+            }
+            prop_assert!(!grant.network().value || grant.reach().allowed_patterns().next().is_some());
+            for area in grant.roots().iter().flat_map(|root| root.areas()) {
+                prop_assert!(ceilings.areas.iter().any(|wide| wide.covers(&area.value)));
+            }
+        }
+    }
+}
+
+/// Every path of up to four names over a small alphabet.
+fn paths() -> impl Strategy<Value = String> {
+    let name = prop::sample::select(vec![
+        "a", "b", "bc", "c", "d", "e", "x.md", "d.md", ".md", "{", "a,b", "-", "]",
+    ]);
+    prop::collection::vec(name, 1..5).prop_map(|names| format!("/{}", names.join("/")))
+}
+
+/// Patterns made of the elements of the pattern syntax. Many are malformed.
+fn texts() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "/a",
+        "/b",
+        "/",
+        "*",
+        "**",
+        "?",
+        "/**",
+        "/**/",
+        "/*",
+        "[ab]",
+        "[!a]",
+        "[a-c]",
+        "[]a]",
+        "{a,b}",
+        "{",
+        "}",
+        ",",
+        "{a/b,c}",
+        "{a,{b,c}}",
+        "{a,b/**}",
+        "{/**,b}",
+        "{**/b,c}",
+        "{b/,*}",
+        "{*",
+        "*}",
+        "{**",
+        ",**",
+        "\\*",
+        "\\{",
+        ".md",
+        "bc",
+        "x",
+        "[",
+        "]",
+        "[a-]",
+        "[-c]",
+        "[!]x]",
+        "..",
+        "/./",
+    ]);
+    prop::collection::vec(piece, 0..6).prop_map(|pieces| format!("/a{}", pieces.concat()))
+}
+
+/// The result of globset for a path, with `/` as a separator. It counts bytes, so the path has to be ASCII.
+fn globset_says(pattern: &str, path: &str) -> bool {
+    let glob = globset::GlobBuilder::new(pattern).literal_separator(true).empty_alternates(true).build();
+    glob.is_ok_and(|glob| glob.compile_matcher().is_match(path))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn a_pattern_means_what_globset_says(text in texts(), path in paths()) {
+        if let Ok(globs) = Glob::parse_alternatives(&text) {
+            let matches = globs.iter().any(|glob| glob.matches(&path));
+            let expected = globset_says(&text, &path);
+            // A negated class of globset matches `/`; a class here never does.
+            let wider = text.contains("[!") && expected;
+            prop_assert!(matches == expected || wider, "{} {}: {}", text, path, matches);
+        }
+    }
+
+    #[test]
+    fn a_folder_leads_to_what_matches_below_it(text in texts(), path in paths()) {
+        for glob in Glob::parse_alternatives(&text).into_iter().flatten() {
+            for (at, _) in path.match_indices('/').skip(1) {
+                let above = &path[..at];
+                prop_assert!(!glob.matches(&path) || glob.can_match_below(above), "{} {}", text, path);
+                prop_assert!(!glob.matches_all_below(above) || glob.matches(&path), "{} {}", text, path);
+            }
+        }
+    }
+
+    #[test]
+    fn a_grant_holds_exactly_what_every_layer_holds(a in claims(), b in claims(), path in paths()) {
+        let everywhere = Ceilings { areas: ["/a", "/d"].map(|root| tree(root).into()).to_vec(), ..ceilings() };
+        let said = |claims: &Claims| {
+            let allowed = claims.areas.as_ref().is_none_or(|areas| areas.iter().any(|area| area.contains(&path)));
+            allowed && !claims.blocked.iter().any(|glob| glob.matches_at_or_above(&path))
+        };
+        let inside = everywhere.areas.iter().any(|area| area.contains(&path));
+        let expected = inside && said(&a) && said(&b);
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, a), (Layer::Tool, b)], &everywhere).unwrap();
+        let held: Vec<_> = grant.roots().iter().filter(|root| root.tree().contains(&path)).collect();
+        prop_assert!(held.len() <= 1, "one root at most");
+        prop_assert_eq!(held.iter().any(|root| root.grants(&path)), expected, "{} {:?}", path, grant);
+        for root in held {
+            for (at, _) in path.match_indices('/').skip(1).filter(|(at, _)| root.tree().contains(&path[..*at])) {
+                prop_assert!(!root.grants(&path) || root.can_grant_below(&path[..at]));
+                prop_assert!(!root.grants_all_below(&path[..at]) || root.grants(&path));
+            }
+        }
+    }
+}
+
+#[test]
+fn patterns() {
+    for (text, root) in [("/tmp/**", "/tmp"), ("/a/b/**", "/a/b"), ("/{a,a}/b/**", "/a/b")] {
+        assert!(Area::parse(text).unwrap().iter().all(|area| *area == tree(root).into()), "{text}");
+    }
+    for (text, shown) in [
+        ("/tmp/x", vec!["/tmp/x"]),
+        ("/tmp/*.md", vec!["/tmp/*.md"]),
+        ("/data/{a,b}", vec!["/data/b", "/data/a"]),
+        ("/data/{a,b/**}", vec!["/data/b/**", "/data/a"]),
+    ] {
+        let areas = Area::parse(text).unwrap();
+        assert_eq!(areas.iter().map(ToString::to_string).collect::<Vec<_>>(), shown);
+    }
+    let roots = |text: &str| Area::parse(text).unwrap()[0].root().path().to_owned();
+    assert_eq!(roots("/data/reports/2026-??.csv"), "/data/reports");
+    assert_eq!(roots("/data/reports/exact.csv"), "/data/reports");
+    assert_eq!(roots("/data/*/x/**"), "/data");
+    let many = format!("/a/{}", "{a,b}".repeat(7));
+    let deep = format!("/a{}", "/*".repeat(60));
+    let nested = format!("/a/{}b{}", "{".repeat(33), "}".repeat(33));
+    let long = format!("/a/{}*", "b/".repeat(2047));
+    let malformed = [
+        "",
+        "tmp/**",
+        "/",
+        "/**",
+        "/*",
+        "/*/x",
+        "/tmp",
+        "/a//b",
+        "/a/../b/**",
+        "/a/./b",
+        "/a/**/",
+        "/a\0/**",
+        "/a/[x",
+        "/a/{b",
+        "/a/b}",
+        "/a/{b,..}/c",
+        "/a/{b,}/c",
+        "/a/b**",
+        "/a/***",
+        "/a/{b,c/**}/d",
+        "/a/{b,c/**}/**",
+        "/a/{**,b}",
+        "/a/{*,b}*",
+        "/a/{b/,c}**",
+        "/a/**{/b,/c}",
+        "/a/b\\",
+        "C:\\a\\**",
+        "c:/a/**",
+        "\\\\host\\a\\**",
+        "//host/a/**",
+        "/a/[^x]",
+        "/a/{b,[^x]}",
+        "/a/[^]x]",
+        &many,
+        &deep,
+        &nested,
+        &long,
+    ];
+    for text in malformed {
+        assert!(matches!(Area::parse(text), Err(ScopeError::Malformed { .. })), "{text:?}");
+    }
+    for text in ["C:\\a\\**", "c:/a", "\\\\host\\a", "//host/a/**"] {
+        for refused in [Area::parse(text).map(drop), Glob::parse_blocking(text).map(drop)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("another system or host"), "{text:?}: {said}");
+        }
+    }
+    // A name may contain a colon, and a relative pattern a backslash before a special character.
+    assert!(Area::parse("/a/c:/**").is_ok() && Glob::parse_blocking("\\*.tmp").is_ok());
+}
+
+/// A governor that matches with `fnmatch` would read the first class as `^` or x.
+#[test]
+fn a_class_that_is_read_in_two_ways_is_refused_with_the_way_to_write_it() {
+    let refused = Area::parse("/a/[^x]*").unwrap_err().to_string();
+    assert!(refused.contains("`/a/[^x]*`") && refused.contains("write `[!x]`"), "{refused}");
+    assert!(Glob::parse_blocking("[^x]").is_err() && parse_condition("filesystem_scope:/a/[^x]/**").is_err());
+    let contains = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].contains(path);
+    assert!(contains("/a/[!x]", "/a/^") && contains("/a/[x^]", "/a/^") && contains("/a/\\[^x]", "/a/[^x]"));
+}
+
+#[test]
+fn a_character_is_one_in_every_alphabet() {
+    let matches = |pattern: &str, path: &str| Area::parse(pattern).unwrap()[0].contains(path);
+    for (pattern, path) in
+        [("/a/?.md", "/a/é.md"), ("/a/[à-ö].md", "/a/é.md"), ("/a/[!x].md", "/a/é.md"), ("/a/*é", "/a/xxé")]
+    {
+        assert!(matches(pattern, path), "{pattern} {path}");
+    }
+    for (pattern, path) in [
+        ("/a/??.md", "/a/é.md"),
+        ("/a/[!à-ö].md", "/a/é.md"),
+        ("/a/[à-é][à-é].md", "/a/é.md"),
+        ("/a/?", "/a/e\u{301}"),
+    ] {
+        assert!(!matches(pattern, path), "{pattern} {path}");
+    }
+    assert!(Glob::parse_blocking("?.key").unwrap()[0].matches("/a/b/ß.key"));
+}
+
+#[test]
+fn too_many_overlaps_are_refused() {
+    let areas = |text: String| Some(Area::parse(&text).unwrap());
+    let letters = |from: u8| {
+        (0..60)
+            .map(|i| format!("{}*", char::from(from + i % 26).to_string().repeat(1 + usize::from(i / 26))))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let claims = |text: String| Claims { areas: areas(text), ..Claims::default() };
+    let layers = [
+        (Layer::Verdict, claims(format!("/tmp/{{{}}}", letters(b'a')))),
+        (Layer::StandingPolicy, claims(format!("/tmp/{{{}}}", letters(b'A')))),
+    ];
+    assert!(matches!(
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()),
+        Err(ScopeError::TooMany { .. })
+    ));
+}
+
+/// Reducing the 65,536 overlaps of the maximum number of patterns of two layers would take minutes.
+#[test]
+fn too_many_overlaps_are_refused_before_they_are_sorted_out() {
+    let letters = ('a'..='z').chain('A'..='Z').chain('0'..='9').chain(['+', '=']).map(String::from);
+    let letters = letters.collect::<Vec<_>>().join(",");
+    let claims = |kind: fn(&str, usize) -> String| {
+        let areas = (0..4).flat_map(|nth| Area::parse(&kind(&letters, nth)).unwrap()).collect::<Vec<_>>();
+        assert_eq!(areas.len(), 256);
+        Claims { areas: Some(areas), ..Claims::default() }
+    };
+    let layers = [
+        (Layer::Verdict, claims(|letters, nth| format!("/tmp/{nth}{{{letters}}}*"))),
+        (Layer::Condition, claims(|letters, nth| format!("/tmp/*{{{letters}}}{nth}"))),
+    ];
+    let began = SystemClock.monotonic();
+    assert!(matches!(
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()),
+        Err(ScopeError::TooMany { .. })
+    ));
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_tree_covers_whole_components_only() {
+    assert!(tree("/tmp").covers(&tree("/tmp/foo")));
+    assert!(tree("/tmp").covers(&tree("/tmp")));
+    assert!(!tree("/tmp").covers(&tree("/tmpfoo")));
+    assert!(!tree("/tmp/foo").covers(&tree("/tmp")));
+}
+
+#[test]
+fn a_grant_names_the_layer_of_each_limit() {
+    let verdict = Claims {
+        memory: MemoryLimit::from_mb(50).ok(),
+        areas: Some(vec![tree("/tmp/a").into(), tree("/etc").into()]),
+        network: Some(false),
+        ..Claims::default()
+    };
+    let tool = Claims { access: Some(Access::ReadOnly), ..Claims::default() };
+    let grant =
+        Grant::meet(&Authority::for_tests(), [(Layer::Verdict, verdict), (Layer::Tool, tool)], &ceilings())
+            .unwrap();
+    assert_eq!(grant.memory().layer, Layer::Verdict);
+    assert_eq!(grant.timeout().layer, Layer::Executor);
+    assert_eq!(grant.access(), Bound { value: Access::ReadOnly, layer: Layer::Tool });
+    let [root] = grant.roots() else { panic!("{grant:?}") };
+    assert_eq!(root.areas(), [Bound { value: tree("/tmp/a").into(), layer: Layer::Verdict }]);
+    assert_eq!(grant.emptied_by(), None);
+}
+
+#[test]
+fn the_operators_own_limits_are_never_a_verdicts() {
+    let claims = Claims {
+        memory: MemoryLimit::from_mb(50).ok(),
+        network: Some(false),
+        areas: Some(vec![tree("/tmp/a").into()]),
+        ..Claims::default()
+    };
+    let grant = Grant::for_operator(claims.clone(), &ceilings()).unwrap();
+    assert_eq!((grant.memory().layer, grant.network().layer), (Layer::Operator, Layer::Operator));
+    assert_eq!(grant.timeout().layer, Layer::Executor);
+    assert_eq!(grant.roots()[0].areas()[0].layer, Layer::Operator);
+    let host = tempfile::tempdir().unwrap();
+    let folders = [(host.path().to_owned(), "/".to_owned())];
+    let permit = Permit::for_operator(claims, &ceilings(), &folders).unwrap();
+    assert!(permit.grant().roots().is_empty(), "the guest has the folders and no area");
+    assert_eq!(permit.roots().as_slice()[0].guest, "/");
+}
+
+#[test]
+fn a_permit_of_nothing_has_no_file_and_no_network() {
+    let ceilings = ceilings();
+    assert!(ceilings.network && !ceilings.areas.is_empty());
+    let permit = Permit::without_access(&ceilings);
+    let grant = permit.grant();
+    assert!(!grant.network().value && grant.reach().allowed_patterns().next().is_none());
+    assert!(grant.roots().is_empty() && permit.roots().as_slice().is_empty());
+    assert_eq!(grant.access().value, Access::ReadOnly);
+    assert_eq!(grant.memory(), Bound { value: ceilings.memory, layer: Layer::Executor });
+}
+
+#[test]
+fn a_grant_names_the_layer_that_left_no_tree() {
+    let areas = |trees: Vec<Tree>| {
+        let areas = trees.into_iter().map(Area::from).collect();
+        Claims { areas: Some(areas), ..Claims::default() }
+    };
+    let by = |verdict, standing| {
+        let layers = [(Layer::Verdict, areas(verdict)), (Layer::StandingPolicy, areas(standing))];
+        Grant::meet(&Authority::for_tests(), layers, &ceilings()).unwrap().emptied_by()
+    };
+    assert_eq!(by(vec![], vec![tree("/tmp")]), Some(Layer::Verdict));
+    assert_eq!(by(vec![tree("/tmp")], vec![tree("/workspace")]), Some(Layer::StandingPolicy));
+    assert_eq!(by(vec![tree("/etc")], vec![tree("/etc")]), Some(Layer::Executor));
+}
+
+#[test]
+fn what_is_blocked_is_taken_out() {
+    let grant = |blocked: &str| {
+        let claims = Claims {
+            areas: Some(vec![tree("/tmp/a").into(), tree("/tmp/b").into()]),
+            blocked: Glob::parse_blocking(blocked).unwrap(),
+            ..Claims::default()
+        };
+        Grant::meet(&Authority::for_tests(), [(Layer::StandingPolicy, claims)], &ceilings()).unwrap()
+    };
+    let left = grant("/tmp/a/**");
+    assert_eq!(left.roots().iter().map(|root| root.tree().path()).collect::<Vec<_>>(), ["/tmp/b"]);
+    assert_eq!(grant("/tmp/*").emptied_by(), Some(Layer::StandingPolicy));
+    assert!(grant("/etc/**").has_only_whole_trees());
+    for blocked in ["/tmp/a/secret/**", "/tmp/a/secret", "secret"] {
+        let grant = grant(blocked);
+        let [a, _b] = grant.roots() else { panic!("{grant:?}") };
+        assert!(!grant.has_only_whole_trees() && !a.is_whole());
+        assert!(
+            !a.grants("/tmp/a/secret") && !a.grants("/tmp/a/secret/x") && !a.can_grant_below("/tmp/a/secret")
+        );
+        assert!(a.grants("/tmp/a/secrets") && a.grants_all_below("/tmp/a/secrets") == (blocked != "secret"));
+        assert!(!a.grants_all_below("/tmp/a"));
+    }
+}
+
+#[test]
+fn a_folder_on_the_way_is_no_more_than_that() {
+    let claims =
+        Claims { areas: Some(Area::parse("/tmp/{w/*/x.md,w/deep/**}").unwrap()), ..Claims::default() };
+    let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings()).unwrap();
+    let [root] = grant.roots() else { panic!("{grant:?}") };
+    assert_eq!(root.tree().path(), "/tmp/w");
+    assert!(
+        root.can_grant_below("/tmp/w") && root.can_grant_below("/tmp/w/any") && !root.grants("/tmp/w/any")
+    );
+    assert!(!root.can_grant_below("/tmp/w/any/x.md") && root.grants("/tmp/w/any/x.md"));
+    assert!(root.grants("/tmp/w/deep") && root.grants_all_below("/tmp/w/deep/er"));
+    assert!(!root.grants_all_below("/tmp/w") && !root.can_grant_below("/tmp/w/any/other"));
+}
+
+#[test]
+fn conditions() {
+    assert_eq!(parse_condition("read_only").unwrap().access, Some(Access::ReadOnly));
+    assert_eq!(parse_condition("no_network").unwrap().network, Some(false));
+    assert_eq!(parse_condition("max_memory_mb:5").unwrap().memory, MemoryLimit::from_mb(5).ok());
+    assert_eq!(parse_condition("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
+    assert_eq!(parse_condition("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
+    assert_eq!(parse_condition("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
+    for unknown in
+        ["", "read_only:", "READ_ONLY", "max_memory_mb", "max_memory_mb:", "max_memory_mb:+5", "human"]
+    {
+        assert!(matches!(parse_condition(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");
+    }
+    assert!(matches!(parse_condition("max_memory_mb:0"), Err(ConditionError::Number { .. })));
+    assert!(matches!(parse_condition("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
+}
+
+#[test]
+fn a_root_is_opened_beneath_its_mount_and_never_through_a_link() {
+    let host = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(host.path().join("inside/deep")).unwrap();
+    std::os::unix::fs::symlink("/etc", host.path().join("link")).unwrap();
+    std::fs::write(host.path().join("file"), "").unwrap();
+    let ceilings = ceilings();
+    let mounts = Mounts::new(vec![Mount { guest: tree("/workspace"), host: host.path().into() }]).unwrap();
+    let open = |path: &str| {
+        let claims = Claims { areas: Some(vec![tree(path).into()]), ..Claims::default() };
+        let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
+        Permit::open(grant, &mounts, &ceilings.areas)
+    };
+    assert_eq!(open("/workspace/inside/deep").unwrap().roots().as_slice().len(), 1);
+    assert_eq!(open("/workspace").unwrap().roots().as_slice().len(), 1);
+    assert!(matches!(open("/workspace/absent"), Err(RootsError::Missing(_))));
+    assert!(matches!(open("/workspace/link"), Err(RootsError::NotAFolder(_))));
+    assert!(matches!(open("/workspace/file"), Err(RootsError::NotAFolder(_))));
+}

@@ -1,0 +1,308 @@
+//! The client of the compiler process, which has limits on CPU, memory and time, no files and no network.
+//!
+//! A small module can take gigabytes and minutes to compile, and the output is machine code. The process is
+//! this same program with the command `compile-module`. The module is its standard input and the code its
+//! standard output, both memory files; after a failure, standard error contains a message of at most
+//! [`MAX_ERROR_BYTES`].
+
+use super::CatalogError;
+use super::code::{copy, create_sealed, create_sealed_copy, memory_file, seal};
+use a2g_types::quantity::{BYTES_PER_MB, MemoryLimit};
+use a2g_types::tool::Contract;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+/// The maximum size of a module, in bytes.
+pub const MAX_MODULE_BYTES: u64 = 64 << 20;
+/// The maximum size of the code of one module, in bytes. `compile-module` cannot write more.
+pub const MAX_CODE_BYTES: u64 = 512 << 20;
+/// The maximum number of bytes of standard error that are read.
+const MAX_ERROR_BYTES: usize = 4 << 10;
+/// The maximum size of the header of [`Compiled`], most of which is a schema.
+const MAX_HEADER_BYTES: usize = 2 << 20;
+/// The interval between progress messages of a long compilation.
+const PROGRESS_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// The wall-time limit of a compilation as a multiple of its CPU-time limit, because it may have to share its
+/// core.
+const WALL_PER_CPU: u32 = 10;
+
+/// Limits on one compilation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileLimits {
+    /// CPU time, in seconds.
+    pub cpu_seconds: u64,
+    /// The memory of the process.
+    pub memory: MemoryLimit,
+}
+
+/// A starter of compiler processes.
+#[derive(Debug, Clone)]
+pub struct Compiler {
+    program: PathBuf,
+    meters_fuel: bool,
+    limits: CompileLimits,
+}
+
+/// A module to compile.
+#[derive(Debug)]
+pub struct CompileJob {
+    /// The module or component.
+    pub wasm: Vec<u8>,
+    /// The contract that it must fulfil.
+    pub contract: Contract,
+}
+
+/// The result of a compilation.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Machine code for one engine, in a sealed memory file.
+    pub module: File,
+    /// `true` if it is a component.
+    pub component: bool,
+    /// Machine code of the same module as a component, or the reason why there is none; `None` if the module is
+    /// a component itself. A core command runs natively when whole trees are granted; partial scopes are
+    /// enforced over WASI 0.2 only, and so need the component.
+    pub componentised: Option<Result<File, String>>,
+    /// The name, version, description and argument schema that a typed tool reports, once it was asked.
+    pub described: Option<[String; 4]>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct CompiledHeader {
+    component: bool,
+    described: Option<[String; 4]>,
+    module_bytes: u64,
+    /// The size of the component's code, which follows the module's, or the reason why there is none.
+    componentised: Option<Result<u64, String>>,
+}
+
+/// Writes the machine code of one module in the format of [`Compiled::read`]: one line of JSON, the code of the
+/// module, and the code of its component form.
+///
+/// # Errors
+/// The error of `to`.
+pub fn write_code(
+    to: &mut impl Write,
+    module: &[u8],
+    component: bool,
+    componentised: Option<Result<&[u8], &str>>,
+) -> std::io::Result<()> {
+    let header = CompiledHeader {
+        component,
+        described: None,
+        module_bytes: module.len() as u64,
+        componentised: componentised.map(|made| made.map(|code| code.len() as u64).map_err(str::to_owned)),
+    };
+    write_header(to, &header)?;
+    to.write_all(module)?;
+    match componentised {
+        Some(Ok(code)) => to.write_all(code),
+        Some(Err(_)) | None => Ok(()),
+    }
+}
+
+fn write_header(to: &mut impl Write, header: &CompiledHeader) -> std::io::Result<()> {
+    serde_json::to_writer(&mut *to, header)?;
+    to.write_all(b"\n")
+}
+
+impl Compiled {
+    /// Writes the format of [`write_code`].
+    pub(super) fn write(&self, to: &mut impl Write) -> std::io::Result<()> {
+        let componentised = match &self.componentised {
+            Some(Ok(code)) => Some(Ok(code.metadata()?.len())),
+            Some(Err(reason)) => Some(Err(reason.clone())),
+            None => None,
+        };
+        let module_bytes = self.module.metadata()?.len();
+        let described = self.described.clone();
+        write_header(
+            to,
+            &CompiledHeader { component: self.component, described, module_bytes, componentised },
+        )?;
+        copy(&self.module, 0, module_bytes, to)?;
+        match &self.componentised {
+            Some(Ok(code)) => copy(code, 0, code.metadata()?.len(), to),
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+
+    /// Reads the format of [`write_code`]; `None` for a truncated file or another format.
+    pub(super) fn read(file: &File) -> std::io::Result<Option<Self>> {
+        let length = file.metadata()?.len();
+        let mut start = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(MAX_HEADER_BYTES)];
+        file.read_exact_at(&mut start, 0)?;
+        let Some(end) = start.iter().position(|&byte| byte == b'\n') else { return Ok(None) };
+        let header = start.get(..end).and_then(|header| serde_json::from_slice(header).ok());
+        let Some(CompiledHeader { component, described, module_bytes, componentised }) = header else {
+            return Ok(None);
+        };
+        let first = end as u64 + 1;
+        let second = first.saturating_add(module_bytes);
+        let component_bytes = componentised.as_ref().map_or(0, |made| *made.as_ref().unwrap_or(&0));
+        if second.saturating_add(component_bytes) != length {
+            return Ok(None);
+        }
+        let componentised = match componentised {
+            Some(Ok(bytes)) => Some(Ok(create_sealed_copy(file, second, bytes)?)),
+            Some(Err(reason)) => Some(Err(reason)),
+            None => None,
+        };
+        let module = create_sealed_copy(file, first, module_bytes)?;
+        Ok(Some(Self { module, component, componentised, described }))
+    }
+}
+
+impl Compiler {
+    /// A compiler that starts `program`, which must be this program. `meters_fuel` selects code that counts
+    /// instructions.
+    #[must_use]
+    pub fn new(program: PathBuf, meters_fuel: bool, limits: CompileLimits) -> Self {
+        Self { program, meters_fuel, limits }
+    }
+
+    /// Compiles one module. `progress` is called every [`PROGRESS_INTERVAL`] with the elapsed seconds.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] with the message of the process, or the limit that ended it.
+    pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
+        let io = |error| CatalogError::io(&self.program, error);
+        let input = create_sealed(&job.wasm).map_err(io)?;
+        let (output, words) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
+        let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
+        let CompileLimits { cpu_seconds, memory } = self.limits;
+        let mut child = Command::new(&self.program)
+            .args(["compile-module", "--contract", job.contract.as_str()])
+            .args(["--cpu-seconds", &cpu_seconds.to_string(), "--memory-mb", &memory.mb().to_string()])
+            .args(self.meters_fuel.then_some("--fuel"))
+            .env_clear()
+            .current_dir("/")
+            .stdin(handle(&input)?)
+            .stdout(handle(&output)?)
+            .stderr(handle(&words)?)
+            .spawn()
+            .map_err(io)?;
+        let status = self.wait(&mut child, progress);
+        if status.is_err() {
+            let _already_gone = (child.kill(), child.wait());
+        }
+        let Some(status) = status.map_err(io)? else {
+            return Err(self.limit_error("more wall time than ten times its CPU time"));
+        };
+        if !status.success() {
+            return Err(self.exit_error(status, &words));
+        }
+        seal(&output).map_err(io)?;
+        let compiled = Compiled::read(&output).map_err(io)?;
+        compiled.ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
+    }
+
+    /// Waits for the process to end; `None` when it was killed after its wall-time limit.
+    fn wait(
+        &self,
+        child: &mut std::process::Child,
+        progress: &dyn Fn(u64),
+    ) -> std::io::Result<Option<ExitStatus>> {
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
+        let timeout = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
+        let mut waited = Duration::ZERO;
+        while waited < timeout {
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
+                Ok(0) => {
+                    waited += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
+                    progress(waited.as_secs());
+                }
+                Ok(_) => return child.wait().map(Some),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        child.kill()?;
+        child.wait().map(|_status| None)
+    }
+
+    /// The error for the exit status of a failed process.
+    fn exit_error(&self, status: ExitStatus, words: &File) -> CatalogError {
+        use std::os::unix::process::ExitStatusExt;
+        match status.signal() {
+            Some(libc::SIGXCPU | libc::SIGKILL) => {
+                let CompileLimits { cpu_seconds, .. } = self.limits;
+                self.limit_error(&format!(
+                    "more than {cpu_seconds} s of CPU time (`catalog.compile_seconds`)"
+                ))
+            }
+            Some(libc::SIGABRT | libc::SIGSEGV) => {
+                let memory = self.limits.memory.bytes() / BYTES_PER_MB;
+                self.limit_error(&format!("more than {memory} MB of memory (`catalog.compile_memory_mb`)"))
+            }
+            Some(libc::SIGSYS) => self.limit_error("a system call that no compilation needs"),
+            Some(libc::SIGXFSZ) => {
+                self.limit_error(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
+            }
+            Some(signal) => CatalogError::Module(format!("the compiler's process ended by signal {signal}")),
+            None => CatalogError::Module(self::error_text(words)),
+        }
+    }
+
+    fn limit_error(&self, what: &str) -> CatalogError {
+        CatalogError::Module(format!("compiling the module took {what}"))
+    }
+}
+
+/// The text on standard error, as one paragraph.
+fn error_text(file: &File) -> String {
+    let mut bytes = vec![0; MAX_ERROR_BYTES];
+    let read = file.read_at(&mut bytes, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(bytes.get(..read).unwrap_or_default()).into_owned();
+    match text.trim().trim_start_matches("error: ") {
+        "" => "the compiler's process failed".to_owned(),
+        words => words.chars().take(1000).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(of: &File) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        copy(of, 0, of.metadata().unwrap().len(), &mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_cut_file_is_no_compiled_module() {
+        for componentised in [None, Some(Ok(&b"more\n"[..])), Some(Err("no"))] {
+            let mut written = Vec::new();
+            write_code(&mut written, b"\n\0code", true, componentised).unwrap();
+            let read = Compiled::read(&create_sealed(&written).unwrap()).unwrap().unwrap();
+            assert_eq!((bytes(&read.module), read.component), (b"\n\0code".to_vec(), true));
+            let more =
+                read.componentised.as_ref().map(|made| made.as_ref().map(bytes).map_err(String::as_str));
+            assert_eq!(more, componentised.map(|made| made.map(<[u8]>::to_vec)));
+            let mut again = Vec::new();
+            let described = Some(["a", "b", "c", "{}"].map(String::from));
+            Compiled { described: described.clone(), ..read }.write(&mut again).unwrap();
+            let read = Compiled::read(&create_sealed(&again).unwrap()).unwrap().unwrap();
+            assert_eq!((bytes(&read.module), read.described), (b"\n\0code".to_vec(), described));
+            let cut = &written[..written.len() - 1];
+            assert!(Compiled::read(&create_sealed(cut).unwrap()).unwrap().is_none());
+        }
+        assert!(Compiled::read(&create_sealed(b"").unwrap()).unwrap().is_none());
+        assert!(Compiled::read(&create_sealed(b"{}\n").unwrap()).unwrap().is_none());
+    }
+
+    #[test]
+    fn sealed_code_cannot_be_changed() {
+        let mut file = create_sealed(b"code").unwrap();
+        assert!(file.write_all(b"x").is_err() && file.set_len(0).is_err());
+    }
+}

@@ -1,0 +1,308 @@
+//! `tool.toml`: the declarations of a tool's author, and the digest that its installation pins.
+
+use super::code::read_regular_file;
+use super::{CatalogError, Schema};
+use a2g_types::ident::ToolName;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// The file name in a tool's folder.
+pub(super) const FILE: &str = "tool.toml";
+/// The maximum size of `tool.toml`, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+/// The maximum lengths of version and description, in bytes: both appear in every list of tools.
+const MAX_VERSION_BYTES: usize = 128;
+const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
+
+/// A checked `tool.toml`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolManifest {
+    /// The tool's name.
+    pub name: ToolName,
+    /// The semantic version.
+    pub version: String,
+    /// The description for people and models.
+    pub description: String,
+    /// The contract: command or typed.
+    pub contract: Contract,
+    /// The module's file name, beside `tool.toml`.
+    pub module: PathBuf,
+    /// The pinned SHA-256 of the module, in lower-case hexadecimal.
+    pub sha256: Option<String>,
+    /// The capabilities that the tool declares. It never gets more.
+    pub capabilities: DeclaredCapabilities,
+    /// The JSON Schema of a command's arguments. A typed tool reports its own.
+    pub arguments: Option<Value>,
+}
+
+/// The TOML form of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ManifestFile {
+    name: String,
+    version: String,
+    description: String,
+    contract: ManifestContract,
+    #[serde(default = "default_module")]
+    module: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sha256: Option<String>,
+    #[serde(default)]
+    capabilities: CapabilitiesTable,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ManifestContract {
+    Command,
+    Typed,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct CapabilitiesTable {
+    filesystem: ManifestFilesystem,
+    network: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_memory_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_cpu_percent: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum ManifestFilesystem {
+    #[default]
+    None,
+    Read,
+    ReadWrite,
+}
+
+fn default_module() -> String {
+    "tool.wasm".to_owned()
+}
+
+/// The problem of a `tool.toml`, with line and key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ManifestError(String);
+
+impl<T: Into<String>> From<T> for ManifestError {
+    fn from(message: T) -> Self {
+        Self(message.into())
+    }
+}
+
+impl ToolManifest {
+    /// Reads and checks a `tool.toml`.
+    ///
+    /// # Errors
+    /// [`CatalogError::Manifest`] names line and key.
+    pub fn read(path: &Path) -> Result<Self, CatalogError> {
+        let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
+        let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);
+        let text =
+            text.map_err(|error| invalid(format!("it is not UTF-8: {}", error.utf8_error()).into()))?;
+        Self::parse(&text).map_err(invalid)
+    }
+
+    fn parse(text: &str) -> Result<Self, ManifestError> {
+        let file: ManifestFile = toml::from_str(text).map_err(|error| {
+            let line = error
+                .span()
+                .and_then(|span| text.get(..span.start))
+                .map(|before| 1 + before.matches('\n').count());
+            let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
+            // Tables and logs show the message on one line.
+            format!("{line}{}", error.message().replace('\n', ", "))
+        })?;
+        let ManifestFile { name, version, description, contract, module, sha256, capabilities, arguments } =
+            file;
+        let contract = match contract {
+            ManifestContract::Command => Contract::Command,
+            ManifestContract::Typed => Contract::Typed,
+        };
+        match (contract, &arguments) {
+            (Contract::Command, None) => {
+                return Err("a command needs `[arguments]`, the JSON Schema of its arguments".into());
+            }
+            (Contract::Typed, Some(_)) => {
+                return Err("`[arguments]` is for commands: a typed tool describes its own arguments".into());
+            }
+            (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
+        }
+        check_lengths(&version, &description)?;
+        let module = PathBuf::from(module);
+        if module.components().count() != 1 || module.file_name().is_none() {
+            return Err("`module` must be the name of a file beside `tool.toml`".into());
+        }
+        Ok(Self {
+            name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
+            version,
+            description,
+            contract,
+            module,
+            sha256,
+            capabilities: capabilities.check()?,
+            arguments,
+        })
+    }
+
+    /// The manifest of a bare typed module, from its own description.
+    #[must_use]
+    pub fn from_description(name: ToolName, described: &[String; 4]) -> Self {
+        let [_, version, description, _] = described;
+        Self {
+            name,
+            version: version.clone(),
+            description: description.clone(),
+            contract: Contract::Typed,
+            module: default_module().into(),
+            sha256: None,
+            capabilities: DeclaredCapabilities::default(),
+            arguments: None,
+        }
+    }
+
+    /// Checks the description of a typed tool, and returns the manifest with the schema of the arguments.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] when the tool reports another name, or a schema that is not JSON.
+    pub(super) fn complete(self, described: Option<[String; 4]>) -> Result<(Self, Value), CatalogError> {
+        let Some([name, _, _, schema]) = described else {
+            let schema = self.arguments.clone().unwrap_or_else(|| json!({ "type": "object" }));
+            return Ok((self, schema));
+        };
+        if name != self.name.as_str() {
+            let called = a2g_types::ident::excerpt(&name);
+            return Err(CatalogError::Module(format!(
+                "the module reports the name `{called}`, but `tool.toml` has `{}`",
+                self.name
+            )));
+        }
+        let lengths = check_lengths(&self.version, &self.description);
+        lengths.map_err(|error| CatalogError::Module(error.to_string()))?;
+        Ok((self, Schema::parse(&schema)?))
+    }
+
+    /// The manifest as TOML.
+    ///
+    /// # Errors
+    /// A message when a schema contains a value that TOML lacks, such as `null`.
+    pub fn to_toml(&self) -> Result<String, ManifestError> {
+        let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
+        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+        let file = ManifestFile {
+            name: name.as_str().to_owned(),
+            version: version.clone(),
+            description: description.clone(),
+            contract: match contract {
+                Contract::Command => ManifestContract::Command,
+                Contract::Typed => ManifestContract::Typed,
+            },
+            module: module.display().to_string(),
+            sha256: sha256.clone(),
+            capabilities: CapabilitiesTable {
+                filesystem: match filesystem {
+                    DeclaredFilesystem::None => ManifestFilesystem::None,
+                    DeclaredFilesystem::Read => ManifestFilesystem::Read,
+                    DeclaredFilesystem::ReadWrite => ManifestFilesystem::ReadWrite,
+                },
+                network: *network,
+                max_memory_mb: memory.map(MemoryLimit::mb),
+                max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
+                timeout_seconds: timeout.map(Timeout::seconds),
+            },
+            arguments: arguments.clone(),
+        };
+        toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
+    }
+}
+
+fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> {
+    for (key, text, max) in
+        [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
+    {
+        if text.len() > max {
+            return Err(format!("`{key}` has {} bytes, but at most {max} are accepted", text.len()).into());
+        }
+    }
+    Ok(())
+}
+
+impl CapabilitiesTable {
+    fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
+        let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
+        fn parse_in_range<T>(
+            key: &str,
+            value: Option<u64>,
+            make: impl Fn(u64) -> Result<T, a2g_types::quantity::OutOfRangeError>,
+        ) -> Result<Option<T>, ManifestError> {
+            value
+                .map(make)
+                .transpose()
+                .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
+        }
+        Ok(DeclaredCapabilities {
+            filesystem: match filesystem {
+                ManifestFilesystem::None => DeclaredFilesystem::None,
+                ManifestFilesystem::Read => DeclaredFilesystem::Read,
+                ManifestFilesystem::ReadWrite => DeclaredFilesystem::ReadWrite,
+            },
+            network,
+            memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COMMAND: &str = r#"
+name = "greet"
+version = "1.0.0"
+description = "Greets."
+contract = "command"
+[capabilities]
+filesystem = "read"
+max_memory_mb = 8
+[arguments]
+type = "object"
+required = ["who"]
+[arguments.properties.who]
+type = "string"
+"#;
+
+    #[test]
+    fn a_manifest_is_read_and_written_back() {
+        let manifest = ToolManifest::parse(COMMAND).unwrap();
+        assert_eq!(manifest.capabilities.filesystem, DeclaredFilesystem::Read);
+        assert_eq!(ToolManifest::parse(&manifest.to_toml().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn errors_name_the_key() {
+        let cases = [
+            (COMMAND.replace("max_memory_mb = 8", "max_memory_mb = 0"), "capabilities.max_memory_mb"),
+            (COMMAND.replace("max_memory_mb", "max_memry_mb"), "max_memry_mb"),
+            (COMMAND.replace("\"greet\"", "\"../greet\""), "`name`"),
+            (COMMAND.replace("\"command\"", "\"typed\""), "[arguments]"),
+            (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),
+            (COMMAND.replace("version = \"1.0.0\"", "module = \"../x.wasm\"\nversion = \"1\""), "`module`"),
+        ];
+        for (text, named) in cases {
+            let error = ToolManifest::parse(&text).unwrap_err();
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+}

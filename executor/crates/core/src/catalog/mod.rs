@@ -1,0 +1,386 @@
+//! The catalogue: a folder of tools with their descriptors, compiled code and schemas.
+//!
+//! ```text
+//! catalogue/<name>/tool.toml + tool.wasm ─ digest checked ─▶ private cache, by digest and engine
+//!                                                              │ absent: CatalogEntry::Preparing, until
+//!                                                              │ Catalog::prepare has built it
+//!                                                              ▼
+//!                                            Descriptor + compiled code + schema validator
+//! ```
+//! A tool whose file is unreadable, whose digest is wrong or whose module does not compile stays in the
+//! catalogue with the reason, so that a caller learns the reason and not that the tool does not exist. Opening
+//! a catalogue compiles nothing and runs nothing, so a server listens before its tools are compiled.
+
+mod cache;
+mod code;
+mod compiler;
+mod componentize;
+mod install;
+mod manifest;
+mod schema;
+
+pub use cache::Cache;
+pub use code::create_sealed;
+pub use compiler::{
+    CompileJob, CompileLimits, Compiled, Compiler, MAX_CODE_BYTES, MAX_MODULE_BYTES, write_code,
+};
+pub use componentize::{componentize, is_typed_core_module};
+pub use install::install;
+pub use manifest::{ManifestError, ToolManifest};
+pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
+
+use a2g_types::ident::{IdentError, ToolName};
+use a2g_types::tool::{Descriptor, Digest};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+/// The reason why a tool is unusable, or a catalogue cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// A file or folder could not be read or written.
+    #[error("`{path}`: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
+        /// print again.
+        error: std::io::Error,
+    },
+    /// The path is a FIFO, a device or a folder.
+    #[error("`{0}` is not a regular file")]
+    NotAFile(PathBuf),
+    /// A file exceeds its size limit.
+    #[error("`{path}` has {bytes} bytes, but at most {max_bytes} are accepted")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The size, in bytes.
+        bytes: u64,
+        /// The limit, in bytes.
+        max_bytes: u64,
+    },
+    /// `tool.toml` is not valid.
+    #[error("`{path}`: {reason}")]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// The problem, with line and key.
+        reason: ManifestError,
+    },
+    /// The folder's name is not a valid tool name.
+    #[error(transparent)]
+    Name(#[from] IdentError),
+    /// The module's digest differs from the one in `tool.toml`.
+    #[error(
+        "the module's SHA-256 is {found}, but `tool.toml` pins {pinned}: it was changed after it was added"
+    )]
+    Digest {
+        /// The digest of the file.
+        found: String,
+        /// The digest in `tool.toml`.
+        pinned: String,
+    },
+    /// The module does not compile, or violates its contract.
+    #[error("{0}")]
+    Module(String),
+    /// The argument schema is not a JSON Schema.
+    #[error("the argument schema is not a JSON Schema: {0}")]
+    Schema(String),
+    /// The time to validate with the argument schema has no acceptable bound.
+    #[error("the argument schema is too complex: {0}")]
+    SchemaTooComplex(UnboundedSchemaError),
+    /// Other users can write to the cache, which contains machine code.
+    #[error("the compile cache `{path}` is not private: {reason}")]
+    CacheNotPrivate {
+        /// The file or folder.
+        path: PathBuf,
+        /// The problem.
+        reason: &'static str,
+    },
+}
+
+impl CatalogError {
+    /// The message for callers, without host paths.
+    #[must_use]
+    pub fn public_message(&self) -> String {
+        match self {
+            Self::Io { .. } => "its module cannot be read".to_owned(),
+            Self::NotAFile(_) => "one of its files is not a regular file".to_owned(),
+            Self::TooLarge { path: _, bytes, max_bytes } => {
+                format!("one of its files has {bytes} bytes, but at most {max_bytes} are accepted")
+            }
+            Self::Manifest { .. } => "its `tool.toml` is not valid".to_owned(),
+            Self::CacheNotPrivate { .. } => "the executor's compile cache is not private".to_owned(),
+            Self::Digest { .. }
+            | Self::Name(_)
+            | Self::Module(_)
+            | Self::Schema(_)
+            | Self::SchemaTooComplex(_) => self.to_string(),
+        }
+    }
+
+    pub(crate) fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+}
+
+/// A usable tool.
+#[derive(Debug)]
+pub struct Tool {
+    /// The tool's name, version, description and capabilities.
+    pub descriptor: Descriptor,
+    /// The compiled schema of its arguments.
+    pub schema: Schema,
+    /// The compiled module, in a sealed memory file.
+    pub compiled: File,
+    /// `true` if the compiled module is a component.
+    pub component: bool,
+    /// The component form of a core module, compiled, or the reason why there is none; see
+    /// [`Compiled::componentised`].
+    pub componentised: Option<Result<File, String>>,
+}
+
+/// An entry of the catalogue.
+#[derive(Debug, Clone)]
+pub enum CatalogEntry {
+    /// The tool is usable.
+    Ready(Arc<Tool>),
+    /// The tool's module is not compiled yet.
+    Preparing,
+    /// The tool is unusable, for this reason.
+    Broken(Arc<CatalogError>),
+}
+
+impl CatalogEntry {
+    /// The tool, if it is usable.
+    #[must_use]
+    pub fn tool(&self) -> Option<&Arc<Tool>> {
+        match self {
+            Self::Ready(tool) => Some(tool),
+            Self::Preparing | Self::Broken(_) => None,
+        }
+    }
+
+    /// The reason why the tool is unusable.
+    #[must_use]
+    pub fn error(&self) -> Option<&CatalogError> {
+        match self {
+            Self::Broken(error) => Some(error),
+            Self::Ready(_) | Self::Preparing => None,
+        }
+    }
+}
+
+impl From<Result<Option<Tool>, CatalogError>> for CatalogEntry {
+    fn from(opened: Result<Option<Tool>, CatalogError>) -> Self {
+        match opened {
+            Ok(Some(tool)) => Self::Ready(Arc::new(tool)),
+            Ok(None) => Self::Preparing,
+            Err(error) => Self::Broken(Arc::new(error)),
+        }
+    }
+}
+
+/// Builds a tool's code in confined processes: compiles the module, loads the code as a test, and asks a typed
+/// tool for its description.
+pub trait ToolBuilder: Sync {
+    /// Builds one module.
+    ///
+    /// # Errors
+    /// [`CatalogError::Module`] when it does not compile, link or answer.
+    fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError>;
+}
+
+/// The tools of one folder, by name.
+#[derive(Debug, Default, Clone)]
+pub struct Catalog {
+    tools: BTreeMap<ToolName, CatalogEntry>,
+    /// Folders whose names are not valid tool names.
+    misnamed: BTreeMap<String, Arc<CatalogError>>,
+}
+
+impl Catalog {
+    /// Reads a folder of tools. A tool whose code is not in the cache is [`CatalogEntry::Preparing`].
+    ///
+    /// # Ambient Authority
+    /// Reads the folder and the cache.
+    ///
+    /// # Errors
+    /// [`CatalogError`] when the folder itself cannot be read. A broken tool is a [`CatalogEntry::Broken`].
+    pub fn open(folder: &Path, cache: &Cache) -> Result<Self, CatalogError> {
+        let mut catalog = Self::default();
+        for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
+            let path = entry.map_err(|error| CatalogError::io(folder, error))?.path();
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            // A leading dot marks a temporary folder of `tool add`, which remains if that is killed.
+            if name.starts_with('.') || path.join(manifest::FILE).symlink_metadata().is_err() {
+                continue;
+            }
+            match ToolName::parse(&name) {
+                Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None).into()),
+                Err(error) => {
+                    let shown = a2g_types::ident::excerpt(&name);
+                    tracing::warn!(folder = shown, %error, "skipped a folder of the catalogue whose name is not a tool name");
+                    catalog.misnamed.insert(shown, Arc::new(error.into()));
+                }
+            }
+        }
+        Ok(catalog)
+    }
+
+    /// Adds a tool, or replaces the one of the same name.
+    pub fn insert(&mut self, name: ToolName, entry: CatalogEntry) {
+        if let Some(error) = entry.error() {
+            tracing::warn!(tool = %name, %error, "this tool cannot be used");
+        }
+        self.tools.insert(name, entry);
+    }
+
+    /// The entry of a tool.
+    #[must_use]
+    pub fn get(&self, name: &ToolName) -> Option<&CatalogEntry> {
+        self.tools.get(name)
+    }
+
+    /// All entries, sorted by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&ToolName, &CatalogEntry)> {
+        self.tools.iter()
+    }
+
+    /// The usable tools, sorted by name.
+    pub fn ready_tools(&self) -> impl Iterator<Item = (&ToolName, &Arc<Tool>)> {
+        self.iter().filter_map(|(name, entry)| Some((name, entry.tool()?)))
+    }
+
+    /// The folders whose names are not valid tool names, with the reason.
+    pub fn misnamed_folders(&self) -> impl Iterator<Item = (&str, &CatalogError)> {
+        self.misnamed.iter().map(|(name, error)| (name.as_str(), &**error))
+    }
+
+    /// The names of the tools that are not built yet.
+    #[must_use]
+    pub fn preparing_tools(&self) -> Vec<ToolName> {
+        let preparing = self.iter().filter(|(_, entry)| matches!(entry, CatalogEntry::Preparing));
+        preparing.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
+    pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder) {
+        prepare(self.preparing_tools(), folder, cache, build, |built| {
+            built.into_iter().for_each(|(name, entry)| self.insert(name, entry));
+        });
+    }
+}
+
+/// Builds tools in parallel, one on each core, and sends each result to `take` while the others continue.
+///
+/// # Ambient Authority
+/// Reads the folder, reads and writes the cache, and does what `build` does.
+pub fn prepare<T>(
+    names: Vec<ToolName>,
+    folder: &Path,
+    cache: &Cache,
+    build: &dyn ToolBuilder,
+    take: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
+) -> T {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
+    let names = Mutex::new(names.into_iter());
+    let (built, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            let built = built.clone();
+            let names = &names;
+            scope.spawn(move || {
+                loop {
+                    let next = names.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(name) = next else { return };
+                    let entry = open_tool(&folder.join(name.as_str()), &name, cache, Some(build)).into();
+                    let _nobody_waits = built.send((name, entry));
+                }
+            });
+        }
+        drop(built);
+        take(results)
+    })
+}
+
+/// Reads one tool's folder; `None` when its code is not cached and `build` is absent.
+fn open_tool(
+    folder: &Path,
+    name: &ToolName,
+    cache: &Cache,
+    build: Option<&dyn ToolBuilder>,
+) -> Result<Option<Tool>, CatalogError> {
+    let manifest = ToolManifest::read(&folder.join(manifest::FILE))?;
+    if manifest.name != *name {
+        return Err(CatalogError::Manifest {
+            path: folder.join(manifest::FILE),
+            reason: format!("`name` is `{}`, but the folder is called `{name}`", manifest.name).into(),
+        });
+    }
+    let wasm = code::read_regular_file(&folder.join(&manifest.module), MAX_MODULE_BYTES)?;
+    let digest = Digest::compute(&wasm);
+    match &manifest.sha256 {
+        Some(pinned) if *pinned == digest.to_string() => {}
+        Some(pinned) => {
+            return Err(CatalogError::Digest { found: digest.to_string(), pinned: pinned.clone() });
+        }
+        None => {
+            return Err(CatalogError::Manifest {
+                path: folder.join(manifest::FILE),
+                reason: "`sha256` is missing: add the tool with `a2g-executor tool add`, which pins it"
+                    .into(),
+            });
+        }
+    }
+    assemble(manifest, digest, wasm, cache, build)
+}
+
+/// Assembles a tool from a module with a valid digest.
+fn assemble(
+    manifest: ToolManifest,
+    digest: Digest,
+    wasm: Vec<u8>,
+    cache: &Cache,
+    build: Option<&dyn ToolBuilder>,
+) -> Result<Option<Tool>, CatalogError> {
+    let job = CompileJob { wasm, contract: manifest.contract };
+    let Some(compiled) = load_or_build(manifest.name.as_str(), digest, &job, cache, build)? else {
+        return Ok(None);
+    };
+    let Compiled { module, component, componentised, described } = compiled;
+    let (manifest, arguments_schema) = manifest.complete(described)?;
+    let schema = Schema::new(&arguments_schema)?;
+    let descriptor = Descriptor {
+        name: manifest.name,
+        version: manifest.version,
+        description: manifest.description,
+        contract: manifest.contract,
+        digest,
+        arguments_schema,
+        capabilities: manifest.capabilities,
+    };
+    Ok(Some(Tool { descriptor, schema, compiled: module, component, componentised }))
+}
+
+/// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is absent.
+fn load_or_build(
+    name: &str,
+    digest: Digest,
+    job: &CompileJob,
+    cache: &Cache,
+    build: Option<&dyn ToolBuilder>,
+) -> Result<Option<Compiled>, CatalogError> {
+    let key = cache.key(digest, job.contract);
+    match (cache.read(&key)?, build) {
+        (Some(compiled), _) => Ok(Some(compiled)),
+        (None, None) => Ok(None),
+        (None, Some(build)) => {
+            let compiled = build.build(name, job)?;
+            cache.write(&key, &compiled)?;
+            Ok(Some(compiled))
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Messages that the executor sends to its governor on its own: registration, heartbeats and reports; and the messages
+//! that the governor pushes over the same connection.
+
+mod webhook;
+
+pub use webhook::WebhookPoster;
+
+use crate::run::Executor;
+use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, KeyPair, Push, RemoteError};
+use a2g_journal::chain::{Head, to_hex};
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::Fault;
+use a2g_types::ident::AgentDid;
+use a2g_types::outcome::Receipt;
+use a2g_wire::a2g::decode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
+
+/// Reports that are in flight at once.
+const MAX_IN_FLIGHT: usize = 16;
+/// The first and the longest delay before a retry.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
+/// The recorded source of decisions that arrive over the executor's own connection to its governor.
+const GOVERNOR: &str = "the governor";
+
+/// Delivers reports until the sessions end, each at least once.
+pub async fn deliver_reports(executor: Arc<Executor>) {
+    let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let (due, receipt) = match executor.journal().next_report().await {
+            Ok(next) => next,
+            Err(error) => {
+                return tracing::error!(error = %ErrorChain(&error), "the delivery of reports has stopped");
+            }
+        };
+        let executor = Arc::clone(&executor);
+        executor.sessions().clone().spawn(async move {
+            let span = delivery_span(&receipt);
+            let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
+            executor.metrics().record_delivery(delivered.is_ok());
+            let Err(error) = delivered else {
+                span.in_scope(|| tracing::debug!("delivered"));
+                return executor.journal().mark_delivered(&due);
+            };
+            // A report that waits for its retry does not occupy a delivery slot.
+            drop(permit);
+            let refused = matches!(error, RemoteError::Refused(_));
+            let due = executor.journal().mark_failed(due, refused);
+            let pause = jitter(retry_delay(due.tries));
+            let governor = executor.governor().endpoint();
+            span.record("failed", true);
+            span.in_scope(|| {
+                let (tries, pause_ms) = (due.tries, pause.as_millis());
+                let error = ErrorChain(&error);
+                tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
+            });
+            drop((receipt, span));
+            tokio::time::sleep(pause).await;
+            executor.journal().requeue(due);
+        });
+    }
+}
+
+/// The span of one delivery attempt.
+fn delivery_span(receipt: &Receipt) -> Span {
+    let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
+    let (agent, tool) = (agent.as_str(), tool.as_str());
+    // Level `error`, so that warnings have these fields at `RUST_LOG=warn`, too.
+    tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
+}
+
+/// The delay after `tries` attempts, which doubles each time.
+fn retry_delay(tries: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(tries.saturating_sub(1));
+    FIRST_RETRY_DELAY.saturating_mul(factor).min(MAX_RETRY_DELAY)
+}
+
+/// A random delay between half and all of `pause`, so that many senders do not retry at once.
+fn jitter(pause: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u128() % 1000;
+    let share = u32::try_from(random).unwrap_or(0);
+    pause / 2 + pause / 2 * share / 1000
+}
+
+/// Registers the executor, sends heartbeats, and registers again when the governor reports the session as expired.
+///
+/// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
+/// first heartbeat, right after the registration, has the checkpoint `at_start`, from before any run: a restored older
+/// copy of the journal is detected even if it has since grown longer than the history that it lost.
+pub async fn stay_registered(
+    executor: Arc<Executor>,
+    did: AgentDid,
+    interval: Duration,
+    key: Option<KeyPair>,
+    public_key: Option<String>,
+    at_start: Head,
+) {
+    let started = executor.clock().monotonic();
+    let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
+    let mut unsent = Some(at_start);
+    loop {
+        register(&executor, &registration).await;
+        let mut just_registered = true;
+        loop {
+            let (running, queued) = executor.queue_stats();
+            let uptime = executor.clock().monotonic().saturating_duration_since(started);
+            let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
+            let root = to_hex(&hash);
+            let now = executor.clock().now();
+            let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
+            let checkpoint = Checkpoint { count, root, signature };
+            let heartbeat = ExecutorHeartbeat {
+                agent: did.clone(),
+                uptime_seconds: uptime.as_secs(),
+                running,
+                queued,
+                checkpoint,
+            };
+            match executor.governor().heartbeat(&heartbeat).await {
+                Ok(()) => unsent = None,
+                // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
+                Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
+                Err(error) => {
+                    let governor = executor.governor().endpoint();
+                    tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
+                }
+            }
+            just_registered = false;
+            tokio::time::sleep(interval).await;
+        }
+    }
+}
+
+async fn register(executor: &Executor, registration: &ExecutorRegistration) {
+    let mut pause = FIRST_RETRY_DELAY;
+    let governor = executor.governor().endpoint();
+    loop {
+        match executor.governor().register(registration).await {
+            Ok(policy) => {
+                tracing::info!(governor, agent = %registration.agent, "registered with the governor");
+                if let Some(policy) = policy {
+                    executor.set_policy(policy);
+                }
+                return;
+            }
+            Err(error) => {
+                let pause_ms = pause.as_millis();
+                tracing::warn!(governor, error = %ErrorChain(&error), pause_ms, "the registration failed, and is retried");
+                tokio::time::sleep(jitter(pause)).await;
+                pause = (pause * 2).min(MAX_RETRY_DELAY);
+            }
+        }
+    }
+}
+
+/// Applies the messages that the governor pushes over the executor's own connection to it.
+pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
+    while let Some(push) = pushes.recv().await {
+        if let Err(fault) = apply_push(&executor, &push).await {
+            let governor = executor.governor().endpoint();
+            tracing::warn!(
+                governor,
+                method = push.method,
+                ?fault,
+                "a pushed message of the governor was refused"
+            );
+        }
+    }
+}
+
+async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> {
+    let params = push.params.get();
+    match push.method {
+        "g2a/policy" => executor.set_policy(decode::policy(params)?),
+        "g2a/revoke" => {
+            let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
+            executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
+        }
+        "g2a/directive" => executor.apply_directive(&decode::directive(params)?, GOVERNOR).await?,
+        other => tracing::warn!(method = other, "a pushed message has an unknown method"),
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! The runs that can be stopped by other calls.
+
+use super::AgentFilter;
+use a2g_sandbox::Abort;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::outcome::AbortReason;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type AbortSwitches = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
+
+/// All claimed intents that have not ended, with their abort switches.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ActiveRuns(Arc<Mutex<AbortSwitches>>);
+
+/// One claimed intent. Dropping it removes the intent from the list.
+#[derive(Debug)]
+pub(super) struct ActiveRun {
+    all: ActiveRuns,
+    intent: IntentId,
+    abort: Arc<Abort>,
+}
+
+impl ActiveRuns {
+    fn lock(&self) -> MutexGuard<'_, AbortSwitches> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn register(&self, intent: IntentId, agent: AgentDid) -> ActiveRun {
+        let abort = Arc::new(Abort::default());
+        self.lock().insert(intent, (agent, Arc::clone(&abort)));
+        ActiveRun { all: self.clone(), intent, abort }
+    }
+
+    /// Stops one run of the selected agents. Returns `true` for the first stop of that run; `None` if there is no such
+    /// run.
+    pub(super) fn abort_one(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        reason: AbortReason,
+    ) -> Option<bool> {
+        let runs = self.lock();
+        let (_, abort) = runs.get(&intent).filter(|(agent, _)| filter(agent))?;
+        let is_first = abort.reason().is_none();
+        abort.trigger(reason);
+        Some(is_first)
+    }
+
+    /// Stops all runs of the selected agents. Returns their number, and the intents of those that were not stopped
+    /// before.
+    pub(super) fn abort_all(&self, filter: AgentFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
+        let runs = self.lock();
+        let chosen = runs.iter().filter(|(_, (agent, _))| filter(agent)).collect::<Vec<_>>();
+        let first = chosen.iter().filter(|(_, (_, abort))| abort.reason().is_none());
+        let first = first.map(|(intent, _)| **intent).collect();
+        chosen.iter().for_each(|(_, (_, abort))| abort.trigger(reason));
+        (chosen.len(), first)
+    }
+}
+
+impl ActiveRun {
+    pub(super) fn abort(&self) -> &Arc<Abort> {
+        &self.abort
+    }
+
+    /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason of an earlier
+    /// stop.
+    pub(super) fn deregister(&self) -> Option<AbortReason> {
+        self.all.lock().remove(&self.intent);
+        self.abort.reason()
+    }
+}
+
+impl Drop for ActiveRun {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.intent);
+    }
+}

@@ -1,0 +1,338 @@
+//! The ways into the pipeline: the checks of a call, the governor's verdict, and the claim of its intent.
+
+use super::slots::{CapacityError, QueuePlace};
+use super::trace::Stopwatch;
+use super::{
+    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, GatewayAnswer, LoadedCatalog, RunEventSink, trace,
+};
+use crate::catalog::{CatalogEntry, QuickCheck};
+use a2g_capability::{Grant, Permit, RootsError};
+use a2g_govern::{
+    Admission, Admitted, Governor, Granted, IntentSignatures, OperatorLimits, VerifiedVerdict, admit,
+};
+use a2g_journal::{ClaimResult, IntentSummary};
+use a2g_types::call::{Call, ContextSignature};
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, did_you_mean};
+use a2g_types::memory;
+use a2g_types::outcome::{End, Receipt};
+use a2g_types::verdict::{Proof, Verdict};
+use serde_json::Value;
+use std::sync::Arc;
+use tracing::Instrument as _;
+
+/// Pause before a caller whose tool is being compiled should retry.
+const PREPARING_RETRY_MS: u64 = 1_000;
+/// The message for a new call, or a request for a stored receipt, when memory is used up.
+const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
+                         taken, and output that is still to come";
+
+impl Executor {
+    /// The check of the signatures of intents; `None` if they need none.
+    #[must_use]
+    pub fn signatures(&self) -> Option<&IntentSignatures> {
+        self.settings.signatures.as_deref()
+    }
+
+    /// Checks the signature of an intent, if signatures are required.
+    pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
+        let Some(signatures) = self.signatures() else { return Ok(()) };
+        let checked = signatures.check(signature, self.clock.now());
+        checked.map_err(|bad| self.refuse(Some(call), bad.blocked_by, bad.message.to_owned()))
+    }
+
+    /// Runs a call under a verdict that came with it (`a2g/execute`), if its proof or the operator's permission makes
+    /// the verdict valid.
+    ///
+    /// # Errors
+    /// Every refusal, and the failure or the limit that ended the run.
+    pub async fn execute(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let asked = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&asked, call.door);
+        let execution = async {
+            self.execute_call(call, verdict, proof)
+                .await
+                .map_err(|fault| self.record_refusal(Some(&asked), fault))
+        };
+        execution.instrument(span).await
+    }
+
+    async fn execute_call(
+        self: &Arc<Self>,
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let stopwatch = Stopwatch::start(self.clock.monotonic());
+        let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
+        let (call, verdict) =
+            VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
+        let loaded = self.find_tool(&call)?;
+        self.check_memory()?;
+        let known = self.journal.find(&call, verdict.verdict().expires_at).await;
+        if let Some(known) = known.map_err(|error| self.journal_fault(&error))? {
+            return require_success(self.await_existing(&call, known).await?.0);
+        }
+        let now = self.clock.now();
+        // An intent that waits with other content can be neither run nor held by this call.
+        self.escalations.pending_verdict(&call, now)?;
+        match admit(call, verdict, now)? {
+            Admission::Run(admitted) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
+                require_success(self.run(*admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
+            }
+            Admission::Wait(escalated) => {
+                Self::check_arguments(&loaded, escalated.call()).await?;
+                let intent = escalated.call().intent;
+                let risk_score = escalated.verdict().risk.as_ref().map(|risk| risk.score);
+                self.hold(*escalated).await?;
+                Err(Fault::Refused {
+                    intent: Some(intent),
+                    risk_score,
+                    blocked_by: BlockedBy::EscalationPending,
+                    message: "a person has to decide: the intent runs when `g2a/directive` approves it"
+                        .to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Runs a call under the operator's own limits (`a2g-executor run`).
+    ///
+    /// # Errors
+    /// Every refusal, and the failure or the limit that ended the run.
+    pub async fn execute_for_operator(
+        self: &Arc<Self>,
+        call: Call,
+        limits: OperatorLimits,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let asked = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&asked, call.door);
+        let execution = async {
+            let stopwatch = Stopwatch::start(self.clock.monotonic());
+            let loaded = self.find_tool(&call)?;
+            let admitted = limits.admit(call, self.clock.now())?;
+            Self::check_arguments(&loaded, admitted.call()).await?;
+            require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
+        };
+        let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&asked), fault)) };
+        execution.instrument(span).await
+    }
+
+    /// Asks the governor about a call, and runs it if it is permitted. `sink` receives the events of the run; it
+    /// receives none of a run that began before.
+    ///
+    /// # Errors
+    /// Every refusal before the run; the outcome of the run is in the answer.
+    pub async fn handle_intent(
+        self: &Arc<Self>,
+        call: Call,
+        sink: RunEventSink,
+    ) -> Result<GatewayAnswer, Fault> {
+        let asked = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&asked, call.door);
+        let answer = async {
+            self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&asked), fault))
+        };
+        answer.instrument(span).await
+    }
+
+    async fn decide_and_run(
+        self: &Arc<Self>,
+        call: Call,
+        sink: RunEventSink,
+    ) -> Result<GatewayAnswer, Fault> {
+        let mut stopwatch = Stopwatch::start(self.clock.monotonic());
+        let loaded = self.find_tool(&call)?;
+        self.check_memory()?;
+        let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
+        if let Some(known) = known.map_err(|error| self.journal_fault(&error))?
+            && let (receipt, Some(verdict)) = self.await_existing(&call, known).await?
+        {
+            return Ok(GatewayAnswer { verdict, receipt: Some(receipt) });
+        }
+        if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
+            return Ok(GatewayAnswer { verdict: Arc::new(waiting), receipt: None });
+        }
+        match self.governor {
+            Governor::Local(..) => {}
+            Governor::Remote(_) => sink.notify_waiting(),
+        }
+        let sent = self.clock.monotonic();
+        let decided = self.governor.decide(&call).await;
+        self.metrics.record_verdict_time(stopwatch.exclude(sent, self.clock.monotonic()));
+        let authentic = decided?;
+        // The context is for the governor; nothing here stores it.
+        let call = Call { context: None, ..call };
+        let verdict = Arc::new(authentic.verdict().clone());
+        let now = self.clock.now();
+        match admit(call, authentic, now)? {
+            Admission::Wait(escalated) => {
+                Self::check_arguments(&loaded, escalated.call()).await?;
+                sink.notify_waiting();
+                self.hold(*escalated).await?;
+                Ok(GatewayAnswer { verdict, receipt: None })
+            }
+            Admission::Run(admitted) => {
+                Self::check_arguments(&loaded, admitted.call()).await?;
+                let known = Some(Arc::clone(&verdict));
+                let receipt = self.run(*admitted, loaded, known, stopwatch, sink).await?;
+                Ok(GatewayAnswer { verdict, receipt: Some(receipt) })
+            }
+        }
+    }
+
+    /// Checks that a call names a tool that can run.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] or [`Fault::ToolUnavailable`].
+    pub fn check_tool(&self, call: &Call) -> Result<(), Fault> {
+        self.find_tool(call).map(drop)
+    }
+
+    /// Finds the catalogue in which a call's tool is usable. The run uses the tool of that catalogue.
+    pub(super) fn find_tool(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
+        let loaded = self.current_catalog();
+        let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
+        match loaded.catalog.get(&call.tool) {
+            Some(CatalogEntry::Ready(_)) => {
+                loaded.isolate.check_usable(&call.tool).map_err(|reason| unavailable(reason.to_owned()))?;
+            }
+            Some(CatalogEntry::Preparing) => {
+                let message =
+                    format!("the tool `{}` is being prepared: its module is compiled once", call.tool);
+                return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
+            }
+            Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
+            None => {
+                let known = loaded.catalog.iter().map(|(name, _)| name.as_str());
+                let nearest = did_you_mean(call.tool.as_str(), known);
+                let message = format!(
+                    "there is no tool `{}` in the catalogue{nearest}: ask for the list of tools",
+                    call.tool
+                );
+                return Err(Fault::invalid("/tool", message));
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny is checked,
+    /// so that a denied agent learns nothing about a schema.
+    pub(super) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
+        let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
+        let arguments = Value::Object(call.arguments.clone());
+        let checked = match tool.schema.check_quickly(&arguments) {
+            QuickCheck::Done(checked) => checked,
+            QuickCheck::Unfinished => {
+                let (loaded, name) = (Arc::clone(loaded), call.tool.clone());
+                let check = move || {
+                    let tool = loaded.usable_tool(&name);
+                    tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
+                };
+                let checked = tokio::task::spawn_blocking(check).await;
+                checked
+                    .map_err(|error| Fault::Internal(format!("arguments could not be checked: {error}")))?
+            }
+        };
+        checked.map_err(|violation| {
+            let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
+            Fault::invalid(format!("/arguments{}", violation.pointer), message)
+        })
+    }
+
+    /// Refuses a request that would load a stored receipt when the memory budget is used up.
+    pub(super) fn check_memory(&self) -> Result<(), Fault> {
+        if memory::has_room(0) {
+            return Ok(());
+        }
+        Err(self.busy_fault(NO_MEMORY))
+    }
+
+    /// Makes all checks that can refuse a call, and claims its intent.
+    pub(super) fn claim(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        loaded: Arc<LoadedCatalog>,
+        verdict: Option<Arc<Verdict>>,
+    ) -> Result<ClaimOutcome, Fault> {
+        let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
+            return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
+        };
+        let ExecutorSettings { granter, ceilings, .. } = &self.settings;
+        let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
+        if let Some(Err(reason)) = &tool.componentised
+            && !grant.has_only_whole_trees()
+        {
+            let message = format!(
+                "the tool `{}` can run under whole trees such as `/workspace/**` only, because it is a core module, and \
+                 {reason}: grant trees, or build it as a component",
+                admitted.call().tool
+            );
+            return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
+        }
+        let permit = self.open_permit(&admitted, grant)?;
+        let place = self.reserve_place(&admitted.call().agent)?;
+        if !self.output.has_room(permit.grant().output().value.bytes()) {
+            return Err(self.busy_fault(NO_MEMORY));
+        }
+        let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
+        match claimed.map_err(|error| self.journal_fault(&error))? {
+            ClaimResult::New => {}
+            ClaimResult::Known(known) => {
+                return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
+            }
+        }
+        let Call { intent, agent, .. } = admitted.call();
+        let running = self.active_runs.register(*intent, agent.clone());
+        let approved_by = None;
+        let claimed = ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running };
+        Ok(ClaimOutcome::Claimed(Box::new(claimed)))
+    }
+
+    /// Opens the granted folders.
+    fn open_permit(&self, admitted: &Admitted<Granted>, grant: Grant) -> Result<Permit, Fault> {
+        Permit::open(grant, &self.settings.mounts, &self.settings.ceilings.areas).map_err(|error| {
+            if let RootsError::Refused { path, source } = &error {
+                tracing::warn!(path, %source, "a granted folder cannot be opened");
+            }
+            admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())
+        })
+    }
+
+    /// Reserves a place for one more intent of the agent.
+    pub(super) fn reserve_place(&self, agent: &AgentDid) -> Result<QueuePlace, Fault> {
+        self.slots.reserve(agent).map_err(|error| {
+            self.busy_fault(match error {
+                CapacityError::Closing => "the executor is shutting down",
+                CapacityError::QueueFull => "the queue is full",
+                CapacityError::AgentQueueFull => {
+                    "too many intents of this agent wait: `executor.queue_per_agent` says how many may"
+                }
+            })
+        })
+    }
+}
+
+/// Maps a receipt to the answer to `a2g/execute`: only a success is a result.
+fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
+    match &receipt.outcome.end {
+        End::Returned(_) => Ok(receipt),
+        End::LimitReached(limit) => {
+            let limit = *limit;
+            Err(Fault::LimitReached(receipt, limit))
+        }
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => Err(Fault::Failed(receipt)),
+    }
+}

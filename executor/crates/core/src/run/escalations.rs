@@ -1,0 +1,406 @@
+//! Intents that wait for a person; the journal stores them as well.
+//!
+//! ```text
+//! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove ─▶ its run has finished, or cannot happen
+//!           │ ▲                      ▲ │                       │
+//!           │ └────── release ───────┼─┘                       │ it could not begin
+//!           │                  take_approved                   ▼
+//!           │                        └───────────── approved, waits to run
+//!           └─ remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, expired
+//! ```
+//! An intent stays here until its run has finished, so that an intent that was claimed and could not begin is never
+//! unknown. The journal has the stage of a claimed intent.
+//!
+//! A change of the waiting intents is sent to the journal under the lock, so that the journal receives changes in the
+//! order in which they were made. Its answers are awaited afterwards.
+
+use super::AgentFilter;
+use super::faults::intent_conflict_fault;
+use a2g_govern::Escalated;
+use a2g_journal::{Approval, HeldIntent};
+use a2g_types::call::Call;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::verdict::Verdict;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use time::OffsetDateTime;
+use tokio::sync::watch;
+
+/// The maximum number of waiting intents.
+const MAX_WAITING: usize = 1000;
+/// The maximum number of waiting intents of one agent.
+const MAX_WAITING_PER_AGENT: usize = MAX_WAITING / 4;
+
+/// All escalated intents whose verdicts have not expired.
+#[derive(Debug)]
+pub(super) struct Escalations {
+    waiting: Mutex<HashMap<IntentId, WaitingIntent>>,
+    /// Notified whenever an intent stops waiting, or waits again.
+    changes: watch::Sender<()>,
+}
+
+/// An intent that waits.
+#[derive(Debug)]
+struct WaitingIntent {
+    escalated: Escalated,
+    phase: WaitPhase,
+    /// The approval of an intent that could not run at once.
+    approval: Option<Approval>,
+}
+
+/// The phase of an intent that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WaitPhase {
+    /// Waits for a person, or to run.
+    Waiting,
+    /// A decision or an attempt to run is in progress, and excludes any other.
+    Taken,
+    /// Approved and claimed. If its run cannot begin, it waits to run again.
+    Claimed,
+}
+
+/// The event that ends an intent's wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WakeCondition {
+    /// The verdict expires at this time, unless there is a decision before.
+    Until(OffsetDateTime),
+    /// Another task decides about the intent, or runs it, and changes it.
+    AnotherTask,
+}
+
+impl WaitingIntent {
+    fn new(escalated: Escalated, approval: Option<Approval>) -> Self {
+        Self { escalated, phase: WaitPhase::Waiting, approval }
+    }
+
+    fn call(&self) -> &Call {
+        self.escalated.call()
+    }
+
+    fn is_pending(&self, now: OffsetDateTime) -> bool {
+        self.escalated.is_pending(now)
+    }
+
+    fn is_undecided(&self) -> bool {
+        self.phase == WaitPhase::Waiting && self.approval.is_none()
+    }
+
+    /// `true` for an intent that is reported as waiting without a look into the journal.
+    fn is_visible(&self, now: OffsetDateTime) -> bool {
+        self.phase != WaitPhase::Claimed && self.is_pending(now)
+    }
+
+    /// `true` for an undecided intent that can no longer be approved. Every other intent is removed by its decider.
+    fn has_expired(&self, now: OffsetDateTime) -> bool {
+        self.is_undecided() && !self.is_pending(now)
+    }
+}
+
+impl Escalations {
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, WaitingIntent>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The intents that an earlier process held. Returns those with an expired verdict separately.
+    pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
+        let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
+            let read = Escalated::from_journal(&text);
+            read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
+                .ok()
+                .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, approval)))
+        });
+        let mut held = held.collect::<HashMap<_, _>>();
+        let expired =
+            held.extract_if(|_, held| !held.is_pending(now)).map(|(_, held)| held.escalated).collect();
+        (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
+    }
+
+    /// Notified whenever an intent stops waiting, or waits again.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// The number of intents that wait for a person.
+    pub(super) fn undecided_count(&self, now: OffsetDateTime) -> usize {
+        self.lock().values().filter(|held| held.is_visible(now) && held.approval.is_none()).count()
+    }
+
+    /// The approved intents that wait to run.
+    pub(super) fn approved_intents(&self) -> Vec<IntentId> {
+        self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
+    }
+
+    /// Holds an intent; the first verdict for it stays. `on_removed` receives the intents that have expired, under the
+    /// lock. Returns `true` if the intent is new, and the result of `on_removed`.
+    pub(super) fn hold<T>(
+        &self,
+        escalated: Escalated,
+        now: OffsetDateTime,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Result<(bool, T), Fault> {
+        let mut waiting = self.lock();
+        let intent = escalated.call().intent;
+        let removed = extract_expired(&mut waiting, now);
+        let new = !waiting.contains_key(&intent);
+        let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
+        let theirs = visible().filter(|held| held.call().agent == escalated.call().agent).count();
+        if new && (visible().count() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
+            return Err(Fault::Busy {
+                message: "too many intents wait for a person".to_owned(),
+                retry_after_ms: 60_000,
+            });
+        }
+        waiting.entry(intent).or_insert_with(|| WaitingIntent::new(escalated, None));
+        if !removed.is_empty() {
+            self.changes.send_replace(());
+        }
+        Ok((new, on_removed(removed)))
+    }
+
+    /// Removes the undecided intents that have expired, and passes them to `on_removed`.
+    pub(super) fn remove_expired(&self, now: OffsetDateTime, on_removed: impl FnOnce(Vec<Escalated>)) {
+        let mut waiting = self.lock();
+        let removed = extract_expired(&mut waiting, now);
+        if !removed.is_empty() {
+            self.changes.send_replace(());
+            on_removed(removed);
+        }
+    }
+
+    /// The verdict of a call whose intent waits already.
+    pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
+        match self.lock().get(&call.intent).filter(|held| held.is_visible(now)) {
+            None => Ok(None),
+            Some(held) if is_same_call(held.call(), call) => Ok(Some(held.escalated.verdict().clone())),
+            Some(_) => Err(intent_conflict_fault(call.intent)),
+        }
+    }
+
+    /// The agent of a waiting intent.
+    pub(super) fn agent_of(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| held.is_visible(now)).map(|held| held.call().agent.clone())
+    }
+
+    /// The agent of an intent that is not open in the journal: it waits, or its claim was just released and it is about
+    /// to wait again.
+    pub(super) fn agent_of_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+        self.lock().get(&intent).filter(|held| held.is_pending(now)).map(|held| held.call().agent.clone())
+    }
+
+    /// The event that ends an intent's wait; `None` for an intent that is not held here.
+    pub(super) fn wake_condition(&self, intent: IntentId) -> Option<WakeCondition> {
+        self.lock().get(&intent).map(|held| {
+            if held.is_undecided() {
+                WakeCondition::Until(held.escalated.expires_at())
+            } else {
+                WakeCondition::AnotherTask
+            }
+        })
+    }
+
+    /// The intent, if it is undecided.
+    pub(super) fn find_undecided(&self, intent: IntentId) -> Option<Escalated> {
+        self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
+    }
+
+    /// Takes an undecided intent for a decision, and excludes any other until it is [released](Self::release) or
+    /// [removed](Self::remove).
+    pub(super) fn take_undecided(&self, intent: IntentId) -> Option<Escalated> {
+        let mut waiting = self.lock();
+        let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
+        held.phase = WaitPhase::Taken;
+        Some(held.escalated.clone())
+    }
+
+    /// Takes an approved intent for a run; `None` if it was cancelled or revoked.
+    pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
+        let mut waiting = self.lock();
+        let held = waiting.get_mut(&intent).filter(|held| held.phase == WaitPhase::Waiting)?;
+        let approval = held.approval.clone()?;
+        held.phase = WaitPhase::Taken;
+        Some((held.escalated.clone(), approval))
+    }
+
+    /// Returns an intent to its wait: the decision cannot be carried out.
+    pub(super) fn release(&self, intent: IntentId) {
+        self.change(intent, |held| held.phase = WaitPhase::Waiting);
+    }
+
+    /// Marks an approved intent as claimed.
+    pub(super) fn mark_claimed(&self, intent: IntentId) {
+        self.change(intent, |held| held.phase = WaitPhase::Claimed);
+    }
+
+    /// Returns an approved intent that cannot run now to its wait. It can be cancelled or revoked until it is
+    /// [taken](Self::take_approved). An intent that was revoked meanwhile does not wait again.
+    pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
+        self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
+    }
+
+    fn change(&self, intent: IntentId, change: impl FnOnce(&mut WaitingIntent)) {
+        if let Some(held) = self.lock().get_mut(&intent) {
+            change(held);
+        }
+        self.changes.send_replace(());
+    }
+
+    /// Removes an intent whose run has finished, or can no longer happen.
+    pub(super) fn remove(&self, intent: IntentId) {
+        self.lock().remove(&intent);
+        self.changes.send_replace(());
+    }
+
+    /// Removes an intent of the selected agents about which no decision is in progress, and passes it to `on_removed`.
+    pub(super) fn remove_waiting<T>(
+        &self,
+        intent: IntentId,
+        filter: AgentFilter<'_>,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Option<T> {
+        self.remove_if(
+            intent,
+            |held| held.phase == WaitPhase::Waiting && filter(&held.call().agent),
+            on_removed,
+        )
+    }
+
+    /// Removes an undecided intent, and passes it to `on_removed`.
+    pub(super) fn remove_undecided<T>(
+        &self,
+        intent: IntentId,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Option<T> {
+        self.remove_if(intent, WaitingIntent::is_undecided, on_removed)
+    }
+
+    fn remove_if<T>(
+        &self,
+        intent: IntentId,
+        predicate: impl FnOnce(&WaitingIntent) -> bool,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> Option<T> {
+        let mut waiting = self.lock();
+        waiting.get(&intent).filter(|held| predicate(held))?;
+        let removed = waiting.remove(&intent)?;
+        self.changes.send_replace(());
+        Some(on_removed(vec![removed.escalated]))
+    }
+
+    /// Removes all intents of the selected agents and passes them to `on_removed`. Returns their number and its result.
+    /// Claimed intents are stopped in their runs.
+    pub(super) fn remove_all<T>(
+        &self,
+        filter: AgentFilter<'_>,
+        on_removed: impl FnOnce(Vec<Escalated>) -> T,
+    ) -> (usize, T) {
+        let mut waiting = self.lock();
+        let theirs = |held: &WaitingIntent| held.phase != WaitPhase::Claimed && filter(&held.call().agent);
+        let removed = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
+        let removed = removed.collect::<Vec<_>>();
+        self.changes.send_replace(());
+        (removed.len(), on_removed(removed))
+    }
+}
+
+fn extract_expired(waiting: &mut HashMap<IntentId, WaitingIntent>, now: OffsetDateTime) -> Vec<Escalated> {
+    waiting.extract_if(|_, held| held.has_expired(now)).map(|(_, held)| held.escalated).collect()
+}
+
+fn is_same_call(a: &Call, b: &Call) -> bool {
+    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use time::Duration;
+
+    const NOW: OffsetDateTime = time::macros::datetime!(2026-11-23 12:00 UTC);
+    const EXPIRED: OffsetDateTime = time::macros::datetime!(2026-11-23 12:01 UTC);
+
+    fn escalated_intent() -> Escalated {
+        let intent = IntentId::random();
+        let text = json!({
+            "call": {
+                "door": "A2g", "agent": "did:a:b", "intent": intent.to_string(), "tool": "t", "arguments": {},
+                "context": null, "at_most": null, "priority": "Normal"
+            },
+            "verdict": {
+                "decision": "Escalate", "intent": intent.to_string(), "risk": null,
+                "manifest": {
+                    "max_memory": null, "max_cpu": null, "timeout": null, "network_allowed": null, "filesystem_scope": []
+                },
+                "conditions": [], "expires_at": "2026-11-23T12:01:00Z", "reason": null
+            },
+            "proven": null
+        });
+        Escalated::from_journal(&text.to_string()).unwrap()
+    }
+
+    fn escalations_with_one() -> (Escalations, IntentId) {
+        let escalations = Escalations::new(Vec::new(), NOW).0;
+        let escalated = escalated_intent();
+        let intent = escalated.call().intent;
+        assert!(escalations.hold(escalated, NOW, drop).unwrap().0);
+        (escalations, intent)
+    }
+
+    fn approval() -> Approval {
+        Approval { by: "anna".to_owned(), manifest: None }
+    }
+
+    /// Between the release of its claim and its next wait, an approved intent is known here only.
+    #[test]
+    fn an_approved_intent_stays_until_its_run_has_finished() {
+        let (escalations, intent) = escalations_with_one();
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::Until(EXPIRED)));
+        let changes = escalations.changes();
+        assert!(escalations.take_undecided(intent).is_some());
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
+        escalations.mark_claimed(intent);
+        assert!(changes.has_changed().unwrap(), "whoever waits for it looks where it runs");
+        assert_eq!(escalations.agent_of(intent, NOW), None, "the journal says how far it is");
+        assert!(escalations.agent_of_unopened(intent, NOW).is_some());
+        assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
+        assert_eq!(escalations.undecided_count(NOW), 0);
+        escalations.wait_to_run(intent, approval());
+        assert!(escalations.agent_of(intent, NOW).is_some());
+        assert!(escalations.take_approved(intent).is_some() && escalations.take_approved(intent).is_none());
+        escalations.remove(intent);
+        assert_eq!(
+            (escalations.agent_of_unopened(intent, NOW), escalations.wake_condition(intent)),
+            (None, None)
+        );
+    }
+
+    #[test]
+    fn a_claimed_intent_is_neither_revoked_nor_expired_here() {
+        let (escalations, intent) = escalations_with_one();
+        assert!(escalations.take_undecided(intent).is_some());
+        escalations.mark_claimed(intent);
+        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (0, 0));
+        assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
+        escalations.remove_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
+        assert!(escalations.wake_condition(intent).is_some());
+        // An intent that was revoked during another attempt does not come back.
+        escalations.wait_to_run(intent, approval());
+        assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (1, 1));
+        escalations.wait_to_run(intent, approval());
+        assert_eq!(escalations.wake_condition(intent), None);
+    }
+
+    #[test]
+    fn an_expiry_notifies_like_every_other_change() {
+        let (escalations, intent) = escalations_with_one();
+        let changes = escalations.changes();
+        let mut expired = Vec::new();
+        escalations.remove_expired(EXPIRED - Duration::NANOSECOND, |removed| expired = removed);
+        assert!(expired.is_empty() && !changes.has_changed().unwrap());
+        escalations.remove_expired(EXPIRED, |removed| expired = removed);
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(expired.len(), 1);
+        assert_eq!(escalations.wake_condition(intent), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! The run of a claimed intent: the slot, the start record, the guest, the receipt.
+
+use super::faults::receipt_pending_fault;
+use super::trace::Stopwatch;
+use super::{
+    ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
+};
+use a2g_govern::Admitted;
+use a2g_journal::{StartRequest, StartResult};
+use a2g_runtime::spawn;
+use a2g_sandbox::egress::{Egress, Network};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::{AbortReason, End, Receipt};
+use a2g_types::verdict::Verdict;
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use std::pin::pin;
+use std::sync::Arc;
+use tracing::Instrument as _;
+
+impl Executor {
+    /// Claims an admitted call and runs it in a task of its own.
+    pub(super) async fn run(
+        self: &Arc<Self>,
+        admitted: Admitted,
+        loaded: Arc<LoadedCatalog>,
+        verdict: Option<Arc<Verdict>>,
+        stopwatch: Stopwatch,
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let claimed = match self.claim(admitted, loaded, verdict)? {
+            ClaimOutcome::Claimed(claimed) => claimed,
+            ClaimOutcome::Known(call, known) => return Ok(self.await_existing(&call, known).await?.0),
+        };
+        let executor = Arc::clone(self);
+        let task = async move { executor.run_claimed(*claimed, stopwatch, sink).await };
+        let task = spawn::spawn_run_task(task.in_current_span());
+        match task.await {
+            Ok(result) => result,
+            Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
+        }
+    }
+
+    /// Runs a claimed intent until it has a receipt or is released.
+    pub(super) async fn run_claimed(
+        self: Arc<Self>,
+        claimed: ClaimedRun,
+        mut stopwatch: Stopwatch,
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, Fault> {
+        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
+        let call = admitted.call();
+        let queued = self.clock.monotonic();
+        let slot = {
+            // An intent that is cancelled while it waits needs no slot.
+            let slot = async {
+                tracing::debug!("queued");
+                tokio::select! {
+                    slot = place.acquire_slot(call.priority) => slot,
+                    _cancelled = running.abort().wait() => None,
+                }
+            };
+            let mut slot = pin!(slot.instrument(trace::queue_span()));
+            match slot.as_mut().now_or_never() {
+                Some(slot) => slot,
+                None => {
+                    sink.notify_waiting();
+                    slot.await
+                }
+            }
+        };
+        let queue = stopwatch.exclude(queued, self.clock.monotonic());
+        if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
+            // No caller but the approver waits for it: the next process runs it.
+            self.release(call.intent).await?;
+            return Err(self.busy_fault("the executor is shutting down"));
+        }
+        let output = self.output.reserve(permit.grant().output().value.bytes());
+        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+            self.release(call.intent).await?;
+            return Err(expired);
+        }
+        let arguments = Value::Object(call.arguments.clone()).to_string();
+        let run_request = loaded.isolate.request(&call.tool, permit, arguments);
+        let receipt = |outcome| {
+            let Call { agent, intent, tool, .. } = call;
+            let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
+            let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
+            Receipt { agent, intent, tool, approved_by, durability, outcome }
+        };
+        let fallback = receipt(loaded.isolate.lost_outcome(&run_request));
+        let persistence = sink.persistence();
+        let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
+        let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
+        let intended =
+            StartRequest { call, keep_until, proof, fallback_receipt: &fallback, task: task.as_ref() };
+        let written = self.journal.start(intended, self.clock.now());
+        let (began, prepared) = join_until_first(written, loaded.isolate.prepare(&run_request)).await;
+        let prepared = prepared.flatten();
+        match began.map_err(|error| self.journal_fault(&error))? {
+            StartResult::New => {}
+            StartResult::Known(known) => {
+                drop(prepared);
+                return Ok(self.await_existing(call, known).await?.0);
+            }
+            StartResult::Replayed => {
+                let message = "the `proof` was used before, for another intent: ask the governor again";
+                return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
+            }
+        }
+        // The disk may have been slow.
+        if let Err(expired) = admitted.check_expiry(self.clock.now()) {
+            drop(prepared);
+            self.release(call.intent).await?;
+            return Err(expired);
+        }
+        let sink = self.subscribers.wrap(call, sink);
+        let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());
+        let network = self.egress.as_ref().map_or(Network::Off, open);
+        sink.send(RunEvent::Started);
+        let abort = Arc::clone(running.abort());
+        let execution = loaded.isolate.begin(&run_request, network, abort, sink.event_sink());
+        let mut outcome = match running.abort().reason() {
+            Some(reason) => {
+                drop((run_request, prepared));
+                execution.outcome(End::Aborted(reason), self.clock.monotonic())
+            }
+            None => {
+                let run = async {
+                    tracing::debug!("started");
+                    loaded.isolate.run(run_request, prepared, &execution).await
+                };
+                run.instrument(trace::run_span()).await
+            }
+        };
+        // The caller that stopped the run was told so, and the receipt has to agree, even if the guest ended meanwhile.
+        if let Some(reason) = running.deregister() {
+            outcome.end = End::Aborted(reason);
+        }
+        // Another guest may run while the receipt is written; this run produces no more output.
+        drop((slot, output));
+        let receipt = Arc::new(receipt(outcome));
+        let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
+        let intent = call.intent;
+        let finish = async move {
+            // The intent counts as open until its receipt is on the disk.
+            let _open = (place, running);
+            let finished = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
+            finished.map_err(|error| self.journal_fault(&error))?;
+            let times = stopwatch.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
+            self.metrics.record_execution(&receipt, &times);
+            trace::log_finished(receipt.outcome.end.status(), &times);
+            self.subscribers.publish_finished(&receipt);
+            Ok(receipt)
+        };
+        let mut finish = Box::pin(finish);
+        match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
+            Ok(finished) => finished,
+            Err(_no_room) => {
+                spawn::spawn_run_task(finish.in_current_span());
+                Err(receipt_pending_fault(intent))
+            }
+        }
+    }
+
+    pub(super) async fn release(&self, intent: IntentId) -> Result<(), Fault> {
+        self.journal.release(intent).await.map_err(|error| self.journal_fault(&error))
+    }
+}
+
+/// Waits for `first` and polls `second` meanwhile. Returns `None` for a `second` that is not ready by then; it is
+/// cancelled.
+async fn join_until_first<A, B>(
+    first: impl Future<Output = A>,
+    second: impl Future<Output = B>,
+) -> (A, Option<B>) {
+    let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
+    loop {
+        tokio::select! {
+            biased;
+            first = &mut first => return (first, done.or_else(|| second.as_mut().now_or_never())),
+            second = &mut second, if done.is_none() => done = Some(second),
+        }
+    }
+}

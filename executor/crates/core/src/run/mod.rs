@@ -1,0 +1,317 @@
+//! The pipeline of every call, for all doors.
+//!
+//! ```text
+//! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ Permit ─ claim in the journal
+//!   ─ slot ─▶ expiry again ─▶ isolate uses up the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
+//! ```
+//! A claimed call runs in a task of its own: a caller that disconnects changes nothing. Execution is at most once; a
+//! repeated intent gets the receipt of the one run.
+
+mod active_runs;
+mod admission;
+mod decisions;
+mod escalations;
+mod events;
+mod execution;
+mod faults;
+mod output;
+mod query;
+mod refusal_log;
+mod slots;
+mod subscribers;
+mod trace;
+
+pub use events::{RunEvent, RunEventSink, TaskPersistence};
+pub use slots::Capacity;
+pub use subscribers::{RunIdentity, RunNotification};
+
+use crate::catalog::{Catalog, CatalogEntry, Tool};
+use a2g_capability::{Ceilings, Mounts, Permit};
+use a2g_govern::{
+    AcceptUnsigned, Admitted, Governor, Granted, Granter, IntentSignatures, StandingPolicies, Trust,
+};
+use a2g_isolate::Isolate;
+use a2g_journal::{Journal, KnownIntent};
+use a2g_metrics::Metrics;
+use a2g_runtime::spawn::SessionTasks;
+use a2g_sandbox::egress::Egress;
+use a2g_types::call::Call;
+use a2g_types::clock::Clock;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::outcome::{AbortReason, Receipt};
+use a2g_types::tool::Descriptor;
+use a2g_types::verdict::{Policy, Verdict};
+use active_runs::{ActiveRun, ActiveRuns};
+use escalations::Escalations;
+use output::ExpectedOutput;
+use refusal_log::RefusalLog;
+use slots::{QueuePlace, Slots};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+use subscribers::Subscribers;
+
+/// Pause before a caller that found no room should retry.
+const RETRY_AFTER_MS: u64 = 500;
+/// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The operator's settings of this executor.
+#[derive(Debug)]
+pub struct ExecutorSettings {
+    /// The right to make grants of admitted calls.
+    pub granter: Granter,
+    /// The operator's ceilings.
+    pub ceilings: Ceilings,
+    /// The map from guest paths to host folders.
+    pub mounts: Mounts,
+    /// The limits on running and waiting executions.
+    pub capacity: Capacity,
+    /// The permission to accept unsigned verdicts, if it was given.
+    pub accept_unsigned: Option<AcceptUnsigned>,
+    /// The check of intents' signatures, if they are required.
+    pub signatures: Option<Arc<IntentSignatures>>,
+}
+
+/// A catalogue, and the isolate in which its tools run.
+pub struct LoadedCatalog {
+    catalog: Catalog,
+    isolate: Isolate,
+    /// The descriptors of the usable tools, by name.
+    tools: Arc<[Descriptor]>,
+}
+
+impl LoadedCatalog {
+    /// A catalogue whose tools are ready to run in `isolate`.
+    #[must_use]
+    pub fn new(catalog: Catalog, isolate: Isolate) -> Self {
+        let usable = catalog.ready_tools().filter(|(name, _)| isolate.check_usable(name).is_ok());
+        let tools = usable.map(|(_, tool)| tool.descriptor.clone()).collect();
+        Self { catalog, isolate, tools }
+    }
+
+    fn usable_tool(&self, name: &ToolName) -> Option<&Tool> {
+        self.catalog.get(name)?.tool().map(|tool| &**tool)
+    }
+}
+
+/// The core that all doors share.
+pub struct Executor {
+    settings: ExecutorSettings,
+    /// Replaced as a whole; each run holds the one that it began with.
+    loaded: RwLock<Arc<LoadedCatalog>>,
+    governor: Governor,
+    /// The keys whose proofs are accepted. Replaced as a whole.
+    trust: RwLock<Arc<Trust>>,
+    /// The way to the network, if any run may have one.
+    egress: Option<Arc<Egress>>,
+    standing: StandingPolicies,
+    journal: Journal,
+    slots: Arc<Slots>,
+    output: ExpectedOutput,
+    active_runs: ActiveRuns,
+    escalations: Escalations,
+    refusal_log: RefusalLog,
+    subscribers: Subscribers,
+    metrics: Metrics,
+    sessions: SessionTasks,
+    clock: Arc<dyn Clock>,
+}
+
+/// A predicate that selects intents by their agent.
+pub type AgentFilter<'a> = &'a (dyn Fn(&AgentDid) -> bool + Sync);
+
+/// Selects the intents of every agent.
+pub fn all_agents(_: &AgentDid) -> bool {
+    true
+}
+
+/// The state of an intent.
+#[derive(Debug)]
+pub enum IntentState {
+    /// It waits for a person.
+    Escalated,
+    /// It waits for a slot.
+    Queued,
+    /// Its guest runs.
+    Running,
+    /// It has finished. The receipt may have been pruned.
+    Finished(Option<Arc<Receipt>>),
+}
+
+/// The result of a gateway call.
+#[derive(Debug)]
+pub struct GatewayAnswer {
+    /// The governor's verdict.
+    pub verdict: Arc<Verdict>,
+    /// The receipt, if the tool ran.
+    pub receipt: Option<Arc<Receipt>>,
+}
+
+impl Executor {
+    /// An executor of these parts, with the intents that an earlier process held.
+    #[must_use]
+    pub fn new(
+        settings: ExecutorSettings,
+        loaded: LoadedCatalog,
+        governor: Governor,
+        trust: Trust,
+        egress: Option<Arc<Egress>>,
+        journal: Journal,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let escalations = decisions::restore_escalations(&journal, clock.now());
+        let metrics = Metrics::new(journal.metrics());
+        Self {
+            slots: Arc::new(Slots::new(settings.capacity)),
+            output: ExpectedOutput::default(),
+            settings,
+            loaded: RwLock::new(Arc::new(loaded)),
+            governor,
+            trust: RwLock::new(Arc::new(trust)),
+            egress,
+            standing: StandingPolicies::default(),
+            journal,
+            active_runs: ActiveRuns::default(),
+            escalations,
+            refusal_log: RefusalLog::default(),
+            subscribers: Subscribers::default(),
+            metrics,
+            sessions: SessionTasks::default(),
+            clock,
+        }
+    }
+
+    /// The descriptors of all usable tools, sorted by name.
+    #[must_use]
+    pub fn tools(&self) -> Arc<[Descriptor]> {
+        Arc::clone(&self.current_catalog().tools)
+    }
+
+    /// The catalogue.
+    #[must_use]
+    pub fn catalog(&self) -> Catalog {
+        self.current_catalog().catalog.clone()
+    }
+
+    /// The names of the tools that are usable or being prepared.
+    #[must_use]
+    pub fn tool_names(&self) -> Vec<String> {
+        let loaded = self.current_catalog();
+        let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
+            CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
+            CatalogEntry::Preparing => true,
+            CatalogEntry::Broken(_) => false,
+        });
+        known.map(|(name, _)| name.to_string()).collect()
+    }
+
+    /// Replaces the catalogue for all later calls. Runs that have begun end with the catalogue that they began with.
+    pub fn replace_catalog(&self, loaded: LoadedCatalog) {
+        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+    }
+
+    fn current_catalog(&self) -> Arc<LoadedCatalog> {
+        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the keys whose proofs are accepted.
+    pub fn replace_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+    }
+
+    fn trust(&self) -> Arc<Trust> {
+        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The governor.
+    #[must_use]
+    pub fn governor(&self) -> &Governor {
+        &self.governor
+    }
+
+    /// The journal.
+    #[must_use]
+    pub fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// The metrics of this executor.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The tasks of the sessions that this executor serves.
+    #[must_use]
+    pub fn sessions(&self) -> &SessionTasks {
+        &self.sessions
+    }
+
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Calls `subscriber` for every event of all later runs, for all doors, on the run's own thread. It must not block.
+    pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
+        self.subscribers.add(subscriber);
+    }
+
+    /// Sets a standing policy.
+    pub fn set_policy(&self, policy: Policy) {
+        tracing::info!(
+            agent = policy.agent.as_ref().map(AgentDid::as_str),
+            version = policy.version,
+            "standing policy"
+        );
+        self.standing.set(policy);
+    }
+
+    /// The standing policy that binds an agent.
+    #[must_use]
+    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
+        self.standing.policy_of(agent)
+    }
+
+    /// Stops accepting calls.
+    pub fn close(&self) {
+        self.slots.close();
+    }
+
+    /// Waits until calls are no longer accepted.
+    pub async fn wait_until_closed(&self) {
+        self.slots.wait_until_closed().await;
+    }
+
+    /// Waits until every claimed intent has finished and its receipt is on the disk.
+    pub async fn wait_until_idle(&self) {
+        self.slots.wait_until_idle().await;
+    }
+
+    /// Stops all runs, and returns their number.
+    pub fn abort_all(&self) -> usize {
+        self.active_runs.abort_all(&all_agents, AbortReason::Shutdown).0
+    }
+}
+
+/// The result of claiming an admitted call.
+enum ClaimOutcome {
+    /// This call runs the intent.
+    Claimed(Box<ClaimedRun>),
+    /// The intent was claimed before.
+    Known(Box<Call>, KnownIntent),
+}
+
+/// An intent that this process has claimed, with everything that its run needs.
+struct ClaimedRun {
+    admitted: Admitted<Granted>,
+    loaded: Arc<LoadedCatalog>,
+    /// The governor's verdict, if the governor was asked.
+    verdict: Option<Arc<Verdict>>,
+    /// The caller that approved the intent, if it waited for a person.
+    approved_by: Option<String>,
+    permit: Permit,
+    place: QueuePlace,
+    running: ActiveRun,
+}

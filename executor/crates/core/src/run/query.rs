@@ -1,0 +1,162 @@
+//! The state of intents and of the executor, and the wait for the end of an intent. Nothing here starts a run.
+
+use super::faults::{intent_conflict_fault, receipt_pending_fault};
+use super::{Executor, IntentState, RECEIPT_TIMEOUT, decisions};
+use a2g_journal::{IfFull, KnownIntent, Stage, StageSource};
+use a2g_metrics::{CallerMetrics, Gauges};
+use a2g_types::call::Call;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::memory;
+use a2g_types::outcome::Receipt;
+use a2g_types::verdict::Verdict;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+impl Executor {
+    /// All metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
+        let (running, queued) = self.queue_stats();
+        let oldest = self.journal.oldest_undelivered_at().await;
+        let oldest = oldest.map_err(|error| self.journal_fault(&error))?;
+        let now = self.clock.now();
+        let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
+        // Counted last: the oldest report may have been delivered since it was read.
+        let undelivered = self.journal.undelivered_count();
+        let levels = Gauges {
+            running,
+            queued,
+            connections,
+            waiting: self.escalations.undecided_count(now),
+            receipts: self.journal.head().number,
+            journal_bytes: self.journal.bytes(),
+            undelivered,
+            heap_bytes: memory::used_bytes(),
+            oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { waited },
+        };
+        self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
+    }
+
+    /// The numbers of executions that run and that wait for a slot.
+    #[must_use]
+    pub fn queue_stats(&self) -> (usize, usize) {
+        self.slots.queue_stats()
+    }
+
+    /// The governor's verdict for an intent that has started, if this executor asked the governor.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
+        self.journal.verdict(intent).map_err(|error| self.journal_fault(&error))
+    }
+
+    /// The agent and the state of an intent; `None` for an unknown intent.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
+        if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
+            return Ok(Some((agent, IntentState::Escalated)));
+        }
+        self.check_memory()?;
+        let stage =
+            self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.journal_fault(&error))?;
+        let found = stage.and_then(|(agent, stage)| {
+            let whereabouts = match stage {
+                Stage::Queued => IntentState::Queued,
+                Stage::Running | Stage::Ended => IntentState::Running,
+                Stage::Finished(receipt) => IntentState::Finished(Some(receipt)),
+                Stage::Pruned => IntentState::Finished(None),
+                Stage::Released => return None,
+            };
+            Some((agent, whereabouts))
+        });
+        // An approved intent that could not begin is about to wait again.
+        let waits = || self.escalations.agent_of_unopened(intent, self.clock.now());
+        Ok(found.or_else(|| waits().map(|agent| (agent, IntentState::Escalated))))
+    }
+
+    /// Waits until an intent has finished, for any caller and however often it waits for a person before. Returns its
+    /// receipt; `None` if it did not run and no longer waits, or if the receipt was pruned.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
+        let mut changes = self.escalations.changes();
+        loop {
+            changes.mark_unchanged();
+            if let Some(mut stage) = self.journal.subscribe(intent) {
+                let finished =
+                    |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
+                if let Ok(Stage::Finished(receipt)) =
+                    stage.wait_for(finished).await.map(|stage| stage.clone())
+                {
+                    return Ok(Some(receipt));
+                }
+                continue;
+            }
+            // Checked second: an intent is open in the journal before it stops waiting.
+            if let Some(wait) = self.escalations.wake_condition(intent) {
+                self.wait_for_change_or_expiry(wait, &mut changes).await;
+                continue;
+            }
+            let stage = self.journal.stage(intent, IfFull::Wait).await;
+            match stage.map_err(|error| self.journal_fault(&error))? {
+                Some((_, Stage::Finished(receipt))) => return Ok(Some(receipt)),
+                Some((_, Stage::Queued | Stage::Running | Stage::Ended)) => {}
+                Some((_, Stage::Pruned | Stage::Released)) | None => return Ok(None),
+            }
+        }
+    }
+
+    /// Waits for the receipt of a known intent. Returns the governor's verdict with it, if the governor was asked.
+    pub(super) async fn await_existing(
+        &self,
+        call: &Call,
+        known: KnownIntent,
+    ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
+        let (followed, verdict) = match known {
+            KnownIntent::Same(followed, verdict) => (followed, verdict),
+            KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
+            KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
+        };
+        let ended = match followed {
+            StageSource::Final(stage) => stage,
+            StageSource::Live(stage) => {
+                // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
+                let _place = self.reserve_place(&call.agent)?;
+                wait_for_end(stage).await
+            }
+        };
+        match ended {
+            Stage::Finished(receipt) => Ok((receipt, verdict)),
+            Stage::Pruned => Err(Fault::InvalidRequest(format!(
+                "the intent `{}` ran before, and its report is no longer kept here",
+                call.intent
+            ))),
+            Stage::Ended => Err(receipt_pending_fault(call.intent)),
+            Stage::Queued | Stage::Running | Stage::Released => {
+                Err(self
+                    .busy_fault("the first call with this intent was refused before it ran: send it again"))
+            }
+        }
+    }
+}
+
+/// Waits until an intent has finished, or until its run has ended and its receipt has waited too long for room.
+async fn wait_for_end(mut stage: watch::Receiver<Stage>) -> Stage {
+    let ran = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+    let finished = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
+    let gone = |_gone| Stage::Released;
+    let ended = stage.wait_for(ran).await.map_or_else(gone, |stage| stage.clone());
+    if ended != Stage::Ended {
+        return ended;
+    }
+    let written = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(finished)).await;
+    written.map_or(Stage::Ended, |stage| stage.map_or_else(gone, |stage| stage.clone()))
+}

@@ -1,0 +1,486 @@
+//! Admission to execution: which intents run, wait, or have to be sent again.
+//!
+//! ```text
+//! reserve(agent) ─▶ QueuePlace: claimed and not finished ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
+//!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's part of it is
+//! ```
+//! An agent that sends more than its share delays itself and not others: it has as many claims on slots as its share
+//! allows, and each claim has its turn. Among the waiters of one agent, and among all agents with a claim, the higher
+//! priority goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its
+//! share.
+//!
+//! No waiter starves: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of an earlier arrival, one
+//! slot goes to the earliest arrival of all.
+
+use a2g_types::call::Priority;
+use a2g_types::ident::AgentDid;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use strum::VariantArray as _;
+use tokio::sync::{oneshot, watch};
+
+/// The number of slots that go to a higher priority ahead of an earlier arrival before one goes to the earliest
+/// arrival.
+const MAX_OVERTAKES: u32 = 8;
+
+/// The limits on running and waiting executions.
+#[derive(Debug, Clone, Copy)]
+pub struct Capacity {
+    /// The maximum number of running executions.
+    pub concurrent: usize,
+    /// The maximum number of running executions of one agent.
+    pub concurrent_per_agent: usize,
+    /// The maximum number of waiting executions.
+    pub queue: usize,
+    /// The maximum number of waiting executions of one agent.
+    pub queue_per_agent: usize,
+}
+
+/// The reason for which no place is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CapacityError {
+    /// No more calls are accepted.
+    Closing,
+    /// The queue is full.
+    QueueFull,
+    /// The agent's part of the queue is full.
+    AgentQueueFull,
+}
+
+/// All places and slots.
+#[derive(Debug)]
+pub(super) struct Slots {
+    capacity: Capacity,
+    queue: Mutex<SlotQueue>,
+    /// The number of places in use.
+    open: watch::Sender<usize>,
+    closing: watch::Sender<bool>,
+}
+
+/// The free slots, and the running and waiting intents of each agent.
+#[derive(Debug)]
+struct SlotQueue {
+    /// The number of free slots.
+    free: usize,
+    /// The number of slots that went ahead of an earlier arrival since the last one that went by arrival.
+    ahead: u32,
+    /// A logical clock, incremented by every arrival and every claim.
+    now: u64,
+    agents: HashMap<AgentDid, AgentShare>,
+}
+
+/// The places, slots, waiters and claims of one agent.
+#[derive(Debug, Default)]
+struct AgentShare {
+    open: usize,
+    running: usize,
+    /// The waiters by priority, in order of arrival.
+    waiting: [VecDeque<Waiter>; Priority::VARIANTS.len()],
+    /// The time at which each claim on a slot was made: one for every waiter, up to the room in the share.
+    claims: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    arrival: u64,
+    slot_tx: oneshot::Sender<ExecutionSlot>,
+}
+
+/// A place among the intents that are claimed and have not finished.
+#[derive(Debug)]
+pub(super) struct QueuePlace {
+    slots: Arc<Slots>,
+    agent: AgentDid,
+}
+
+/// The permission for one guest to run.
+#[derive(Debug)]
+pub(super) struct ExecutionSlot {
+    slots: Arc<Slots>,
+    agent: AgentDid,
+}
+
+/// A waiter, which leaves the queue on drop.
+struct WaitGuard<'a> {
+    place: &'a QueuePlace,
+    arrival: u64,
+    priority: Priority,
+}
+
+impl Slots {
+    pub(super) fn new(capacity: Capacity) -> Self {
+        let queue = SlotQueue { free: capacity.concurrent, ahead: 0, now: 0, agents: HashMap::new() };
+        Self {
+            capacity,
+            queue: Mutex::new(queue),
+            open: watch::channel(0).0,
+            closing: watch::channel(false).0,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotQueue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more of an agent's intents.
+    pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<QueuePlace, CapacityError> {
+        let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = self.capacity;
+        let mut agents = self.lock();
+        let share = agents.agents.entry(agent.clone()).or_default();
+        let open_of_agent = share.open;
+        share.open += 1;
+        let place = QueuePlace { slots: Arc::clone(self), agent: agent.clone() };
+        // A refusal below drops the place, which needs the lock.
+        drop(agents);
+        let mut open = 0;
+        self.open.send_modify(|count| {
+            open = *count;
+            *count += 1;
+        });
+        // Counted first: either the task that closes sees the count, or this call sees the closing.
+        if *self.closing.borrow() {
+            return Err(CapacityError::Closing);
+        }
+        if open >= concurrent.saturating_add(queue) {
+            return Err(CapacityError::QueueFull);
+        }
+        if open_of_agent >= concurrent_per_agent.saturating_add(queue_per_agent) {
+            return Err(CapacityError::AgentQueueFull);
+        }
+        Ok(place)
+    }
+
+    /// The numbers of executions that run and that wait for a slot.
+    pub(super) fn queue_stats(&self) -> (usize, usize) {
+        let running = self.capacity.concurrent.saturating_sub(self.lock().free);
+        (running, self.open.borrow().saturating_sub(running))
+    }
+
+    /// Gives out no more places.
+    pub(super) fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    /// Waits until no more places are given out.
+    pub(super) async fn wait_until_closed(&self) {
+        // The guard that `wait_for` returns locks the channel, and would block `close`.
+        drop(self.closing.subscribe().wait_for(|closing| *closing).await);
+    }
+
+    /// Waits until every place has been returned.
+    pub(super) async fn wait_until_idle(&self) {
+        // As above: the guard would block a call that arrives meanwhile.
+        drop(self.open.subscribe().wait_for(|open| *open == 0).await);
+    }
+
+    /// Changes the queue, and gives out the slots that are free then.
+    fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut SlotQueue) -> T) -> T {
+        let mut queue = self.lock();
+        let changed = change(&mut queue);
+        let mut granted = Vec::new();
+        while let Some((agent, waiter)) = queue.pop_next(self.capacity.concurrent_per_agent) {
+            granted.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
+        }
+        // A slot that its waiter no longer takes is returned, which needs the lock.
+        drop(queue);
+        for (waiter, slot) in granted {
+            drop(waiter.slot_tx.send(slot));
+        }
+        changed
+    }
+}
+
+impl SlotQueue {
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// Removes the next waiter that may run, and takes a slot for it.
+    fn pop_next(&mut self, max_running: usize) -> Option<(AgentDid, Waiter)> {
+        if self.free == 0 {
+            return None;
+        }
+        let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
+        let by_arrival = claiming().min_by_key(|(_, share)| share.earliest_arrival())?;
+        let by_priority = claiming().min_by_key(|(_, share)| {
+            // Within one priority, the earlier arrival, or the earlier claim if the agent has had its turn.
+            let (highest, arrival) = share.highest_waiting().unzip();
+            (std::cmp::Reverse(highest), share.claims.front().copied().max(arrival))
+        })?;
+        let overtakes =
+            by_priority.1.highest_waiting().map(|(highest, _)| highest) > by_arrival.1.earliest_priority();
+        let in_turn = overtakes && self.ahead >= MAX_OVERTAKES;
+        let (agent, priority) = if in_turn {
+            (by_arrival.0.clone(), by_arrival.1.earliest_priority()?)
+        } else {
+            (by_priority.0.clone(), by_priority.1.highest_waiting()?.0)
+        };
+        self.ahead = match (overtakes, in_turn) {
+            (true, false) => self.ahead + 1,
+            (true, true) => 0,
+            (false, _) => self.ahead,
+        };
+        let share = self.agents.get_mut(&agent)?;
+        let waiter = share.waiters_mut(priority)?.pop_front()?;
+        share.claims.pop_front();
+        share.running += 1;
+        self.free -= 1;
+        self.adjust_claims(&agent, max_running);
+        Some((agent, waiter))
+    }
+
+    /// Adjusts the claims of an agent to the number that it may have.
+    fn adjust_claims(&mut self, agent: &AgentDid, max_running: usize) {
+        let now = self.tick();
+        let Some(share) = self.agents.get_mut(agent) else { return };
+        let waiting: usize = share.waiting.iter().map(VecDeque::len).sum();
+        share.claims.resize(waiting.min(max_running.saturating_sub(share.running)), now);
+    }
+
+    /// Removes an agent without places and slots.
+    fn remove_if_unused(&mut self, agent: &AgentDid) {
+        if self.agents.get(agent).is_some_and(|share| share.open == 0 && share.running == 0) {
+            self.agents.remove(agent);
+        }
+    }
+}
+
+impl AgentShare {
+    fn waiters_mut(&mut self, priority: Priority) -> Option<&mut VecDeque<Waiter>> {
+        self.waiting.get_mut(priority as usize)
+    }
+
+    /// The first waiter of each priority, by priority, with its arrival.
+    fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
+        let fronts = Priority::VARIANTS.iter().copied().zip(&self.waiting);
+        fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.arrival)))
+    }
+
+    /// The highest priority of the waiters, and the arrival of its first waiter.
+    fn highest_waiting(&self) -> Option<(Priority, u64)> {
+        self.fronts().next_back()
+    }
+
+    /// The priority of the earliest arrival.
+    fn earliest_priority(&self) -> Option<Priority> {
+        self.fronts().min_by_key(|(_, arrival)| *arrival).map(|(priority, _)| priority)
+    }
+
+    /// The earliest arrival.
+    fn earliest_arrival(&self) -> Option<u64> {
+        self.fronts().map(|(_, arrival)| arrival).min()
+    }
+}
+
+impl QueuePlace {
+    /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
+    pub(super) async fn acquire_slot(&self, priority: Priority) -> Option<ExecutionSlot> {
+        let (slot_tx, granted) = oneshot::channel();
+        let max_running = self.slots.capacity.concurrent_per_agent;
+        let arrival = self.slots.change(|queue| {
+            let arrival = queue.tick();
+            let share = queue.agents.entry(self.agent.clone()).or_default();
+            if let Some(waiting) = share.waiters_mut(priority) {
+                waiting.push_back(Waiter { arrival, slot_tx });
+            }
+            queue.adjust_claims(&self.agent, max_running);
+            arrival
+        });
+        let _guard = WaitGuard { place: self, arrival, priority };
+        granted.await.ok()
+    }
+}
+
+impl Drop for WaitGuard<'_> {
+    fn drop(&mut self) {
+        let Self { place: QueuePlace { slots, agent }, arrival, priority } = self;
+        let mut queue = slots.lock();
+        let waiting = queue.agents.get_mut(agent).and_then(|share| share.waiters_mut(*priority));
+        if let Some(waiting) = waiting
+            && let Ok(at) = waiting.binary_search_by_key(arrival, |waiter| waiter.arrival)
+        {
+            waiting.remove(at);
+            queue.adjust_claims(agent, slots.capacity.concurrent_per_agent);
+        }
+    }
+}
+
+impl Drop for ExecutionSlot {
+    fn drop(&mut self) {
+        self.slots.change(|queue| {
+            queue.free += 1;
+            if let Some(share) = queue.agents.get_mut(&self.agent) {
+                share.running = share.running.saturating_sub(1);
+            }
+            queue.adjust_claims(&self.agent, self.slots.capacity.concurrent_per_agent);
+            queue.remove_if_unused(&self.agent);
+        });
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        let mut queue = self.slots.lock();
+        if let Some(share) = queue.agents.get_mut(&self.agent) {
+            share.open = share.open.saturating_sub(1);
+        }
+        queue.remove_if_unused(&self.agent);
+        drop(queue);
+        self.slots.open.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+
+    fn slots(
+        concurrent: usize,
+        concurrent_per_agent: usize,
+        queue: usize,
+        queue_per_agent: usize,
+    ) -> Arc<Slots> {
+        Arc::new(Slots::new(Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent }))
+    }
+
+    fn agent(name: &str) -> AgentDid {
+        AgentDid::parse(&format!("did:a:{name}")).unwrap()
+    }
+
+    #[test]
+    fn an_agent_fills_only_its_own_queue() {
+        let slots = slots(2, 1, 4, 2);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        assert_eq!(slots.reserve(&greedy).unwrap_err(), CapacityError::AgentQueueFull);
+        let others = [0; 3].map(|_| slots.reserve(&other).unwrap());
+        assert_eq!(slots.reserve(&agent("third")).unwrap_err(), CapacityError::QueueFull);
+        assert_eq!(*slots.open.borrow(), 6, "what was refused takes no place");
+        drop((places, others));
+        assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
+    }
+
+    #[test]
+    fn an_agent_over_its_share_delays_no_other() {
+        let slots = slots(2, 1, 8, 8);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        let running = places[0].acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_none());
+        let place = slots.reserve(&other).unwrap();
+        let theirs = place.acquire_slot(Priority::Normal).now_or_never().unwrap();
+        assert!(theirs.is_some() && slots.queue_stats() == (2, 2));
+        drop(running);
+        assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_closed_executor_reserves_no_place() {
+        let slots = slots(1, 1, 1, 1);
+        let last = slots.reserve(&agent("a")).unwrap();
+        slots.close();
+        assert_eq!(slots.reserve(&agent("b")).unwrap_err(), CapacityError::Closing);
+        assert!(
+            slots.wait_until_closed().now_or_never().is_some()
+                && slots.wait_until_idle().now_or_never().is_none()
+        );
+        drop(last);
+        assert!(slots.wait_until_idle().now_or_never().is_some());
+    }
+
+    /// Runs all waiters one after another, and returns their names in that order.
+    fn serving_order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
+        let all = slots(1, per_agent, 100, 100);
+        let first = all.reserve(&agent("first")).unwrap();
+        let running = first.acquire_slot(Priority::Low).now_or_never().unwrap().unwrap();
+        let places = waiting.iter().map(|(of, ..)| all.reserve(&agent(of)).unwrap()).collect::<Vec<_>>();
+        let mut waits = places
+            .iter()
+            .zip(waiting)
+            .map(|(place, (_, name, priority))| (*name, Box::pin(place.acquire_slot(*priority))))
+            .collect::<Vec<_>>();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for (_, wait) in &mut waits {
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+        }
+        let mut last = Some(running);
+        let mut served = Vec::new();
+        while !waits.is_empty() {
+            drop(last.take());
+            let ready = waits.iter_mut().enumerate().find_map(|(at, (name, wait))| {
+                match wait.as_mut().poll(&mut context) {
+                    std::task::Poll::Ready(slot) => Some((at, (*name).to_owned(), slot.unwrap())),
+                    std::task::Poll::Pending => None,
+                }
+            });
+            let (at, name, slot) = ready.expect("somebody runs");
+            drop(waits.remove(at));
+            served.push(name);
+            last = Some(slot);
+        }
+        served
+    }
+
+    #[test]
+    fn the_higher_priority_goes_first_then_the_earlier_arrival() {
+        let waiting = vec![
+            ("a", "low", Priority::Low),
+            ("a", "normal 1", Priority::Normal),
+            ("b", "normal 2", Priority::Normal),
+            ("a", "high", Priority::High),
+            ("b", "critical", Priority::Critical),
+            ("c", "normal 3", Priority::Normal),
+        ];
+        assert_eq!(
+            serving_order(8, &waiting),
+            ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]
+        );
+        // An agent that may not have a second slot yet lets others go first, as without priorities.
+        assert_eq!(
+            serving_order(1, &waiting),
+            ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]
+        );
+    }
+
+    #[test]
+    fn no_waiter_starves() {
+        let mut waiting = vec![("a", "low 1", Priority::Low), ("b", "low 2", Priority::Low)];
+        waiting.extend((0..40).map(|_| ("c", "critical", Priority::Critical)));
+        let served = serving_order(1, &waiting);
+        let low = |name: &str| served.iter().position(|served| served == name).unwrap();
+        let overtakes = usize::try_from(MAX_OVERTAKES).unwrap();
+        assert_eq!((low("low 1"), low("low 2")), (overtakes, 2 * overtakes + 1), "{served:?}");
+    }
+
+    #[test]
+    fn a_priority_uses_no_slot_of_another_share() {
+        let slots = slots(2, 1, 8, 8);
+        let (greedy, other) = (agent("greedy"), agent("other"));
+        let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
+        let _running = places[0].acquire_slot(Priority::Critical).now_or_never().unwrap().unwrap();
+        let mut waits = Box::pin(places[1].acquire_slot(Priority::Critical));
+        assert!((&mut waits).now_or_never().is_none(), "one slot is free, and it is not theirs");
+        let place = slots.reserve(&other).unwrap();
+        assert!(place.acquire_slot(Priority::Low).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_cancelled_waiter_returns_its_slot() {
+        let slots = slots(1, 1, 8, 8);
+        let place = slots.reserve(&agent("a")).unwrap();
+        let running = place.acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
+        let others = [0; 3].map(|_| slots.reserve(&agent("b")).unwrap());
+        let mut given = Box::pin(others[0].acquire_slot(Priority::Normal));
+        assert!((&mut given).now_or_never().is_none());
+        assert!(others[1].acquire_slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
+        drop(running);
+        // It was given a slot that it never takes.
+        drop(given);
+        assert!(others[2].acquire_slot(Priority::Low).now_or_never().flatten().is_some());
+        drop((others, place));
+        assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
+        assert_eq!(slots.lock().free, 1);
+    }
+}

@@ -1,0 +1,523 @@
+//! Admission: the checks between a verdict and a run.
+//!
+//! A [`VerifiedVerdict`] can only be made here: from one that came over the executor's own connection, with a proof,
+//! or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`] that answers
+//! this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs it. An
+//! [`Admitted`] call makes one grant and is used up by it.
+
+use super::proof::{ProofError, Trust, VerifiedProof};
+use super::standing::{StandingPolicies, StandingPolicyError};
+use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, ScopeError};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{IntentId, ProofId};
+use a2g_types::limit::{Access, Layer};
+use a2g_types::quantity::Timeout;
+use a2g_types::stored::v1;
+use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
+use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
+use serde::{Deserialize, Serialize};
+use time::{Duration, OffsetDateTime};
+
+/// The maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may be a folder
+/// that is held open.
+const MAX_PATTERNS: usize = 64;
+/// The time within which a run of the operator has to start.
+const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
+
+/// The operator's permission to accept verdicts, policies and directives from any caller
+/// (`--insecure-accept-unsigned`). Only the command line makes one, before it gives its [`Authority`] away.
+#[derive(Debug, Clone, Copy)]
+pub struct AcceptUnsigned(());
+
+impl AcceptUnsigned {
+    /// The permission, given explicitly by the person who starts the executor.
+    #[must_use]
+    pub fn given_on_the_command_line(_: &Authority) -> Self {
+        Self(())
+    }
+}
+
+/// The [`Authority`] of the process where it serves admitted calls and nothing else.
+#[derive(Debug)]
+pub struct Granter(Authority);
+
+impl Granter {
+    /// Limits `authority` to the grants of admitted calls.
+    #[must_use]
+    pub fn new(authority: Authority) -> Self {
+        Self(authority)
+    }
+}
+
+/// The operator's own limits for one run (`a2g-executor run`), in the place of a verdict.
+///
+/// Only the main program makes them, before it gives its [`Authority`] away: a door has no way to.
+#[derive(Debug)]
+pub struct OperatorLimits(Manifest);
+
+impl OperatorLimits {
+    /// The limits that the operator named. A limit that `manifest` leaves out is as in a verdict.
+    #[must_use]
+    pub fn new(_: &Authority, manifest: Manifest) -> Self {
+        Self(manifest)
+    }
+
+    /// Admits a call under these limits. The guest has to start within five minutes of `now`.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] with `scope_unenforceable`.
+    pub fn admit(self, call: Call, now: OffsetDateTime) -> Result<Admitted, Fault> {
+        let claims = check_count(self.0.filesystem_scope.len())
+            .and_then(|()| manifest_claims(&self.0).map_err(|error| error.to_string()));
+        let claims = claims.map_err(|message| Fault::Refused {
+            intent: Some(call.intent),
+            risk_score: None,
+            blocked_by: BlockedBy::ScopeUnenforceable,
+            message,
+        })?;
+        let expires_at = now + OPERATOR_VALIDITY;
+        Ok(Admitted {
+            call,
+            layers: vec![(Layer::Operator, claims)],
+            risk_score: None,
+            expires_at,
+            remember_until: expires_at,
+            proven: None,
+        })
+    }
+}
+
+/// A verdict that is known to be the governor's.
+#[derive(Debug, Clone)]
+pub struct VerifiedVerdict {
+    verdict: Verdict,
+    /// The proof that authenticated it, if there was one.
+    proven: Option<VerifiedProof>,
+}
+
+impl VerifiedVerdict {
+    /// A verdict from the executor's own connection to the configured governor.
+    pub(super) fn from_governor_connection(verdict: Verdict) -> Self {
+        Self { verdict, proven: None }
+    }
+
+    /// A verdict that arrived together with a call. A proof beside it must be valid even if unsigned verdicts
+    /// are permitted.
+    ///
+    /// The returned call is the one to run: with a proof its arguments are parsed from the canonical form that
+    /// was hashed, so that `1` cannot be replaced by `1.0` on the way.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`]: `verdict_untrusted` without a proof or permission and for an invalid proof;
+    /// `verdict_mismatch` for a proof of another call, verdict or executor.
+    pub fn from_call(
+        call: Call,
+        verdict: Verdict,
+        proof: Option<&Proof>,
+        trust: &Trust,
+        permission: Option<AcceptUnsigned>,
+        now: OffsetDateTime,
+    ) -> Result<(Call, Self), Fault> {
+        match (proof, permission) {
+            (Some(proof), _) => match trust.verify(&call, proof, now) {
+                Ok((arguments, proven)) => {
+                    Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
+                }
+                Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
+                    intent: Some(call.intent),
+                    risk_score: None,
+                    blocked_by,
+                    message,
+                }),
+            },
+            (None, None) => Err(Fault::Refused {
+                intent: Some(call.intent),
+                risk_score: None,
+                blocked_by: BlockedBy::VerdictUntrusted,
+                message: "the verdict carries no `proof`: send one by a key that this executor trusts, or send the \
+                          intent to `a2g/intent` instead, or, on a developer's own machine, start the executor with \
+                          `--insecure-accept-unsigned`"
+                    .to_owned(),
+            }),
+            (None, Some(AcceptUnsigned(()))) => Ok((call, Self { verdict, proven: None })),
+        }
+    }
+
+    /// The governor's verdict.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// The expiry of the verdict or of its proof, whichever is earlier.
+    fn expires_at(&self) -> Option<OffsetDateTime> {
+        let verdict = self.verdict.expires_at?;
+        Some(self.proven.as_ref().map_or(verdict, |proven| proven.expires_at.min(verdict)))
+    }
+}
+
+/// The claims of a verdict and its conditions, or of the operator.
+type Layers = Vec<(Layer, Claims)>;
+
+/// Marks an [`Admitted`] call whose grant was made.
+#[derive(Debug)]
+pub struct Granted;
+
+/// A call that may run, with the layers of its grant until that is made.
+#[derive(Debug)]
+pub struct Admitted<L = Layers> {
+    call: Call,
+    layers: L,
+    risk_score: Option<f64>,
+    expires_at: OffsetDateTime,
+    remember_until: OffsetDateTime,
+    proven: Option<VerifiedProof>,
+}
+
+/// A call that waits for a person's decision.
+#[derive(Debug, Clone)]
+pub struct Escalated {
+    call: Call,
+    verdict: VerifiedVerdict,
+}
+
+/// The journal's form of an escalated call. No other input is deserialized into it.
+#[derive(Serialize, Deserialize)]
+struct JournaledEscalation {
+    #[serde(with = "v1::Call")]
+    call: Call,
+    #[serde(with = "v1::Verdict")]
+    verdict: Verdict,
+    #[serde(default, with = "optional_proof")]
+    proven: Option<VerifiedProof>,
+}
+
+/// The form of [`VerifiedProof`] in the executor's own journal.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "VerifiedProof")]
+struct StoredProof {
+    id: ProofId,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: OffsetDateTime,
+    module: Option<Digest>,
+}
+
+a2g_types::optional_twin!(optional_proof, VerifiedProof, "StoredProof");
+
+/// The result of [`admit`] for a call and its verdict.
+#[derive(Debug)]
+pub enum Admission {
+    /// The call may run.
+    Run(Box<Admitted>),
+    /// The call waits for a person, until the verdict expires.
+    Wait(Box<Escalated>),
+}
+
+/// Decides whether a call may run under a verdict.
+///
+/// # Errors
+/// [`Fault::Refused`] with `verdict_mismatch`, `verdict_denied`, `verdict_expired`,
+/// `condition_unknown` or `scope_unenforceable`.
+pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Result<Admission, Fault> {
+    let Verdict { decision, intent, reason, .. } = verdict.verdict();
+    let risk_score = verdict.verdict.risk.as_ref().map(|risk| risk.score);
+    let refuse = |blocked_by, message: String| {
+        Err(Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message })
+    };
+    if *intent != call.intent {
+        return refuse(BlockedBy::VerdictMismatch, format!("the verdict answers another intent, `{intent}`"));
+    }
+    let what = if verdict.proven.is_some() { "the verdict or its proof" } else { "the verdict" };
+    let expired =
+        |at: OffsetDateTime| format!("{what} expired at {}: ask the governor again", format_time(at));
+    match (decision, verdict.expires_at()) {
+        (Decision::Denied, _) => {
+            let why = reason.as_deref().unwrap_or("the governor gave no reason");
+            refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {why}"))
+        }
+        (Decision::Approved | Decision::Conditional | Decision::Escalate, None) => {
+            refuse(BlockedBy::VerdictExpired, "the verdict has no `expires_at`".to_owned())
+        }
+        (Decision::Approved | Decision::Conditional | Decision::Escalate, Some(at)) if at <= now => {
+            refuse(BlockedBy::VerdictExpired, expired(at))
+        }
+        (Decision::Escalate, Some(_)) => Ok(Admission::Wait(Box::new(Escalated { call, verdict }))),
+        (Decision::Approved | Decision::Conditional, Some(at)) => {
+            admit_manifest(call, &verdict, &verdict.verdict.manifest, at)
+                .map(|run| Admission::Run(Box::new(run)))
+        }
+    }
+}
+
+impl Escalated {
+    /// The text for the executor's own journal. The verdict is known to be authentic, so the text has no proof
+    /// of that.
+    ///
+    /// # Errors
+    /// The error of the serializer for a time beyond the year 9999.
+    pub fn to_journal(&self) -> serde_json::Result<String> {
+        let Self { call, verdict: VerifiedVerdict { verdict, proven } } = self;
+        let kept =
+            JournaledEscalation { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
+        serde_json::to_string(&kept)
+    }
+
+    /// Reads the text of [`Self::to_journal`] from the executor's own journal.
+    ///
+    /// # Errors
+    /// The error of the parser for any other text.
+    pub fn from_journal(text: &str) -> serde_json::Result<Self> {
+        let JournaledEscalation { call, verdict, proven } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: VerifiedVerdict { verdict, proven } })
+    }
+
+    /// The call that waits.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The governor's verdict.
+    #[must_use]
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict.verdict
+    }
+
+    /// Returns `true` while it can be approved.
+    #[must_use]
+    pub fn is_pending(&self, now: OffsetDateTime) -> bool {
+        self.expires_at() > now
+    }
+
+    /// The time from which it can no longer be approved.
+    #[must_use]
+    pub fn expires_at(&self) -> OffsetDateTime {
+        self.verdict.expires_at().unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+
+    /// The governor's risk score, if it gave one.
+    #[must_use]
+    pub fn risk_score(&self) -> Option<f64> {
+        self.verdict().risk.as_ref().map(|risk| risk.score)
+    }
+
+    /// Admits or refuses the call according to a directive of `by`.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] when it was denied, or decided after the verdict had expired.
+    pub fn resolve(self, directive: &Directive, by: &str, now: OffsetDateTime) -> Result<Admitted, Fault> {
+        let verdict = &self.verdict.verdict;
+        let refuse = |blocked_by, message: String| Fault::Refused {
+            intent: Some(self.call.intent),
+            risk_score: verdict.risk.as_ref().map(|risk| risk.score),
+            blocked_by,
+            message,
+        };
+        if !directive.approved {
+            return Err(denial_by(by, self.call.intent, self.risk_score()));
+        }
+        let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
+            let message = "the verdict expired before it was decided".to_owned();
+            return Err(refuse(BlockedBy::VerdictExpired, message));
+        };
+        let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
+        admit_manifest(self.call.clone(), &self.verdict, manifest, expires_at)
+    }
+}
+
+/// The refusal of an intent that a person denied.
+#[must_use]
+pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
+    let message = format!("`{by}` denied it (`g2a/directive`)");
+    Fault::Refused { intent: Some(intent), risk_score, blocked_by: BlockedBy::VerdictDenied, message }
+}
+
+fn admit_manifest(
+    call: Call,
+    VerifiedVerdict { verdict, proven }: &VerifiedVerdict,
+    manifest: &Manifest,
+    expires_at: OffsetDateTime,
+) -> Result<Admitted, Fault> {
+    let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+    let refuse =
+        |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
+    let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
+    let few = check_count(manifest.filesystem_scope.len().max(verdict.conditions.len()));
+    few.map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
+    let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
+    for condition in &verdict.conditions {
+        let claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
+            a2g_capability::ConditionError::Scope(error) => scope(error),
+            other @ (a2g_capability::ConditionError::Unknown(_)
+            | a2g_capability::ConditionError::Number { .. }) => {
+                refuse(BlockedBy::ConditionUnknown, other.to_string())
+            }
+        })?;
+        layers.push((Layer::Condition, claim));
+    }
+    let ends = verdict.expires_at.into_iter().chain(proven.as_ref().map(|proven| proven.expires_at));
+    let remember_until = ends.fold(expires_at, OffsetDateTime::max);
+    Ok(Admitted { call, layers, risk_score, expires_at, remember_until, proven: proven.clone() })
+}
+
+fn check_count(patterns: usize) -> Result<(), String> {
+    if patterns > MAX_PATTERNS {
+        return Err(format!("more than {MAX_PATTERNS} patterns or conditions are not enforced"));
+    }
+    Ok(())
+}
+
+/// The claims of a manifest. An absent scope grants no folder, an absent `network_allowed` no network.
+fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
+    Ok(Claims {
+        memory: *max_memory,
+        cpu: *max_cpu,
+        timeout: *timeout,
+        output: None,
+        network: Some(network_allowed.unwrap_or(false)),
+        hosts: HostClaims::default(),
+        areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),
+        access: None,
+        blocked: Vec::new(),
+    })
+}
+
+impl<L> Admitted<L> {
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The time from which the guest may no longer start.
+    #[must_use]
+    pub fn expires_at(&self) -> OffsetDateTime {
+        self.expires_at
+    }
+
+    /// The id of the verdict's proof, if it had one. It is valid for this call alone and must be remembered
+    /// until [`Self::remember_until`].
+    #[must_use]
+    pub fn proof_id(&self) -> Option<&ProofId> {
+        self.proven.as_ref().map(|proven| &proven.id)
+    }
+
+    /// The time until which intent and proof must be remembered as used: the later expiry of verdict and proof.
+    #[must_use]
+    pub fn remember_until(&self) -> OffsetDateTime {
+        self.remember_until
+    }
+
+    /// A refusal of this call.
+    pub fn refusal(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
+        Fault::Refused {
+            intent: Some(self.call.intent),
+            risk_score: self.risk_score,
+            blocked_by,
+            message: message.into(),
+        }
+    }
+
+    /// Checks that the guest may still start.
+    ///
+    /// # Errors
+    /// `verdict_expired`.
+    pub fn check_expiry(&self, now: OffsetDateTime) -> Result<(), Fault> {
+        if now < self.expires_at {
+            return Ok(());
+        }
+        let at = format_time(self.expires_at);
+        Err(self.refusal(
+            BlockedBy::VerdictExpired,
+            format!("the verdict expired at {at}, before the tool could start"),
+        ))
+    }
+}
+
+impl Admitted {
+    /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's own
+    /// limit. `tool` is the one that will run. The call makes no second grant.
+    ///
+    /// # Errors
+    /// `verdict_mismatch` when the proof is for another module, `standing_policy` when the policy forbids the
+    /// call, `scope_unenforceable` when a layer's pattern cannot be enforced exactly.
+    pub fn grant(
+        self,
+        Granter(authority): &Granter,
+        standing: &StandingPolicies,
+        tool: &Descriptor,
+        ceilings: &Ceilings,
+    ) -> Result<(Admitted<Granted>, Grant), Fault> {
+        let meant = self.proven.as_ref().and_then(|proven| proven.module);
+        if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
+            let (name, digest) = (&tool.name, tool.digest);
+            return Err(self.refusal(
+                BlockedBy::VerdictMismatch,
+                format!("the `proof` is for another module of `{name}`, {meant}: here it is {digest}"),
+            ));
+        }
+        let tool = &tool.capabilities;
+        let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
+        let policy = standing.claims_for(&self.call).map_err(refuse)?;
+        if tool.filesystem == DeclaredFilesystem::ReadWrite {
+            standing.allow_writes(&self.call).map_err(refuse)?;
+        }
+        if tool.network {
+            standing.allow_network(&self.call).map_err(refuse)?;
+        }
+        let caller = self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most)));
+        let (admitted, layers) = self.take_layers();
+        let layers = layers
+            .into_iter()
+            .chain([(Layer::StandingPolicy, policy), (Layer::Tool, tool_claims(tool))])
+            .chain(caller);
+        match Grant::meet(authority, layers, ceilings) {
+            Ok(grant) => Ok((admitted, grant)),
+            Err(error) => Err(admitted.refusal(BlockedBy::ScopeUnenforceable, error.to_string())),
+        }
+    }
+
+    fn take_layers(self) -> (Admitted<Granted>, Layers) {
+        let Self { call, layers, risk_score, expires_at, remember_until, proven } = self;
+        (Admitted { call, layers: Granted, risk_score, expires_at, remember_until, proven }, layers)
+    }
+}
+
+/// The claims of the caller. They are a layer like the others, so that the report can name the caller as the
+/// party that set the timeout.
+fn caller_claims(at_most: Timeout) -> Claims {
+    Claims { timeout: Some(at_most), ..Claims::default() }
+}
+
+/// The claims of a tool, which never gets more than it declares.
+fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
+    let (areas, access) = match filesystem {
+        DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
+        DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
+        DeclaredFilesystem::ReadWrite => (None, None),
+    };
+    Claims {
+        memory: *memory,
+        cpu: *cpu,
+        timeout: *timeout,
+        output: None,
+        network: (!network).then_some(false),
+        hosts: HostClaims::default(),
+        areas,
+        access,
+        blocked: Vec::new(),
+    }
+}
+
+fn format_time(at: OffsetDateTime) -> String {
+    // Nanoseconds would only clutter the message.
+    let at = at.truncate_to_second();
+    at.format(&time::format_description::well_known::Rfc3339).unwrap_or_else(|_| at.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! The texts of calls that wait for a person, as the versions until now wrote them: the lines `waiting/…` of
+//! `tests/journals/rows.txt`, by the rules of `journal::tests::rows`.
+
+use super::*;
+use a2g_types::call::{Door, Priority};
+use a2g_types::ident::{AgentDid, Issuer, ProofId, ToolName};
+use a2g_types::memory::Charge;
+use a2g_types::quantity::Timeout;
+use a2g_types::tool::Digest;
+use serde_json::json;
+use std::collections::BTreeMap;
+use strum::VariantArray as _;
+
+fn call(door: Door, priority: Priority) -> Call {
+    let object = |value: serde_json::Value| value.as_object().cloned();
+    Call {
+        door,
+        agent: AgentDid::parse("did:a:b").unwrap(),
+        intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
+        is_new: false,
+        tool: ToolName::parse("t").unwrap(),
+        arguments: object(json!({ "b": 1, "a": [null, 2.5] })).unwrap(),
+        context: object(json!({ "executor": "did:a:c" })),
+        at_most: Timeout::from_millis(1500).ok(),
+        priority,
+        charge: Charge::default(),
+    }
+}
+
+fn verdict() -> Verdict {
+    Verdict {
+        decision: Decision::Escalate,
+        intent: call(Door::A2g, Priority::Normal).intent,
+        risk: None,
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: Some(time::macros::datetime!(2026-11-21 12:05 UTC)),
+        reason: None,
+    }
+}
+
+fn proven(module: Option<Digest>) -> VerifiedProof {
+    let id = ProofId::parse(Issuer::parse("did:a:issuer").unwrap(), "jti-1").unwrap();
+    VerifiedProof { id, expires_at: time::macros::datetime!(2026-11-21 12:04 UTC), module }
+}
+
+fn waiting() -> Vec<(String, Escalated)> {
+    let escalated = |door, priority, proven| Escalated {
+        call: call(door, priority),
+        verdict: VerifiedVerdict { verdict: verdict(), proven },
+    };
+    let doors = Door::VARIANTS
+        .iter()
+        .map(|door| (format!("waiting/door/{door:?}"), escalated(*door, Priority::Normal, None)));
+    let priorities = Priority::VARIANTS
+        .iter()
+        .map(|priority| (format!("waiting/priority/{priority:?}"), escalated(Door::A2g, *priority, None)));
+    let mut short = escalated(Door::A2g, Priority::Normal, Some(proven(None)));
+    (short.call.context, short.call.at_most) = (None, None);
+    let module = Some(proven(Some(Digest([0xab; 32]))));
+    let rest = [
+        ("waiting/proof".to_owned(), short),
+        ("waiting/module".to_owned(), escalated(Door::A2g, Priority::Normal, module)),
+    ];
+    doors.chain(priorities).chain(rest).collect()
+}
+
+#[test]
+fn a_call_that_waits_is_written_and_read_as_it_always_was() {
+    let path = format!("{}/../../../tests/journals/rows.txt", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let rows = text.lines().map(|line| line.split_once(' ').unwrap());
+    let mut golden = rows.filter(|(name, _)| name.starts_with("waiting/")).collect::<BTreeMap<&str, &str>>();
+    for (name, escalated) in waiting() {
+        let written = escalated.to_journal().unwrap();
+        let kept =
+            golden.remove(&*name).unwrap_or_else(|| panic!("rows.txt lacks this line:\n{name} {written}"));
+        assert_eq!(kept, written, "{name}");
+        let read = Escalated::from_journal(kept).unwrap();
+        assert_eq!(read.call, escalated.call, "{name}");
+        assert_eq!(read.verdict.verdict, escalated.verdict.verdict, "{name}");
+        assert_eq!(read.verdict.proven, escalated.verdict.proven, "{name}");
+    }
+    assert_eq!(golden, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
+}

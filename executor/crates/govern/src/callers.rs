@@ -1,0 +1,636 @@
+//! Callers: authentication by token or certificate, roles, and the agents in whose name they act.
+//!
+//! A file lists the callers. It contains the SHA-256 of each token and never a token, so a leaked list
+//! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
+//! proves nothing about a verdict: that takes the governor's proof, so a stolen token runs nothing.
+//!
+//! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
+//! would remain valid after the token has expired or its key was removed.
+
+use super::admit::AcceptUnsigned;
+use super::files::{self, FileError, parent_folder};
+use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
+use a2g_types::ident::{AgentDid, IdentError, Issuer};
+use a2g_types::tool::Digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use zeroize::Zeroizing;
+
+/// The maximum size of a list of callers, in bytes.
+const MAX_LIST_BYTES: u64 = 4 << 20;
+/// The maximum length of a caller's name, in characters.
+const MAX_NAME_BYTES: usize = 64;
+/// The prefix of every token, by which scanners find one in a log or a repository.
+const TOKEN_PREFIX: &str = "a2g_";
+/// The number of random bytes in a token.
+const TOKEN_BYTES: usize = 32;
+/// The entry in `agents` that stands for all agents.
+const EVERY_AGENT: &str = "*";
+
+const HEADER: &str = "\
+# Who may call this executor. `a2g-executor caller new|list|remove` writes this file, and keeps no comments.
+# It holds no token, only the SHA-256 of each. SIGHUP makes the executor read it again.
+";
+
+/// A role of a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// May send intents in the name of its agents, and query and cancel those.
+    Agent,
+    /// May send standing policies, revocations and directives, and query and cancel any intent.
+    Governor,
+    /// May decide escalated intents, and query any intent.
+    Approver,
+    /// May query and cancel any intent, and read the metrics.
+    Operator,
+}
+
+impl Role {
+    /// The name in the list of callers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Governor => "governor",
+            Self::Approver => "approver",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// The reason why a list of callers cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CallersError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The text is not a list of callers.
+    #[error("`{path}`: {reason}")]
+    NotAList {
+        /// The file.
+        path: PathBuf,
+        /// The problem.
+        reason: String,
+    },
+    /// An entry is not valid.
+    #[error("the caller `{name}` {reason}")]
+    Caller {
+        /// The name of the caller.
+        name: String,
+        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
+        /// again.
+        reason: CallerEntryError,
+    },
+}
+
+/// The problem of one entry of the list, as the end of a sentence about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallerEntryError {
+    /// The name is too long, empty, or not printable.
+    #[error("needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters")]
+    Name,
+    /// Another entry has the same name.
+    #[error("is in the list already")]
+    SameName,
+    /// No entry has this name.
+    #[error("is not in `{}`", .0.display())]
+    NotListed(PathBuf),
+    /// The entry has no role.
+    #[error("has no role: give it `agent`, `governor`, `approver` or `operator`")]
+    NoRole,
+    /// Agents without the role `agent`, or the role without agents.
+    #[error(
+        "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only then: DIDs, \
+         or `*` for every agent"
+    )]
+    Agents,
+    /// An agent is not a DID.
+    #[error("has an invalid agent: {0}")]
+    Agent(IdentError),
+    /// The token's digest is not valid.
+    #[error("has an invalid `token_sha256`: {0}")]
+    NotADigest(&'static str),
+    /// The digest is that of an empty token.
+    #[error("has the SHA-256 of the empty text in `token_sha256`")]
+    EmptyToken,
+    /// The subject is empty.
+    #[error("has an empty `subject` in `jwt`")]
+    EmptySubject,
+    /// The entry has no credential, or more than one.
+    #[error("must have exactly one of `token_sha256`, `certificate` and `jwt`")]
+    NotOneCredential,
+    /// Another entry has the same credential.
+    #[error("has the same credential as another caller")]
+    SameCredential,
+}
+
+/// One entry of the list of callers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallerEntry {
+    /// The name in logs.
+    pub name: String,
+    /// The roles.
+    pub roles: BTreeSet<Role>,
+    /// The agents in whose name it may send intents: DIDs, or `*` for all.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub agents: BTreeSet<String>,
+    /// The SHA-256 of its token, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_sha256: Option<String>,
+    /// A DNS name or URI in its certificate. Certificates are renewed, so the entry has no digest of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// The time from which the entry is no longer valid.
+    #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<OffsetDateTime>,
+    /// The issuer and the subject of its JSON Web Tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<JwtSubject>,
+}
+
+/// The credential that identifies a caller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum CallerIdentity {
+    /// A token with this SHA-256.
+    Token(Digest),
+    /// A certificate for this DNS name or URI.
+    Certificate(String),
+    /// JSON Web Tokens with this issuer and subject.
+    Jwt(JwtSubject),
+}
+
+impl CallerEntry {
+    /// The credential of this entry, which must be exactly one of three.
+    ///
+    /// # Errors
+    /// [`CallerEntryError`] when it is none or more of them.
+    pub fn identity(&self) -> Result<CallerIdentity, CallerEntryError> {
+        match (&self.token_sha256, &self.certificate, &self.jwt) {
+            (Some(token), None, None) => match Digest::parse(token) {
+                Ok(token) if token == Digest::compute(b"") => Err(CallerEntryError::EmptyToken),
+                Ok(token) => Ok(CallerIdentity::Token(token)),
+                Err(error) => Err(CallerEntryError::NotADigest(error)),
+            },
+            (None, Some(certificate), None) => Ok(CallerIdentity::Certificate(certificate.clone())),
+            (None, None, Some(jwt)) if jwt.subject.is_empty() => Err(CallerEntryError::EmptySubject),
+            (None, None, Some(jwt)) => Ok(CallerIdentity::Jwt(jwt.clone())),
+            (None, None, None) | (Some(_), Some(_), _) | (Some(_), _, Some(_)) | (_, Some(_), Some(_)) => {
+                Err(CallerEntryError::NotOneCredential)
+            }
+        }
+    }
+}
+
+/// The TOML form of the file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallerFile {
+    #[serde(default)]
+    caller: Vec<CallerEntry>,
+}
+
+/// A secret token. Its text is shown once, when it is created.
+pub struct Token(Zeroizing<String>);
+
+impl Token {
+    /// Creates a random token.
+    ///
+    /// # Ambient Authority
+    /// Asks the system for random bytes.
+    ///
+    /// # Errors
+    /// The error of the system when there are no random bytes.
+    pub fn new() -> std::io::Result<Self> {
+        let mut random = Zeroizing::new([0; TOKEN_BYTES]);
+        getrandom::fill(&mut *random).map_err(std::io::Error::other)?;
+        let digits = Zeroizing::new(URL_SAFE_NO_PAD.encode(*random));
+        Ok(Self(Zeroizing::new(format!("{TOKEN_PREFIX}{}", *digits))))
+    }
+
+    /// The secret text, for the caller alone.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// The SHA-256 for the list of callers, in hexadecimal digits.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        Digest::compute(self.0.as_bytes()).to_string()
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
+}
+
+/// The list of callers in a file.
+#[derive(Debug)]
+pub struct CallerList {
+    path: PathBuf,
+    entries: Vec<CallerEntry>,
+    /// The lock of a list that is open for changes; it serializes concurrent changes.
+    _lock: Option<File>,
+}
+
+impl CallerList {
+    /// Reads a list.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CallersError`], also when others may change the file.
+    pub fn read(path: &Path) -> Result<Self, CallersError> {
+        let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
+        let text = files::read_guarded(path, MAX_LIST_BYTES)?;
+        let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
+        let written = toml::from_str::<CallerFile>(text);
+        let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
+        Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
+    }
+
+    /// Opens a list for changes, empty if the file does not exist. Waits while another process changes a list
+    /// in the same folder.
+    ///
+    /// # Ambient Authority
+    /// Reads the file, and locks its folder.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn open_for_update(path: &Path) -> Result<Self, CallersError> {
+        // The target of a symbolic link is changed, not the link.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let folder = parent_folder(&path);
+        let lock = File::open(folder).map_err(|error| FileError::io(folder, error))?;
+        flock(&lock, FlockOperation::LockExclusive).map_err(|error| FileError::io(folder, error))?;
+        let list = match path.try_exists() {
+            Ok(false) => Self { path, entries: Vec::new(), _lock: None },
+            Ok(true) | Err(_) => Self::read(&path)?,
+        };
+        Ok(Self { _lock: Some(lock), ..list })
+    }
+
+    /// All entries, in the order of their addition.
+    #[must_use]
+    pub fn entries(&self) -> &[CallerEntry] {
+        &self.entries
+    }
+
+    /// Adds an entry and writes the file.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`CallersError`] when the new list would not be valid; the file is then unchanged.
+    pub fn add(&mut self, entry: CallerEntry) -> Result<(), CallersError> {
+        self.entries.push(entry);
+        Callers::from_entries(&self.entries, TokenIssuers::default())?;
+        self.write()
+    }
+
+    /// Removes an entry and writes the file.
+    ///
+    /// # Ambient Authority
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// [`CallersError`], also when no entry has this name.
+    pub fn remove(&mut self, name: &str) -> Result<(), CallersError> {
+        let before = self.entries.len();
+        self.entries.retain(|entry| entry.name != name);
+        if self.entries.len() == before {
+            let reason = CallerEntryError::NotListed(self.path.clone());
+            return Err(CallersError::Caller { name: name.to_owned(), reason });
+        }
+        self.write()
+    }
+
+    fn write(&self) -> Result<(), CallersError> {
+        let text = toml::to_string(&CallerFile { caller: self.entries.clone() });
+        let not_a_list = |error: toml::ser::Error| CallersError::NotAList {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        };
+        let text = text.map_err(not_a_list)?;
+        Ok(files::replace(&self.path, &format!("{HEADER}\n{text}"), 0o600)?)
+    }
+}
+
+/// An authenticated or anonymous caller. Only [`Callers::identify`], [`Caller::anonymous`] and
+/// [`Caller::any_agent`] construct one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Caller {
+    name: Box<str>,
+    roles: BTreeSet<Role>,
+    agents: AllowedAgents,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum AllowedAgents {
+    Every,
+    These(BTreeSet<AgentDid>),
+}
+
+impl Caller {
+    /// The caller of a server without a list of callers: every agent, and the operator. With permission for
+    /// unsigned verdicts it is the governor and an approver, too.
+    #[must_use]
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        let more: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
+        let roles = [Role::Agent, Role::Operator].iter().chain(more).copied().collect();
+        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every }
+    }
+
+    /// The name in logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The roles.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.roles.iter().copied()
+    }
+
+    /// Returns `true` when the caller has at least one of these roles.
+    #[must_use]
+    pub fn is_any_of(&self, roles: &[Role]) -> bool {
+        roles.iter().any(|role| self.roles.contains(role))
+    }
+
+    /// The caller of a public door: an agent of any name, without further roles.
+    #[must_use]
+    pub fn any_agent() -> Self {
+        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: AllowedAgents::Every }
+    }
+
+    /// The caller's agent, if it has exactly one.
+    #[must_use]
+    pub fn only_agent(&self) -> Option<&AgentDid> {
+        match &self.agents {
+            AllowedAgents::These(agents) if agents.len() == 1 => agents.first(),
+            AllowedAgents::Every | AllowedAgents::These(_) => None,
+        }
+    }
+
+    /// Returns `true` when the caller may send intents in this agent's name.
+    #[must_use]
+    pub fn may_act_as(&self, agent: &AgentDid) -> bool {
+        let theirs = match &self.agents {
+            AllowedAgents::Every => true,
+            AllowedAgents::These(agents) => agents.contains(agent),
+        };
+        theirs && self.roles.contains(&Role::Agent)
+    }
+}
+
+/// The token part of a credential.
+#[derive(Debug, Clone, Default)]
+enum PresentedToken {
+    #[default]
+    Nothing,
+    Hashed(Digest),
+    /// A JSON Web Token, or the reason why it is not valid.
+    Jwt(Arc<Result<Jwt, TokenError>>),
+    /// Not a token, and not ignored either: a certificate beside it does not count.
+    Malformed,
+}
+
+/// The credentials that a caller presents.
+#[derive(Debug, Clone, Default)]
+pub struct Credential {
+    token: PresentedToken,
+    names: Arc<[Box<str>]>,
+}
+
+impl Credential {
+    /// A token, if one was presented, and the names in a verified certificate.
+    #[must_use]
+    pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
+        let token = match token {
+            None => PresentedToken::Nothing,
+            Some(token) if Jwt::looks_like_jwt(token) => PresentedToken::Jwt(Arc::new(Jwt::parse(token))),
+            Some(token) => PresentedToken::Hashed(Digest::compute(token)),
+        };
+        Self { token, names }
+    }
+
+    /// Returns `true` when a token was presented, valid or not.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        match self.token {
+            PresentedToken::Hashed(_) | PresentedToken::Jwt(_) => true,
+            PresentedToken::Nothing | PresentedToken::Malformed => false,
+        }
+    }
+
+    /// An unreadable token. It identifies no caller of a list.
+    #[must_use]
+    pub fn malformed() -> Self {
+        Self { token: PresentedToken::Malformed, names: Arc::default() }
+    }
+}
+
+/// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthError {
+    /// The caller presented no token and no certificate.
+    #[error("the caller presented no credential")]
+    NoCredential,
+    /// No entry has this credential.
+    #[error("no caller in the list has this credential")]
+    Unlisted,
+    /// The entry has expired.
+    #[error("the entry of the caller `{name}` expired at {until}")]
+    Over {
+        /// The name of the caller.
+        name: Box<str>,
+        /// The time of expiry.
+        until: OffsetDateTime,
+    },
+    /// The JSON Web Token is not valid.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}
+
+/// All callers that this server authenticates.
+#[derive(Debug)]
+pub struct Callers(CallerSource);
+
+#[derive(Debug)]
+enum CallerSource {
+    Anonymous(Arc<Caller>),
+    Listed(CallerTable),
+}
+
+#[derive(Debug, Default)]
+struct CallerTable {
+    callers: Vec<CallerRecord>,
+    index: HashMap<CallerIdentity, usize>,
+    issuers: TokenIssuers,
+}
+
+#[derive(Debug)]
+struct CallerRecord {
+    caller: Arc<Caller>,
+    expires_at: Option<OffsetDateTime>,
+}
+
+impl Callers {
+    /// Treats every caller as [`Caller::anonymous`].
+    #[must_use]
+    pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
+        Self(CallerSource::Anonymous(Arc::new(Caller::anonymous(permission))))
+    }
+
+    /// Rejects every caller.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self(CallerSource::Listed(CallerTable::default()))
+    }
+
+    /// Reads a list of callers, whose JSON Web Tokens are verified with the keys of `issuers`.
+    ///
+    /// # Ambient Authority
+    /// Reads the file.
+    ///
+    /// # Errors
+    /// [`CallersError`] for the first entry that is not valid. No entry is skipped: an operator who wrote it
+    /// relies on it.
+    pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
+        Self::from_entries(CallerList::read(path)?.entries(), issuers)
+    }
+
+    fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
+        let mut listed = CallerTable { issuers, ..CallerTable::default() };
+        let mut names = BTreeSet::new();
+        for entry in entries {
+            let wrong = |reason| CallersError::Caller { name: entry.name.clone(), reason };
+            if !names.insert(&entry.name) {
+                return Err(wrong(CallerEntryError::SameName));
+            }
+            listed.add(entry).map_err(wrong)?;
+        }
+        Ok(Self(CallerSource::Listed(listed)))
+    }
+
+    /// The number of callers; `None` without a list.
+    #[must_use]
+    pub fn count(&self) -> Option<usize> {
+        match &self.0 {
+            CallerSource::Anonymous(_) => None,
+            CallerSource::Listed(listed) => Some(listed.callers.len()),
+        }
+    }
+
+    /// The callers whose issuer is not configured, so that their tokens are never valid: name and issuer.
+    #[must_use]
+    pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
+        let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
+            return Vec::new();
+        };
+        let missing = index.iter().filter_map(|(shows, place)| match shows {
+            CallerIdentity::Jwt(JwtSubject { issuer, .. }) if !issuers.contains(issuer) => {
+                Some((&*callers.get(*place)?.caller.name, issuer))
+            }
+            CallerIdentity::Jwt(_) | CallerIdentity::Token(_) | CallerIdentity::Certificate(_) => None,
+        });
+        let mut missing = missing.collect::<Vec<_>>();
+        missing.sort();
+        missing
+    }
+
+    /// Authenticates a caller. A token alone decides if there is one; otherwise the certificate must name
+    /// exactly one caller.
+    ///
+    /// # Errors
+    /// [`AuthError`] with the reason.
+    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
+        let listed = match &self.0 {
+            CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
+            CallerSource::Listed(listed) => listed,
+        };
+        let found = match &shown.token {
+            PresentedToken::Hashed(token) => listed.index.get(&CallerIdentity::Token(*token)).copied(),
+            // The token is verified again with each request: a cached result would have to be invalidated at
+            // `exp` and at SIGHUP.
+            PresentedToken::Jwt(token) => Some(listed.find_by_jwt(token, now)?),
+            PresentedToken::Nothing if shown.names.is_empty() => return Err(AuthError::NoCredential),
+            PresentedToken::Nothing => listed.find_by_certificate(&shown.names),
+            PresentedToken::Malformed => None,
+        };
+        let found = found.and_then(|found| listed.callers.get(found));
+        let CallerRecord { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
+        match expires_at {
+            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
+            Some(_) | None => Ok(Arc::clone(caller)),
+        }
+    }
+}
+
+impl CallerTable {
+    /// The index of the only caller that a certificate names.
+    fn find_by_certificate(&self, names: &[Box<str>]) -> Option<usize> {
+        let shown = names.iter().map(|name| CallerIdentity::Certificate(String::from(&**name)));
+        let mut found = shown.filter_map(|shown| self.index.get(&shown).copied());
+        let first = found.next()?;
+        found.all(|other| other == first).then_some(first)
+    }
+
+    /// The index of the caller with the subject of a token.
+    fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
+        let token = token.as_ref().map_err(Clone::clone)?;
+        let subject = self.issuers.verify(token, now)?;
+        let place = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
+        place.ok_or(TokenError::Unlisted(subject))
+    }
+
+    fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
+        let CallerEntry { name, roles, agents, expires_at, .. } = entry;
+        let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
+        if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+            return Err(CallerEntryError::Name);
+        }
+        if roles.is_empty() {
+            return Err(CallerEntryError::NoRole);
+        }
+        let agents = parse_agents(roles, agents)?;
+        if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
+            return Err(CallerEntryError::SameCredential);
+        }
+        let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
+        self.callers.push(CallerRecord { caller, expires_at: *expires_at });
+        Ok(())
+    }
+}
+
+fn parse_agents(
+    roles: &BTreeSet<Role>,
+    agents: &BTreeSet<String>,
+) -> Result<AllowedAgents, CallerEntryError> {
+    if roles.contains(&Role::Agent) == agents.is_empty() {
+        return Err(CallerEntryError::Agents);
+    }
+    if agents.contains(EVERY_AGENT) {
+        return Ok(AllowedAgents::Every);
+    }
+    let agents = agents.iter().map(|agent| AgentDid::parse(agent)).collect::<Result<_, _>>();
+    agents.map(AllowedAgents::These).map_err(CallerEntryError::Agent)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! Authentication of callers, and invalid lists.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt as _;
+
+const AGENT: &str = "did:a2g:agent:1.0:planner";
+
+fn entry(name: &str, role: Role) -> (CallerEntry, Token) {
+    let token = Token::new().unwrap();
+    let agents = if role == Role::Agent { BTreeSet::from([AGENT.to_owned()]) } else { BTreeSet::new() };
+    let entry = CallerEntry {
+        name: name.to_owned(),
+        roles: BTreeSet::from([role]),
+        agents,
+        token_sha256: Some(token.sha256()),
+        certificate: None,
+        expires_at: None,
+        jwt: None,
+    };
+    (entry, token)
+}
+
+fn shown(token: Option<&Token>, names: &[&str]) -> Credential {
+    Credential::new(
+        token.map(|token| token.reveal().as_bytes()),
+        names.iter().map(|name| (*name).into()).collect(),
+    )
+}
+
+fn now() -> OffsetDateTime {
+    OffsetDateTime::UNIX_EPOCH + time::Duration::days(20_000)
+}
+
+fn of(entries: &[CallerEntry]) -> Result<Callers, CallersError> {
+    Callers::from_entries(entries, TokenIssuers::default())
+}
+
+fn named(callers: &Callers, shown: &Credential) -> Option<String> {
+    callers.identify(shown, now()).map(|caller| caller.name().to_owned()).ok()
+}
+
+#[test]
+fn a_token_is_known_by_its_hash_alone() {
+    let (planner, token) = entry("planner", Role::Agent);
+    let callers = of(&[planner, entry("other", Role::Governor).0]).unwrap();
+    let found = callers.identify(&shown(Some(&token), &[]), now()).unwrap();
+    assert_eq!(found.name(), "planner");
+    assert!(found.may_act_as(&AgentDid::parse(AGENT).unwrap()));
+    assert!(!found.may_act_as(&AgentDid::parse("did:a2g:agent:1.0:other").unwrap()));
+    assert!(!found.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]));
+    assert_eq!(named(&callers, &shown(None, &[])), None);
+    let hash = Credential::new(Some(token.sha256().as_bytes()), Arc::default());
+    assert_eq!(named(&callers, &hash), None, "the hash is no token");
+    assert_eq!(named(&callers, &shown(Some(&Token::new().unwrap()), &[])), None);
+    assert!(!format!("{token:?}").contains(token.reveal()));
+}
+
+#[test]
+fn a_certificate_is_known_by_one_of_its_names() {
+    let certified = |name: &str, certificate: &str| CallerEntry {
+        token_sha256: None,
+        certificate: Some(certificate.to_owned()),
+        ..entry(name, Role::Operator).0
+    };
+    let callers = of(&[certified("a", "a.example"), certified("b", "spiffe://example/b")]).unwrap();
+    assert_eq!(named(&callers, &shown(None, &["x.example", "a.example"])).unwrap(), "a");
+    assert_eq!(named(&callers, &shown(None, &["spiffe://example/b"])).unwrap(), "b");
+    assert_eq!(named(&callers, &shown(None, &["a.example", "spiffe://example/b"])), None, "it names two");
+    assert_eq!(named(&callers, &shown(None, &["A.example"])), None);
+    let wrong = Token::new().unwrap();
+    assert_eq!(
+        named(&callers, &shown(Some(&wrong), &["a.example"])),
+        None,
+        "a wrong token is not passed over"
+    );
+}
+
+fn about(subject: &str) -> JwtSubject {
+    JwtSubject {
+        issuer: a2g_types::ident::Issuer::parse("https://id.example").unwrap(),
+        subject: subject.to_owned(),
+    }
+}
+
+#[test]
+fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
+    let token = b"eyJhbGciOiJFZERTQSJ9.e30.AA";
+    let hashed = CallerEntry {
+        token_sha256: Some(Digest::compute(token).to_string()),
+        ..entry("a", Role::Operator).0
+    };
+    let callers = of(&[hashed]).unwrap();
+    let shown = Credential::new(Some(token), Arc::default());
+    assert_eq!(callers.identify(&shown, now()).unwrap_err(), AuthError::Token(TokenError::NoIssuer));
+    assert!(shown.has_token());
+    assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
+    let almost = CallerEntry {
+        token_sha256: Some(Digest::compute(b"eyJ.two").to_string()),
+        ..entry("b", Role::Operator).0
+    };
+    let shown = Credential::new(Some(b"eyJ.two"), Arc::default());
+    assert_eq!(named(&of(&[almost]).unwrap(), &shown).unwrap(), "b");
+}
+
+#[test]
+fn nobody_is_known_from_its_end_on() {
+    let (caller, token) = entry("short", Role::Operator);
+    let until = |at| of(&[CallerEntry { expires_at: Some(at), ..caller.clone() }]).unwrap();
+    assert_eq!(named(&until(now()), &shown(Some(&token), &[])), None);
+    assert!(named(&until(now() + time::Duration::SECOND), &shown(Some(&token), &[])).is_some());
+}
+
+#[test]
+fn without_a_list_there_is_one_caller_who_is_no_governor() {
+    let callers = Callers::anonymous(None);
+    let caller = callers.identify(&shown(None, &[]), now()).unwrap();
+    assert!(caller.may_act_as(&AgentDid::parse(AGENT).unwrap()));
+    assert!(!caller.is_any_of(&[Role::Governor, Role::Approver]));
+    let leave = Some(AcceptUnsigned::given_on_the_command_line(crate::test_authority()));
+    assert!(
+        Caller::anonymous(leave).is_any_of(&[Role::Governor])
+            && Caller::anonymous(leave).is_any_of(&[Role::Approver])
+    );
+    assert_eq!(Callers::empty().identify(&shown(None, &[]), now()).unwrap_err(), AuthError::Unlisted);
+}
+
+#[test]
+fn a_list_that_cannot_be_meant_is_refused() {
+    let (good, _) = entry("good", Role::Agent);
+    let refused = |entries: &[CallerEntry], words: &str| {
+        let error = of(entries).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let also = |change: fn(&mut CallerEntry)| {
+        let mut entry = entry("bad", Role::Agent).0;
+        change(&mut entry);
+        [good.clone(), entry]
+    };
+    refused(&also(|e| e.name = "good".to_owned()), "in the list already");
+    refused(&also(|e| e.name = String::new()), "needs a name");
+    refused(&also(|e| e.name = "a b".to_owned()), "needs a name");
+    refused(&also(|e| e.name = "a".repeat(65)), "needs a name");
+    refused(&also(|e| e.roles.clear()), "has no role");
+    refused(&also(|e| e.agents.clear()), "must list in `agents`");
+    refused(&also(|e| e.roles = BTreeSet::from([Role::Operator])), "and only then");
+    refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an invalid agent");
+    refused(&also(|e| e.token_sha256 = None), "exactly one of");
+    refused(&also(|e| e.certificate = Some("a.example".to_owned())), "exactly one of");
+    refused(&also(|e| e.jwt = Some(about("anna"))), "exactly one of");
+    let of_subject = |name: &str, subject: &str| CallerEntry {
+        token_sha256: None,
+        jwt: Some(about(subject)),
+        ..entry(name, Role::Operator).0
+    };
+    refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "has the same credential as another caller");
+    refused(&[of_subject("a", "")], "has an empty `subject`");
+    let two = of(&[of_subject("b", "bert"), of_subject("a", "anna"), good.clone()]).unwrap();
+    let issuer = about("anna").issuer;
+    assert_eq!(two.with_unknown_issuer(), [("a", &issuer), ("b", &issuer)]);
+    refused(&also(|e| e.token_sha256 = Some("A".repeat(64))), "has an invalid `token_sha256`");
+    refused(
+        &also(|e| e.token_sha256 = Some(Digest::compute(b"").to_string())),
+        "the SHA-256 of the empty text",
+    );
+    let same = CallerEntry { name: "bad".to_owned(), ..good.clone() };
+    refused(&[good.clone(), same], "has the same credential as another caller");
+}
+
+#[test]
+fn a_list_is_written_and_read_and_belongs_to_its_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("callers.toml");
+    assert!(CallerList::read(&path).is_err(), "a list that was named has to be there");
+    let mut list = CallerList::open_for_update(&path).unwrap();
+    let (mut planner, token) = entry("planner", Role::Agent);
+    planner.expires_at = Some(now());
+    list.add(planner.clone()).unwrap();
+    let subject = CallerEntry {
+        token_sha256: None,
+        jwt: Some(about("anna")),
+        expires_at: Some(now()),
+        ..entry("other", Role::Operator).0
+    };
+    list.add(subject.clone()).unwrap();
+    assert!(list.add(entry("other", Role::Operator).0).is_err());
+    drop(list);
+    let mut list = CallerList::open_for_update(&path).unwrap();
+    assert_eq!(list.entries().len(), 2, "what was refused was not written");
+    assert_eq!(list.entries(), [planner, subject]);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains(token.reveal()) && text.contains(&token.sha256()));
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    list.remove("planner").unwrap();
+    assert!(list.remove("planner").is_err());
+    assert_eq!(Callers::read(&path, TokenIssuers::default()).unwrap().count(), Some(1));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
+    assert!(matches!(
+        Callers::read(&path, TokenIssuers::default()),
+        Err(CallersError::File(FileError::NotPrivate { .. }))
+    ));
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(&path, "[[caller]]\nname = 'a'\nroles = ['root']\n").unwrap();
+    assert!(matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })));
+    std::fs::write(&path, "[[callers]]\n").unwrap();
+    assert!(
+        matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })),
+        "a misspelt table is no empty list"
+    );
+}

@@ -1,0 +1,190 @@
+//! Authorization: verdicts, standing policies, the governors that issue them, and the callers.
+//!
+//! [`admit`] is the only way from a verdict to a run. A governor is either the local one inside this process or
+//! a remote one behind a URL; both have the same interface.
+
+mod admit;
+mod arguments;
+mod callers;
+mod canonical;
+mod files;
+mod jws;
+mod jwt;
+mod keys;
+pub mod local;
+mod proof;
+mod remote;
+mod report_log;
+mod rule;
+mod secrets;
+mod signature;
+mod standing;
+#[cfg(test)]
+mod vectors;
+
+pub use admit::{
+    AcceptUnsigned, Admission, Admitted, Escalated, Granted, Granter, OperatorLimits, VerifiedVerdict, admit,
+    denial_by,
+};
+pub use callers::{
+    AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
+    Credential, Role, Token,
+};
+pub use files::{FileError, read_secret, read_trusted};
+pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
+pub use keys::{KeyError, KeyPair, TrustedKey, TrustedKeys};
+pub use proof::{SigningError, Trust, TrustSettings};
+pub use remote::{GovernorUrl, GovernorUrlError, Push, RemoteError, RemoteGovernor};
+pub use report_log::ReportLog;
+pub use secrets::{AgentSecret, SecretsError};
+pub use signature::{IntentSignatures, KeyForm, SignatureSettings};
+pub use standing::{StandingPolicies, StandingPolicyError};
+
+use a2g_types::call::Call;
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::AgentDid;
+use a2g_types::outcome::Receipt;
+use a2g_types::verdict::Policy;
+use a2g_wire::a2g::encode;
+use local::LocalGovernor;
+use std::sync::Arc;
+
+/// The governor of this executor.
+#[derive(Clone)]
+pub enum Governor {
+    /// Inside this process, with its log of reports.
+    Local(Arc<LocalGovernor>, Arc<ReportLog>),
+    /// Behind a URL.
+    Remote(Arc<RemoteGovernor>),
+}
+
+/// The executor's self-description for `a2g/register`.
+#[derive(Debug, Clone)]
+pub struct ExecutorRegistration {
+    /// The executor's own DID.
+    pub agent: AgentDid,
+    /// Its public key in the form of [`TrustedKey::public_key`], if it has one.
+    pub public_key: Option<String>,
+    /// The names of its tools.
+    pub tools: Vec<String>,
+}
+
+/// The executor's state for `a2g/heartbeat`.
+#[derive(Debug, Clone)]
+pub struct ExecutorHeartbeat {
+    /// The executor's own DID.
+    pub agent: AgentDid,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// The number of running executions.
+    pub running: usize,
+    /// The number of executions that wait for a slot.
+    pub queued: usize,
+    /// The end of its journal.
+    pub checkpoint: Checkpoint,
+}
+
+/// The end of an executor's journal. A copy of it proves later whether a journal still has the same history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The number of receipts ever written.
+    pub count: u64,
+    /// The hash of the last receipt, in hexadecimal digits.
+    pub root: String,
+    /// Count and hash with the executor's DID and the time, as a compact JWS, if the executor has a key.
+    pub signature: Option<String>,
+}
+
+impl Governor {
+    /// The governor's address for logs: a URL without secrets, or `inside this process`.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        match self {
+            Self::Local(..) => "inside this process",
+            Self::Remote(remote) => remote.endpoint(),
+        }
+    }
+
+    /// Asks for a verdict.
+    ///
+    /// # Errors
+    /// `governor_unavailable` when no valid answer arrives.
+    pub async fn decide(&self, call: &Call) -> Result<VerifiedVerdict, Fault> {
+        let verdict = match self {
+            Self::Local(local, _) => local.decide(call),
+            Self::Remote(remote) => remote.decide(call).await.map_err(|error| {
+                tracing::warn!(governor = self.endpoint(), error = %ErrorChain(&error), "the governor gave no verdict");
+                let message = match error {
+                    RemoteError::Faulty { code, .. } => format!(
+                        "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
+                         again, and see its log"
+                    ),
+                    RemoteError::Unreachable(_)
+                    | RemoteError::TimedOut(_)
+                    | RemoteError::InvalidResult(_)
+                    | RemoteError::Refused(_)
+                    | RemoteError::Record(_) => {
+                        "the governor gave no verdict, so nothing was run: try again when it is reachable".into()
+                    }
+                };
+                Fault::Refused {
+                    intent: Some(call.intent),
+                    risk_score: None,
+                    blocked_by: BlockedBy::GovernorUnavailable,
+                    message,
+                }
+            })?,
+        };
+        Ok(VerifiedVerdict::from_governor_connection(verdict))
+    }
+
+    /// Registers the executor. A policy in the answer is the standing policy for the executor's own DID.
+    ///
+    /// # Errors
+    /// [`RemoteError`] of the governor or the connection.
+    pub async fn register(&self, registration: &ExecutorRegistration) -> Result<Option<Policy>, RemoteError> {
+        match self {
+            Self::Local(local, _) => {
+                local.register(&registration.agent, &registration.tools).map_err(RemoteError::Refused)
+            }
+            Self::Remote(remote) => remote.register(registration).await,
+        }
+    }
+
+    /// Delivers a report. An `Ok` is the governor's acknowledgement.
+    ///
+    /// # Errors
+    /// [`RemoteError`] of the governor or the connection; the report must be delivered again.
+    pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
+        match self {
+            Self::Local(_, records) => {
+                let recorded = records.record(|| encode::report(receipt).get().to_owned()).await;
+                recorded.map_err(RemoteError::Record)
+            }
+            Self::Remote(remote) => remote.report(receipt).await,
+        }
+    }
+
+    /// Sends a heartbeat.
+    ///
+    /// # Errors
+    /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
+    pub async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
+        match self {
+            Self::Local(local, _) => {
+                let Checkpoint { count, root, signature: _ } = &heartbeat.checkpoint;
+                local.heartbeat(&heartbeat.agent, Some((*count, root))).map_err(RemoteError::Refused)
+            }
+            Self::Remote(remote) => remote.heartbeat(heartbeat).await,
+        }
+    }
+}
+
+/// The authority of the test process, which its tests share.
+#[cfg(test)]
+fn test_authority() -> &'static a2g_capability::Authority {
+    static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
+        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
+    &AUTHORITY
+}

@@ -1,0 +1,185 @@
+//! The decision: one call and one policy to one verdict.
+//!
+//! ```text
+//! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
+//!      │ none                 │ no            │ broken         ├─ >= 0.7 ──▶ ESCALATE
+//!      └──────────────────────┴───────────────┴─▶ DENIED       ├─ >= 0.4 ──▶ CONDITIONAL
+//!                                                              └─ below ───▶ APPROVED
+//! ```
+//! A manifest grants the minimum for the arguments: the patterns of the rule that contain a path of the
+//! arguments, and no others.
+
+use super::policy_set::LoadedPolicy;
+use super::{domains, risk};
+use crate::arguments::Arguments;
+use crate::rule::Rule;
+use a2g_capability::Area;
+use a2g_types::call::Call;
+use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
+use time::{Duration, OffsetDateTime};
+
+/// The time between the decision and the latest start of the guest: long enough for a queue, short enough that
+/// a forgotten approval is worthless.
+pub(super) const VALID_FOR: Duration = Duration::minutes(5);
+
+/// The minimum risk score for a denial, as in the reference implementation.
+const DENY_FROM: f64 = 0.8;
+/// The minimum risk score for a person's decision: the lower bound of HIGH.
+const ESCALATE_FROM: f64 = 0.7;
+/// The minimum risk score for conditions: the lower bound of MEDIUM.
+const CONDITIONS_FROM: f64 = 0.4;
+
+/// The output limit under conditions: enough for an answer, too small for a database.
+const CONDITIONAL_OUTPUT_BYTES: u64 = 64 * 1024;
+
+const READ_ONLY: &str = "read_only";
+
+pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateTime) -> Verdict {
+    let risk = risk::assess(call);
+    let arguments = Arguments::of(&call.arguments);
+    match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
+        Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
+        Err(PolicyDenialError(reason)) => denial(call, risk, reason),
+    }
+}
+
+/// The reason why a policy denies a call, as the sentence for its agent.
+struct PolicyDenialError(String);
+
+pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
+    Verdict {
+        decision: Decision::Denied,
+        intent: call.intent,
+        risk: Some(risk),
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: None,
+        reason: Some(reason),
+    }
+}
+
+/// A call whose tool and arguments the policy allows.
+struct PermittedCall<'a> {
+    policy: &'a Policy,
+    written: &'a ToolRule,
+    rule: &'a Rule,
+    /// The areas that the arguments need.
+    areas: Vec<Area>,
+}
+
+fn no_policy_reason(call: &Call) -> PolicyDenialError {
+    let message = format!("no policy of this governor covers `{}`; add a policy file for it", call.agent);
+    PolicyDenialError(message)
+}
+
+/// The name of a policy in messages.
+fn policy_label(policy: &Policy) -> String {
+    let version = &policy.version;
+    match &policy.agent {
+        Some(agent) => format!("the policy of `{agent}` (version `{version}`)"),
+        None => format!("the policy of every agent (version `{version}`)"),
+    }
+}
+
+fn permit<'a>(
+    entry: &'a LoadedPolicy,
+    call: &Call,
+    arguments: &Arguments<'_>,
+) -> Result<PermittedCall<'a>, PolicyDenialError> {
+    let LoadedPolicy { policy, rules, hosts, .. } = entry;
+    let tool = &call.tool;
+    let about = |what: String| PolicyDenialError(format!("{} {what}", policy_label(policy)));
+    let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
+        return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
+    };
+    if !written.allowed {
+        return Err(about(format!(
+            "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
+        )));
+    }
+    let refused =
+        |breach: &dyn std::error::Error| about(format!("refuses these arguments of `{tool}`: {breach}"));
+    rule.check_paths(arguments).map_err(|breach| refused(&breach))?;
+    rule.check_texts(arguments).map_err(|breach| refused(&breach))?;
+    domains::check(hosts, arguments).map_err(|error| refused(&error))?;
+    let areas = rule.areas_for(arguments).map_err(|breach| refused(&breach))?;
+    if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
+        return Err(about(format!(
+            "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
+             not write; take the limit out, or use a tool that only reads"
+        )));
+    }
+    Ok(PermittedCall { policy, written, rule, areas })
+}
+
+fn weigh(
+    permitted: &PermittedCall<'_>,
+    call: &Call,
+    arguments: &Arguments<'_>,
+    risk: Risk,
+    now: OffsetDateTime,
+) -> Verdict {
+    let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
+    let no_writing = permitted.policy.resources.max_disk_mb.is_some();
+    let (decision, reason) = if risk.score >= DENY_FROM {
+        return denial(call, risk, format!("{why}; change the arguments"));
+    } else if risk.score >= ESCALATE_FROM {
+        (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
+    } else if risk.score >= CONDITIONS_FROM {
+        (Decision::Conditional, Some(format!("{why}; it may run under the conditions")))
+    } else if no_writing {
+        (Decision::Conditional, Some("a disk limit that cannot be enforced allows no writing".to_owned()))
+    } else {
+        (Decision::Approved, missing_paths_notice(permitted, arguments))
+    };
+    let conditions = match decision {
+        Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
+        // A person's approval does not lift the disk limit.
+        Decision::Conditional | Decision::Escalate if no_writing => vec![READ_ONLY.to_owned()],
+        Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
+    };
+    Verdict {
+        decision,
+        intent: call.intent,
+        risk: Some(risk),
+        manifest: manifest(permitted),
+        conditions,
+        // People read it, too: whole seconds are enough.
+        expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
+        reason,
+    }
+}
+
+fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
+    let PermittedCall { policy, written, rule: _, areas } = permitted;
+    Manifest {
+        max_memory: policy.resources.max_memory,
+        max_cpu: policy.resources.max_cpu,
+        timeout: written.timeout,
+        network_allowed: Some(allows_network(&policy.network)),
+        filesystem_scope: areas.iter().map(Area::to_string).collect(),
+    }
+}
+
+/// `true` for a non-empty list of domains. A manifest can express neither the list nor a rate; the executor
+/// enforces them by the standing policy.
+fn allows_network(rule: &NetworkRule) -> bool {
+    rule.allowed_domains.as_ref().is_some_and(|domains| !domains.is_empty())
+}
+
+/// A notice for a path argument under a rule without `paths`, which grants no files.
+fn missing_paths_notice(permitted: &PermittedCall<'_>, arguments: &Arguments<'_>) -> Option<String> {
+    let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
+    surprised.then(|| {
+        format!(
+            "nothing of the filesystem is granted: {} names no `paths` for the tool",
+            policy_label(permitted.policy)
+        )
+    })
+}
+
+fn conditions(call: &Call) -> Vec<String> {
+    let read_only = risk::only_reads(&call.tool).then(|| READ_ONLY.to_owned());
+    let always = ["no_network".to_owned(), format!("max_output_bytes:{CONDITIONAL_OUTPUT_BYTES}")];
+    read_only.into_iter().chain(always).collect()
+}

@@ -1,0 +1,177 @@
+//! The embedded governor: policy files and stated heuristics, and intentionally nothing more.
+//!
+//! It has no model and no database. With it an executor can be tried, tested and run on one machine under the
+//! same protocol as with a real governor. To replace it, put another governor behind a URL with `a2g/intent`;
+//! the executor stays the same.
+//!
+//! ```text
+//! Call ─▶ PolicySet ─▶ decide ─▶ Verdict ── ESCALATE ─▶ remembered until `expires_at` or a directive
+//! ```
+//! Guarantees: an agent without a policy, an unlisted tool and a violated constraint are denied, and a manifest
+//! never grants more than the policy's rule. Nothing survives a restart: sessions and escalations are lost,
+//! agents register again, and an escalated intent ends with its verdict.
+//!
+//! A manifest cannot express "all of this tree but that file", a disk limit, or a list of domains. So a tree
+//! that may contain a path of `blocked_paths` is not granted at all, nothing may be written under
+//! `max_disk_mb`, and domains are checked in the URLs of the arguments.
+
+mod decide;
+mod domains;
+mod policy_set;
+mod risk;
+#[cfg(test)]
+mod tests;
+
+pub use policy_set::{PolicyFileError, PolicySet};
+
+use a2g_types::call::Call;
+use a2g_types::clock::Clock;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::verdict::{Decision, Directive, Policy, Verdict};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use time::OffsetDateTime;
+
+/// The maximum number of sessions. Beyond it the oldest is dropped, and its agent registers again.
+const MAX_SESSIONS: usize = 4096;
+/// The maximum number of waiting escalations. Beyond it new ones are denied, so that a flood cannot displace
+/// one that a person is looking at.
+const MAX_ESCALATIONS: usize = 1024;
+
+/// A governor inside the executor's process, or behind `a2g-executor governor`.
+pub struct LocalGovernor {
+    policies: PolicySet,
+    clock: Arc<dyn Clock>,
+    state: Mutex<GovernorState>,
+}
+
+#[derive(Debug, Default)]
+struct GovernorState {
+    /// Oldest first.
+    sessions: VecDeque<AgentDid>,
+    /// The expiry of each escalated intent.
+    escalations: BTreeMap<IntentId, OffsetDateTime>,
+    /// The end of each agent's journal at its latest heartbeat: the number of receipts, and the hash of the
+    /// last one.
+    journals: BTreeMap<AgentDid, (u64, String)>,
+}
+
+/// `true` when a journal lost receipts, or has another last receipt under the same number.
+fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
+    now.0 < before.0 || (now.0 == before.0 && before.0 > 0 && now.1 != before.1)
+}
+
+impl LocalGovernor {
+    /// A governor with these policies and no sessions.
+    pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
+        Self { policies, clock, state: Mutex::default() }
+    }
+
+    /// Decides about a call. The verdict depends on the call, the policies and the clock alone, except that an
+    /// escalation is denied while too many others wait.
+    pub fn decide(&self, call: &Call) -> Verdict {
+        let now = self.clock.now();
+        let verdict = decide::decide(self.policies.entry_for(&call.agent), call, now);
+        match verdict.decision {
+            Decision::Escalate => self.record_escalation(call, verdict, now),
+            Decision::Approved | Decision::Denied | Decision::Conditional => verdict,
+        }
+    }
+
+    /// Opens a session and returns the policy to send as `g2a/policy`, with the agent's DID even if the policy
+    /// is the one for every agent.
+    ///
+    /// `capabilities_requested` widens nothing, and excessive requests are not rejected: the returned policy
+    /// states what the agent has.
+    ///
+    /// # Errors
+    /// [`Fault::RegistrationFailed`] when no policy covers the agent.
+    pub fn register(
+        &self,
+        agent: &AgentDid,
+        capabilities_requested: &[String],
+    ) -> Result<Option<Policy>, Fault> {
+        let Some(entry) = self.policies.entry_for(agent) else {
+            return Err(Fault::RegistrationFailed(format!(
+                "no policy of this governor covers `{agent}`; add a policy file for it"
+            )));
+        };
+        tracing::debug!(%agent, requested = capabilities_requested.len(), "agent registered");
+        let mut state = self.lock_state();
+        state.sessions.retain(|known| known != agent);
+        if state.sessions.len() >= MAX_SESSIONS {
+            state.sessions.pop_front();
+        }
+        state.sessions.push_back(agent.clone());
+        Ok(Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() }))
+    }
+
+    /// Checks that the agent has a session, and stores the end of its journal: the number of receipts, and the
+    /// hash of the last one. A journal that lost receipts or changed its history is logged.
+    ///
+    /// # Errors
+    /// [`Fault::SessionExpired`] without a session, as after a restart of the governor.
+    pub fn heartbeat(&self, agent: &AgentDid, journal: Option<(u64, &str)>) -> Result<(), Fault> {
+        let mut state = self.lock_state();
+        if state.sessions.contains(agent) {
+            let Some((count, root)) = journal else { return Ok(()) };
+            let now = (count, root.to_owned());
+            let before = state.journals.insert(agent.clone(), now.clone()).unwrap_or_default();
+            if is_rollback(&before, &now) {
+                let (was, is) = (before.0, count);
+                tracing::error!(%agent, was, is, "the journal of this executor was truncated or replaced");
+            } else if before != now {
+                let root = a2g_types::ident::excerpt(root);
+                tracing::info!(%agent, checkpoint = format!("{count}:{root}"), "journal");
+            }
+            let GovernorState { journals, sessions, .. } = &mut *state;
+            journals.retain(|known, _| sessions.contains(known));
+            return Ok(());
+        }
+        Err(Fault::SessionExpired(format!("`{agent}` has no session here; send `a2g/register` again")))
+    }
+
+    /// Checks that a directive answers an unexpired escalation of this governor. The escalation is retained, so
+    /// that a directive can be sent again after its relay failed; the executor guarantees that an intent runs
+    /// once.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] at `/intent_id` when no such escalation waits.
+    pub fn resolve(&self, directive: &Directive) -> Result<(), Fault> {
+        let now = self.clock.now();
+        let until = self.lock_state().escalations.get(&directive.intent).copied();
+        if until.is_some_and(|until| now < until) {
+            return Ok(());
+        }
+        let message = format!(
+            "no escalation of `{}` is waiting: this governor never escalated it, or its verdict expired",
+            directive.intent
+        );
+        Err(Fault::invalid("/intent_id", message))
+    }
+
+    /// The current time of its clock.
+    pub fn now(&self) -> OffsetDateTime {
+        self.clock.now()
+    }
+
+    fn record_escalation(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
+        let mut state = self.lock_state();
+        state.escalations.retain(|_, until| now < *until);
+        let known = state.escalations.contains_key(&call.intent);
+        if let Some(risk) = verdict.risk.clone()
+            && !known
+            && state.escalations.len() >= MAX_ESCALATIONS
+        {
+            let reason = format!("{MAX_ESCALATIONS} escalations already wait for a person; try again later");
+            return decide::denial(call, risk, reason);
+        }
+        state.escalations.insert(call.intent, verdict.expires_at.unwrap_or(now));
+        verdict
+    }
+
+    fn lock_state(&self) -> MutexGuard<'_, GovernorState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

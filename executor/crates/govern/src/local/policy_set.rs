@@ -1,0 +1,251 @@
+//! The policies of a local governor: read from a folder, validated completely, then only looked up.
+
+use crate::rule::{Rule, RuleError, host_claims};
+use a2g_capability::{HostClaims, HostError};
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::verdict::Policy;
+use a2g_wire::a2g::decode;
+use serde_json::value::RawValue;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The policy of a governor without a policy folder.
+const BUILTIN: &str = include_str!("../../../../../policies/default.json");
+
+/// The reason why policies could not be loaded. Messages are for the operator and contain paths.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyFileError {
+    /// A folder or file could not be read.
+    #[error("`{}` cannot be read: {error}", path.display())]
+    Unreadable {
+        /// The folder or file.
+        path: PathBuf,
+        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
+        /// print again.
+        error: io::Error,
+    },
+    /// The folder has no policy, so the governor would deny everything.
+    #[error("`{}` holds no `*.json` policy file; add one, or start without a policy folder", path.display())]
+    Empty {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file is not a policy.
+    #[error("`{}` is not a policy: {message}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The place and the reason.
+        message: String,
+    },
+    /// The rule of a tool cannot be enforced.
+    #[error("`{}` at `/capabilities/tools/{tool}/constraints`: {error}", path.display())]
+    Rule {
+        /// The file.
+        path: PathBuf,
+        /// The tool.
+        tool: ToolName,
+        /// The problem of the rule.
+        error: RuleError,
+    },
+    /// A host of the network part is not valid.
+    #[error("`{}` at `/capabilities/network`: {error}", path.display())]
+    Hosts {
+        /// The file.
+        path: PathBuf,
+        /// The problem of the host.
+        error: HostError,
+    },
+    /// Two files are for the same agent.
+    #[error(
+        "`{}` and `{}` are both policies for {agent}; keep one of them",
+        first.display(), second.display()
+    )]
+    Twice {
+        /// The agent, or `every agent`.
+        agent: String,
+        /// The first file.
+        first: PathBuf,
+        /// The second file.
+        second: PathBuf,
+    },
+}
+
+/// A policy with its parsed rules.
+#[derive(Debug, Clone)]
+pub(super) struct LoadedPolicy {
+    pub(super) policy: Policy,
+    pub(super) rules: BTreeMap<ToolName, Rule>,
+    pub(super) hosts: HostClaims,
+    source: PathBuf,
+}
+
+/// A set of policies: at most one for each agent, and at most one for all others.
+#[derive(Debug, Clone, Default)]
+pub struct PolicySet {
+    by_agent: BTreeMap<Option<AgentDid>, LoadedPolicy>,
+}
+
+impl PolicySet {
+    /// Reads all `*.json` files of a folder, sorted by name.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`] when the folder or a file cannot be read, a file is not a policy or has an
+    /// unenforceable rule, two files are for the same agent, or there is no file.
+    ///
+    /// # Ambient Authority
+    /// Reads a folder that the operator names.
+    pub fn load(dir: &Path) -> Result<Self, PolicyFileError> {
+        let unreadable = |path: &Path, error| PolicyFileError::Unreadable { path: path.into(), error };
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(|error| unreadable(dir, error))? {
+            let path = entry.map_err(|error| unreadable(dir, error))?.path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                paths.push(path);
+            }
+        }
+        if paths.is_empty() {
+            return Err(PolicyFileError::Empty { path: dir.into() });
+        }
+        paths.sort();
+        let mut set = Self::default();
+        for path in paths {
+            let text = std::fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?;
+            set.add_text(path, &text)?;
+        }
+        Ok(set)
+    }
+
+    /// The DIDs with a policy of their own, and `every other agent` for a general policy.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
+    }
+
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    ///
+    /// # Ambient Authority
+    /// Reads a file that the operator names.
+    pub fn load_file(path: &Path) -> Result<Self, PolicyFileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| PolicyFileError::Unreadable { path: path.into(), error })?;
+        let mut set = Self::default();
+        set.add_text(path.into(), &text)?;
+        Ok(set)
+    }
+
+    /// The policy of `policies/default.json`, which is embedded in the program.
+    ///
+    /// # Errors
+    /// As for [`Self::load`]; a test verifies that there are none.
+    pub fn builtin() -> Result<Self, PolicyFileError> {
+        let mut set = Self::default();
+        set.add_text("policies/default.json".into(), BUILTIN)?;
+        Ok(set)
+    }
+
+    /// Adds a policy; `source` is the file for error messages.
+    ///
+    /// # Errors
+    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Twice`].
+    pub fn add(&mut self, source: PathBuf, policy: Policy) -> Result<(), PolicyFileError> {
+        if let Some(first) = self.by_agent.get(&policy.agent) {
+            let agent = policy.agent.as_ref();
+            let agent = agent.map_or_else(|| "every agent".to_owned(), |agent| format!("`{agent}`"));
+            return Err(PolicyFileError::Twice { agent, first: first.source.clone(), second: source });
+        }
+        let mut rules = BTreeMap::new();
+        for (tool, written) in &policy.tools {
+            let rule = Rule::read(written).map_err(|error| PolicyFileError::Rule {
+                path: source.clone(),
+                tool: tool.clone(),
+                error,
+            })?;
+            rules.insert(tool.clone(), rule);
+        }
+        let hosts = host_claims(&policy.network)
+            .map_err(|error| PolicyFileError::Hosts { path: source.clone(), error })?;
+        self.by_agent.insert(policy.agent.clone(), LoadedPolicy { policy, rules, hosts, source });
+        Ok(())
+    }
+
+    /// The number of policies.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_agent.len()
+    }
+
+    /// Returns `true` without any policy.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_agent.is_empty()
+    }
+
+    /// The agent's own policy, otherwise the one for every agent.
+    pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&LoadedPolicy> {
+        self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
+    }
+
+    fn add_text(&mut self, path: PathBuf, text: &str) -> Result<(), PolicyFileError> {
+        match decode::policy_file(text) {
+            Ok(policy) => self.add(path, policy),
+            Err(fault) => Err(PolicyFileError::Malformed { path, message: fault_message(fault, text) }),
+        }
+    }
+}
+
+/// The line of the value at a JSON Pointer, or of the nearest value around it.
+fn line_of(text: &str, pointer: &str) -> usize {
+    let mut value: &str = text;
+    for name in pointer.split('/').skip(1) {
+        let name = name.replace("~1", "/").replace("~0", "~");
+        let inner = match serde_json::from_str::<BTreeMap<String, &RawValue>>(value) {
+            Ok(object) => object.get(&name).copied(),
+            Err(_not_an_object) => serde_json::from_str::<Vec<&RawValue>>(value)
+                .ok()
+                .and_then(|items| items.get(name.parse::<usize>().ok()?).copied()),
+        };
+        let Some(inner) = inner else { break };
+        value = inner.get();
+    }
+    let start = value.as_ptr().addr().saturating_sub(text.as_ptr().addr());
+    text.get(..start).unwrap_or_default().matches('\n').count() + 1
+}
+
+/// The message of a decoder's fault, with the line in `text`.
+fn fault_message(fault: Fault, text: &str) -> String {
+    match fault {
+        Fault::InvalidParams { message, pointer } => {
+            format!("line {}, at `{pointer}`: {message}", line_of(text, &pointer))
+        }
+        Fault::Parse(message)
+        | Fault::InvalidRequest(message)
+        | Fault::MethodNotFound(message)
+        | Fault::ToolUnavailable { message, .. }
+        | Fault::Refused { message, .. }
+        | Fault::RegistrationFailed(message)
+        | Fault::SessionExpired(message)
+        | Fault::Busy { message, .. }
+        | Fault::Internal(message) => message,
+        Fault::Failed(_) | Fault::LimitReached(..) | Fault::ReceiptPending { .. } => {
+            "it could not be decoded".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line_of;
+
+    #[test]
+    fn a_pointer_is_found_on_its_line() {
+        let text = "{\n  \"a\": 1,\n  \"b/c\": {\n    \"d\": [\n      true,\n      false\n    ]\n  }\n}";
+        for (pointer, line) in [("", 1), ("/a", 2), ("/b~1c", 3), ("/b~1c/d/1", 6), ("/b~1c/absent", 3)] {
+            assert_eq!(line_of(text, pointer), line, "{pointer}");
+        }
+    }
+}

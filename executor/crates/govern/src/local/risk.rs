@@ -1,0 +1,346 @@
+//! Risk scores: one table of stated heuristics.
+//!
+//! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the
+//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, meant
+//! to be read and discussed. The grant determines what a guest can reach, not this table.
+
+use crate::arguments::{ArgumentRole, Arguments};
+use crate::rule::{NormalizedText, normalise};
+use a2g_types::call::Call;
+use a2g_types::ident::ToolName;
+use a2g_types::verdict::{Risk, RiskLevel};
+use url::{Host, Url};
+
+/// One heuristic.
+pub(super) struct Heuristic {
+    /// The name, which starts the sentence in `threats`.
+    pub(super) name: &'static str,
+    /// The text that it matches, and the reason for its score.
+    #[allow(dead_code, reason = "the table is its own documentation; a test prints it")]
+    pub(super) looks_for: &'static str,
+    pub(super) score: f64,
+    pub(super) threat: &'static str,
+    applies: fn(&Evidence<'_>) -> bool,
+}
+
+/// The base score of a tool that only reads.
+pub(super) const READS: f64 = 0.05;
+/// The base score of every other tool: the document's example of a harmless write.
+pub(super) const WRITES: f64 = 0.15;
+
+/// The maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
+pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
+/// The maximum number of inconspicuous paths in one intent.
+pub(super) const MAX_USUAL_PATHS: usize = 64;
+
+/// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
+pub(super) const ROWS: [Heuristic; 13] = [
+    Heuristic {
+        name: "path_traversal",
+        looks_for: "`..` in a path argument, also as `%2e%2e` or with backslashes; honest callers \
+                    name the path they mean",
+        score: 0.85,
+        threat: "a path argument climbs out of its folder with `..`",
+        applies: |evidence| evidence.paths().any(has_parent_component),
+    },
+    Heuristic {
+        name: "secret_path",
+        looks_for: "path arguments with components such as `.ssh`, `.aws`, `.env`, `id_rsa`, or \
+                    `/etc/shadow`; whoever reads them can act as somebody else",
+        score: 0.9,
+        threat: "a path argument names a place where secrets are kept",
+        applies: |evidence| evidence.paths().any(is_secret),
+    },
+    Heuristic {
+        name: "private_key",
+        looks_for: "the first line of a private key in PEM form in any argument; a key in an intent \
+                    is on its way somewhere, and a person should say whether",
+        score: 0.75,
+        threat: "an argument holds a private key",
+        applies: |evidence| evidence.any(|_| true, |text| has_private_key(&text.whole)),
+    },
+    Heuristic {
+        name: "destructive_command",
+        looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an \
+                    argument that is not file content; there it is about to be run",
+        score: 0.95,
+        threat: "an argument is a command that destroys data or runs a download",
+        applies: |evidence| evidence.any(is_command, is_destructive),
+    },
+    Heuristic {
+        name: "destructive_text",
+        looks_for: "the same in file content or search text; scripts and handbooks hold such lines \
+                    for good reasons",
+        score: 0.45,
+        threat: "file content holds a command that destroys data or runs a download",
+        applies: |evidence| evidence.any(|role| role == ArgumentRole::Content, is_destructive),
+    },
+    Heuristic {
+        name: "system_write",
+        looks_for: "a path argument in a system folder (`/etc`, `/usr`, `/proc`, …), for a tool that \
+                    does not only read",
+        score: 0.85,
+        threat: "a tool that may write is pointed at a system folder",
+        applies: |evidence| !evidence.only_reads && evidence.paths().any(in_system_folder),
+    },
+    Heuristic {
+        name: "system_read",
+        looks_for: "the same for a tool that only reads",
+        score: 0.45,
+        threat: "a system folder is read",
+        applies: |evidence| evidence.only_reads && evidence.paths().any(in_system_folder),
+    },
+    Heuristic {
+        name: "oversize_content",
+        looks_for: "a string argument over 256 KiB; big, but within what a body may hold",
+        score: 0.4,
+        threat: "an argument is unusually long",
+        applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
+    },
+    Heuristic {
+        name: "prompt_injection",
+        looks_for: "phrases such as `ignore previous instructions` in the intent's context; an agent \
+                    that repeats them may have been talked into the intent",
+        score: 0.75,
+        threat: "the agent's reasoning reads like an injected prompt",
+        applies: |evidence| evidence.reasoning.iter().any(|text| has_injection_phrase(text)),
+    },
+    Heuristic {
+        name: "insecure_url",
+        looks_for: "a URL that is neither HTTPS nor WSS, outside file content",
+        score: 0.45,
+        threat: "a URL is not HTTPS",
+        applies: |evidence| evidence.urls().any(|url| !matches!(url.scheme(), "https" | "wss")),
+    },
+    Heuristic {
+        name: "ip_literal_url",
+        looks_for: "a URL whose host is an IP address in any spelling; no domain rule can name it, \
+                    and machines' own metadata services live there",
+        score: 0.75,
+        threat: "a URL names an IP address in place of a domain",
+        applies: |evidence| evidence.urls().any(|url| is_ip(&url)),
+    },
+    Heuristic {
+        name: "many_paths",
+        looks_for: "more than 64 path arguments in one intent",
+        score: 0.45,
+        threat: "one intent names very many paths",
+        applies: |evidence| evidence.paths().count() > MAX_USUAL_PATHS,
+    },
+    Heuristic {
+        name: "wildcard_path",
+        looks_for: "`*` or `?` in a path argument; it names more than the governor can see",
+        score: 0.4,
+        threat: "a path argument is a wildcard",
+        applies: |evidence| evidence.paths().any(|path| path.contains(['*', '?'])),
+    },
+];
+
+/// `true` for a tool whose name starts with a verb of reading. Every other tool counts as one that may write.
+pub(super) fn only_reads(tool: &ToolName) -> bool {
+    const READERS: [&str; 13] = [
+        "read", "list", "search", "hash", "find", "get", "stat", "show", "view", "count", "diff", "grep",
+        "inspect",
+    ];
+    let first = tool.as_str().split(['_', '-', '.']).next().unwrap_or_default();
+    READERS.contains(&first)
+}
+
+pub(super) fn assess(call: &Call) -> Risk {
+    let evidence = Evidence::of(call);
+    let base = if evidence.only_reads { READS } else { WRITES };
+    let found: Vec<&Heuristic> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
+    let heuristic = found.iter().map(|row| row.score).fold(base, f64::max);
+    Risk {
+        score: heuristic,
+        level: RiskLevel::from_score(heuristic),
+        model_score: None,
+        heuristic_score: Some(heuristic),
+        threats: found.iter().map(|row| format!("{}: {}", row.name, row.threat)).collect(),
+    }
+}
+
+/// The input of all rows, computed once for a call.
+struct Evidence<'a> {
+    arguments: Arguments<'a>,
+    squeezed: Vec<(ArgumentRole, NormalizedText)>,
+    reasoning: Vec<String>,
+    longest: usize,
+    only_reads: bool,
+}
+
+impl<'a> Evidence<'a> {
+    fn of(call: &'a Call) -> Self {
+        let arguments = Arguments::of(&call.arguments);
+        let squeezed =
+            arguments.texts().iter().map(|text| (text.role, NormalizedText::of(&text.text))).collect();
+        let context = call.context.as_ref().map(Arguments::of);
+        let context = context.iter().flat_map(Arguments::texts);
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
+        Self {
+            squeezed,
+            reasoning: context.map(|text| NormalizedText::of(&text.text).whole.to_lowercase()).collect(),
+            longest: sent.map(|text| text.text.len()).max().unwrap_or(0),
+            only_reads: only_reads(&call.tool),
+            arguments,
+        }
+    }
+
+    fn paths(&self) -> impl Iterator<Item = &str> {
+        self.arguments.paths()
+    }
+
+    fn any(&self, role: fn(ArgumentRole) -> bool, found: fn(&NormalizedText) -> bool) -> bool {
+        self.squeezed.iter().any(|(played, text)| role(*played) && found(text))
+    }
+
+    fn urls(&self) -> impl Iterator<Item = Url> {
+        urls_in(&self.arguments)
+    }
+}
+
+/// All URLs with an authority in arguments that are not file content.
+pub(super) fn urls_in(arguments: &Arguments<'_>) -> impl Iterator<Item = Url> {
+    let texts = arguments.texts().iter().filter(|text| is_command(text.role));
+    let words = texts.flat_map(|text| text.text.split(|c: char| c.is_whitespace() || "\"'`<>()".contains(c)));
+    words.filter(|word| word.contains("://")).filter_map(|word| Url::parse(word).ok())
+}
+
+fn is_command(role: ArgumentRole) -> bool {
+    match role {
+        ArgumentRole::Path | ArgumentRole::Other | ArgumentRole::Joined => true,
+        ArgumentRole::Content => false,
+    }
+}
+
+fn has_parent_component(path: &str) -> bool {
+    let plain = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
+    plain.split('/').any(|component| component == "..")
+}
+
+fn is_secret(path: &str) -> bool {
+    const NAMES: [&str; 14] = [
+        ".ssh",
+        ".aws",
+        ".gnupg",
+        ".kube",
+        ".azure",
+        ".netrc",
+        ".pgpass",
+        ".npmrc",
+        ".git-credentials",
+        ".vault-token",
+        "id_rsa",
+        "id_dsa",
+        "id_ecdsa",
+        "id_ed25519",
+    ];
+    const SAMPLES: [&str; 3] = [".example", ".sample", ".template"];
+    const FILES: [&str; 3] = ["etc/shadow", "etc/gshadow", "etc/sudoers"];
+    let named = path.split('/').any(|component| {
+        let env = component == ".env" || component.starts_with(".env.");
+        let sample = SAMPLES.iter().any(|end| component.ends_with(end));
+        NAMES.contains(&component) || (env && !sample)
+    });
+    named || normalise(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
+}
+
+fn has_private_key(text: &str) -> bool {
+    let headers = text.split("-----BEGIN ").skip(1);
+    headers.filter_map(|rest| rest.split_once("-----")).any(|(label, _)| label.ends_with("PRIVATE KEY"))
+}
+
+fn is_destructive(text: &NormalizedText) -> bool {
+    const FORK_BOMB: &str = ":(){";
+    let whole = &text.whole;
+    is_recursive_rm(whole)
+        || starts_word(whole, "mkfs")
+        || starts_word(whole, "dd if=")
+        || starts_word(whole, "dd of=/dev/")
+        || whole.replace(' ', "").contains(FORK_BOMB)
+        || text.pipelines.iter().any(|line| pipes_download_to_shell(line))
+}
+
+/// The words of a command line, without quotes and operators.
+fn words(text: &str) -> impl Iterator<Item = &str> + Clone {
+    text.split(|c: char| c.is_whitespace() || "\"'`;&|()$".contains(c)).filter(|word| !word.is_empty())
+}
+
+/// `true` for the name or the path of one of these programs.
+fn is_program(word: &str, names: &[&str]) -> bool {
+    names.contains(&word.rsplit('/').next().unwrap_or(word))
+}
+
+/// `true` for `rm` with recursive and forced options, in any spelling.
+fn is_recursive_rm(text: &str) -> bool {
+    let mut words = words(text);
+    while let Some(word) = words.next() {
+        if !is_program(word, &["rm"]) {
+            continue;
+        }
+        let (mut recursive, mut forced) = (false, false);
+        for option in words.clone().take_while(|word| word.starts_with('-')) {
+            let long = option.starts_with("--");
+            recursive |= option == "--recursive" || (!long && option.contains(['r', 'R']));
+            forced |= option == "--force" || (!long && option.contains('f'));
+        }
+        if recursive && forced {
+            return true;
+        }
+    }
+    false
+}
+
+/// `true` when `needle` occurs at the start of a word, so that `add if=` is not `dd if=`.
+fn starts_word(text: &str, needle: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    text.match_indices(needle).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(inside)))
+}
+
+/// `true` for a stage with `curl` or `wget` and a later stage that is a shell.
+fn pipes_download_to_shell(line: &str) -> bool {
+    const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "python3"];
+    let before_command =
+        |word: &&str| is_program(word, &["sudo", "env"]) || word.contains('=') || word.starts_with('-');
+    let mut stages = line.split('|');
+    stages.any(|stage| words(stage).any(|word| is_program(word, &["curl", "wget"])))
+        && stages.any(|stage| {
+            words(stage).find(|word| !before_command(word)).is_some_and(|word| is_program(word, &SHELLS))
+        })
+}
+
+fn in_system_folder(path: &str) -> bool {
+    const FOLDERS: [&str; 13] =
+        ["etc", "usr", "bin", "sbin", "lib", "lib64", "boot", "dev", "proc", "sys", "root", "run", "var"];
+    let absolute = path.starts_with('/');
+    let first = path.split('/').find(|part| !part.is_empty() && *part != ".");
+    absolute && first.is_some_and(|first| FOLDERS.contains(&first))
+}
+
+/// `true` when collapsed lower-case text contains a known phrase.
+fn has_injection_phrase(text: &str) -> bool {
+    const PHRASES: [&str; 12] = [
+        "ignore previous instructions",
+        "ignore all previous",
+        "ignore the previous",
+        "ignore your instructions",
+        "ignore the above",
+        "disregard previous",
+        "disregard all",
+        "disregard your",
+        "forget your instructions",
+        "bypass the governor",
+        "override the policy",
+        "reveal your system prompt",
+    ];
+    PHRASES.iter().any(|phrase| text.contains(phrase))
+}
+
+fn is_ip(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
+        // The URL parser leaves the host of an unknown scheme as text.
+        Some(Host::Domain(name)) => name.parse::<std::net::Ipv4Addr>().is_ok(),
+        None => false,
+    }
+}

@@ -1,0 +1,344 @@
+//! One tool's rule of a policy, prepared for the check of arguments.
+//!
+//! The local governor and the executor's standing policies share this module, so a rule means the same on both
+//! sides. A rule that cannot be read exactly is an error and never one that permits more.
+
+use super::arguments::{ArgumentRole, Arguments};
+use a2g_capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
+use a2g_types::ident::excerpt;
+use a2g_types::verdict::{NetworkRule, ToolRule};
+
+/// The reason why a rule cannot be enforced.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// A pattern of `paths` or `blocked_paths` is not valid.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+    /// A text of `blocked_patterns` is empty.
+    #[error("a text of `blocked_patterns` is empty and would block everything")]
+    EmptyPattern,
+}
+
+/// The constraint that an argument violates. Messages name what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Breach {
+    /// A relative path under a rule with `paths`.
+    #[error("`paths`: `{path}` is not an absolute path; write it with a leading `/`")]
+    Relative {
+        /// An excerpt of the path.
+        path: String,
+    },
+    /// A path with a `..` component or a NUL. Symbolic links make the meaning of `..` a guess, so it is not
+    /// resolved.
+    #[error("the path `{path}` holds `..` or a NUL; write it without")]
+    Traversal {
+        /// An excerpt of the path.
+        path: String,
+    },
+    /// A path outside all patterns of `paths`.
+    #[error("`paths`: `{path}` lies outside {allowed}; name a path inside, or widen `paths`")]
+    Outside {
+        /// An excerpt of the path.
+        path: String,
+        /// The allowed patterns.
+        allowed: String,
+    },
+    /// A path that `blocked_paths` matches.
+    #[error("`blocked_paths`: `{path}` is blocked by `{pattern}`; use another path")]
+    BlockedPath {
+        /// An excerpt of the path.
+        path: String,
+        /// The matching pattern.
+        pattern: String,
+    },
+    /// An area that may contain a path of `blocked_paths`, so that no manifest can grant the one without the
+    /// other.
+    #[error(
+        "`blocked_paths`: `{pattern}` may lie in `{area}`, and a manifest that grants it cannot leave that out; \
+         list narrower patterns in `paths`"
+    )]
+    Inseparable {
+        /// The area that the arguments need.
+        area: Area,
+        /// The blocked pattern.
+        pattern: String,
+    },
+    /// A text of `blocked_patterns` occurs in an argument.
+    #[error("`blocked_patterns`: an argument contains `{pattern}`; take it out")]
+    BlockedPattern {
+        /// The blocked text.
+        pattern: String,
+    },
+    /// A string longer than `max_size_bytes`.
+    #[error("`max_size_bytes`: an argument is {bytes} bytes long and {most} are allowed; send less")]
+    TooLong {
+        /// The length of the longest string argument, in bytes.
+        bytes: u64,
+        /// The maximum, in bytes.
+        most: u64,
+    },
+}
+
+/// A completely parsed rule.
+#[derive(Debug, Clone)]
+pub(super) struct Rule {
+    paths: Option<Vec<Area>>,
+    blocked_paths: Vec<BlockedPath>,
+    blocked_patterns: Vec<TextPattern>,
+    max_size_bytes: Option<u64>,
+}
+
+impl Rule {
+    /// Parses the constraints of a rule.
+    pub(super) fn read(rule: &ToolRule) -> Result<Self, RuleError> {
+        let areas = |patterns: &Vec<String>| -> Result<Vec<Vec<Area>>, ScopeError> {
+            patterns.iter().map(|pattern| Area::parse(pattern)).collect()
+        };
+        let paths = rule.paths.as_ref().map(areas);
+        Ok(Self {
+            paths: paths.transpose()?.map(|areas| areas.concat()),
+            blocked_paths: rule
+                .blocked_paths
+                .iter()
+                .map(|p| BlockedPath::read(p))
+                .collect::<Result<_, _>>()?,
+            blocked_patterns: rule
+                .blocked_patterns
+                .iter()
+                .map(|p| TextPattern::read(p))
+                .collect::<Result<_, _>>()?,
+            max_size_bytes: rule.max_size_bytes,
+        })
+    }
+
+    /// The areas of `paths`; `None` if the rule has none.
+    pub(super) fn areas(&self) -> Option<&[Area]> {
+        self.paths.as_deref()
+    }
+
+    /// The patterns of `blocked_paths` that can match inside an area of `paths`.
+    pub(super) fn blocked_globs(&self) -> impl Iterator<Item = &Glob> {
+        let matters = |blocked: &&BlockedPath| match &self.paths {
+            Some(areas) => areas.iter().any(|area| blocked.may_lie_in(area)),
+            None => true,
+        };
+        self.blocked_paths.iter().filter(matters).flat_map(|blocked| &blocked.globs)
+    }
+
+    /// Checks `blocked_patterns` and `max_size_bytes`.
+    pub(super) fn check_texts(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
+        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
+        let longest = sent.map(|text| text.text.len()).max().unwrap_or(0);
+        let bytes = u64::try_from(longest).unwrap_or(u64::MAX);
+        if let Some(most) = self.max_size_bytes.filter(|most| bytes > *most) {
+            return Err(Breach::TooLong { bytes, most });
+        }
+        if self.blocked_patterns.is_empty() {
+            return Ok(());
+        }
+        for text in arguments.texts() {
+            let normalized = NormalizedText::of(&text.text);
+            if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.occurs_in(&normalized)) {
+                return Err(Breach::BlockedPattern { pattern: pattern.shown.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks `paths` and `blocked_paths` against every argument that is presumably a path.
+    pub(super) fn check_paths(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
+        if self.paths.is_none() && self.blocked_paths.is_empty() {
+            return Ok(());
+        }
+        arguments.paths().try_for_each(|path| self.check_path(path))
+    }
+
+    /// The areas of `paths` that the arguments need.
+    ///
+    /// # Errors
+    /// [`Breach::Inseparable`] when one of them may contain a blocked path: a manifest cannot express "all of
+    /// this tree but that file".
+    pub(super) fn areas_for(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
+        let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
+        let touched = |area: &&Area| paths.iter().any(|path| reaches(area, path));
+        let areas: Vec<Area> = self.paths.iter().flatten().filter(touched).cloned().collect();
+        for area in &areas {
+            if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(area)) {
+                return Err(Breach::Inseparable { area: area.clone(), pattern: blocked.shown.clone() });
+            }
+        }
+        Ok(areas)
+    }
+
+    fn check_path(&self, sent: &str) -> Result<(), Breach> {
+        let path = || excerpt(sent);
+        let normal = normalise(sent).ok_or_else(|| Breach::Traversal { path: path() })?;
+        if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.covers(&normal)) {
+            return Err(Breach::BlockedPath { path: path(), pattern: blocked.shown.clone() });
+        }
+        let Some(areas) = &self.paths else { return Ok(()) };
+        if !normal.starts_with('/') {
+            return Err(Breach::Relative { path: path() });
+        }
+        if areas.iter().any(|area| reaches(area, &normal)) {
+            return Ok(());
+        }
+        Err(Breach::Outside { path: path(), allowed: join_areas(areas) })
+    }
+}
+
+/// `true` for a path in an area, and for the folder that its pattern starts from, which a tool may list.
+fn reaches(area: &Area, path: &str) -> bool {
+    area.contains(path) || area.root().path() == path
+}
+
+fn join_areas(areas: &[Area]) -> String {
+    if areas.is_empty() {
+        return "an empty list".to_owned();
+    }
+    areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The network part of a policy as claims. A rate beyond `u32` is no restriction.
+pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();
+    Ok(HostClaims {
+        allowed: allowed_domains.as_deref().map(patterns).transpose()?,
+        blocked: patterns(blocked_domains)?,
+        requests_per_minute: max_requests_per_minute.map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
+    })
+}
+
+/// The path without `.`, empty components and trailing slashes; `None` if it contains `..` or NUL.
+pub(super) fn normalise(path: &str) -> Option<String> {
+    if path.contains('\0') || path.split('/').any(|component| component == "..") {
+        return None;
+    }
+    let components: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let root = if path.starts_with('/') { "/" } else { "" };
+    Some(format!("{root}{}", components.join("/")))
+}
+
+/// One pattern of `blocked_paths`. It blocks every match and everything below; a relative pattern does so in
+/// every folder.
+#[derive(Debug, Clone)]
+struct BlockedPath {
+    shown: String,
+    globs: Vec<Glob>,
+    absolute: bool,
+}
+
+impl BlockedPath {
+    fn read(pattern: &str) -> Result<Self, ScopeError> {
+        let absolute = pattern.starts_with('/');
+        if !absolute {
+            let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
+            check_relative(pattern).map_err(malformed)?;
+        }
+        Ok(Self { shown: excerpt(pattern), globs: Glob::parse_blocking(pattern)?, absolute })
+    }
+
+    /// `true` when the pattern can match inside the area's folder.
+    fn may_lie_in(&self, area: &Area) -> bool {
+        let root = area.root().path();
+        self.globs.iter().any(|glob| glob.matches_at_or_above(root) || glob.can_match_below(root))
+    }
+
+    fn covers(&self, normal: &str) -> bool {
+        let comparable = normal.starts_with('/') || !self.absolute;
+        comparable && self.globs.iter().any(|glob| glob.matches_at_or_above(normal))
+    }
+}
+
+fn check_relative(pattern: &str) -> Result<(), &'static str> {
+    if pattern.contains('\0') {
+        return Err("it holds a NUL");
+    }
+    if pattern == "**" {
+        return Err("it would block everything; set `allowed` to false instead");
+    }
+    for component in pattern.split('/') {
+        match component {
+            "" | "." | ".." => return Err("it holds an empty component, `.` or `..`"),
+            shell if shell.starts_with(['~', '$']) => {
+                return Err("`~` and variables are not known here; write the name itself, such as `.ssh/**`");
+            }
+            _named => {}
+        }
+    }
+    Ok(())
+}
+
+/// A text of `blocked_patterns`, matched literally except for the amount of white space. The parts around a `|`
+/// may match separate stages of a pipeline, so that `curl|bash` matches `curl -s https://x | sudo bash`.
+#[derive(Debug, Clone)]
+struct TextPattern {
+    shown: String,
+    stages: Vec<String>,
+}
+
+impl TextPattern {
+    fn read(pattern: &str) -> Result<Self, RuleError> {
+        let normalized = collapse_whitespace(pattern);
+        let stages: Vec<String> = normalized.split('|').map(|stage| stage.trim().to_owned()).collect();
+        if stages.iter().all(String::is_empty) {
+            return Err(RuleError::EmptyPattern);
+        }
+        Ok(Self { shown: excerpt(pattern), stages })
+    }
+
+    fn occurs_in(&self, text: &NormalizedText) -> bool {
+        match self.stages.as_slice() {
+            [only] => text.whole.contains(&**only),
+            stages => text.pipelines.iter().any(|line| stages_in_order(stages, line)),
+        }
+    }
+}
+
+fn stages_in_order(stages: &[String], line: &str) -> bool {
+    let mut parts = line.split('|');
+    stages.iter().all(|stage| parts.any(|part| part.contains(&**stage)))
+}
+
+/// A text with collapsed white space, and its command lines that contain a `|`.
+pub(super) struct NormalizedText {
+    pub(super) whole: String,
+    /// The lines with a pipe; a line that ends in `|` or `\` continues on the next.
+    pub(super) pipelines: Vec<String>,
+}
+
+impl NormalizedText {
+    pub(super) fn of(text: &str) -> Self {
+        let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
+        let mut pipelines = Vec::new();
+        let mut open = String::new();
+        for line in joined.lines() {
+            open.push_str(line);
+            open.push(' ');
+            if line.trim_end().ends_with('|') {
+                continue;
+            }
+            let line = std::mem::take(&mut open);
+            if line.contains('|') {
+                pipelines.push(collapse_whitespace(&line));
+            }
+        }
+        if open.contains('|') {
+            pipelines.push(collapse_whitespace(&open));
+        }
+        Self { whole: collapse_whitespace(&joined), pipelines }
+    }
+}
+
+/// Replaces each run of white space by one space, and trims both ends.
+fn collapse_whitespace(text: &str) -> String {
+    let mut normalized = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        if !normalized.is_empty() {
+            normalized.push(' ');
+        }
+        normalized.push_str(word);
+    }
+    normalized
+}

@@ -1,0 +1,578 @@
+//! The standing policies of this executor's agents, and their claims about one call.
+//!
+//! ```text
+//! (nothing) ── g2a/policy ─▶ held ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ held
+//! ```
+//! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
+//! new policy arrives. A rule that cannot be read exactly refuses its tool.
+//!
+//! This module grants nothing: its result is one layer of claims, which `a2g_capability::Grant` meets with
+//! the others.
+
+use super::arguments::Arguments;
+use super::rule::{Breach, Rule, RuleError, host_claims};
+use a2g_capability::{Area, Claims, HostClaims, HostError};
+use a2g_types::call::Call;
+use a2g_types::fault::BlockedBy;
+use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::limit::Access;
+use a2g_types::verdict::{Policy, ToolRule};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The reason why the standing policy refuses a call. Every message names the agent, the rule and what to
+/// change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StandingPolicyError {
+    /// The governor revoked the agent's capabilities.
+    #[error(
+        "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
+         a new `g2a/policy` is needed first"
+    )]
+    Revoked {
+        /// The agent.
+        agent: AgentDid,
+    },
+    /// The policy does not list the tool.
+    #[error(
+        "the standing policy `{version}` of `{agent}` does not list the tool `{tool}`; \
+         add it under `capabilities.tools`"
+    )]
+    NotListed {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+    /// The policy lists the tool and does not allow it.
+    #[error(
+        "the standing policy `{version}` of `{agent}` does not allow the tool `{tool}`; \
+         set `capabilities.tools.{tool}.allowed` to true"
+    )]
+    NotAllowed {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+    /// An argument violates a constraint.
+    #[error("the standing policy `{version}` of `{agent}` refuses these arguments of `{tool}`: {breach}")]
+    Argument {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// The violation.
+        breach: Breach,
+    },
+    /// The rule of the tool cannot be enforced exactly.
+    #[error(
+        "the standing policy `{version}` of `{agent}` has a rule for `{tool}` that cannot be enforced: \
+         {error}; change that rule"
+    )]
+    Unenforceable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// The problem of the rule.
+        error: RuleError,
+    },
+    /// The policy limits the disk, which this version cannot measure, and the tool writes.
+    #[error(
+        "the standing policy `{version}` of `{agent}` sets `resources.max_disk_mb`, which this version \
+         cannot enforce, so `{tool}` may not write; take the limit out, or use a tool that only reads"
+    )]
+    DiskUnenforceable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+    },
+    /// The policy names hosts that cannot be read, and the tool uses the network.
+    #[error(
+        "the standing policy `{version}` of `{agent}` names hosts in `capabilities.network` that cannot be \
+         read, so `{tool}` may not use the network: {error}"
+    )]
+    HostsUnreadable {
+        /// The agent.
+        agent: AgentDid,
+        /// The policy's version.
+        version: String,
+        /// The tool.
+        tool: ToolName,
+        /// The problem of one of the hosts.
+        error: HostError,
+    },
+}
+
+impl StandingPolicyError {
+    /// The value for `data.blocked_by`.
+    #[must_use]
+    pub fn blocked_by(&self) -> BlockedBy {
+        match self {
+            Self::Revoked { .. }
+            | Self::NotListed { .. }
+            | Self::NotAllowed { .. }
+            | Self::Argument { .. }
+            | Self::Unenforceable { .. }
+            | Self::DiskUnenforceable { .. }
+            | Self::HostsUnreadable { .. } => BlockedBy::StandingPolicy,
+        }
+    }
+}
+
+/// The standing policies of every agent that has one.
+#[derive(Debug, Default)]
+pub struct StandingPolicies {
+    book: RwLock<PolicyBook>,
+}
+
+#[derive(Debug, Default)]
+struct PolicyBook {
+    by_agent: BTreeMap<AgentDid, AgentStanding>,
+    everyone: Option<AgentStanding>,
+}
+
+#[derive(Debug, Clone)]
+enum AgentStanding {
+    Held(Arc<PolicyEntry>),
+    Revoked,
+}
+
+#[derive(Debug)]
+struct PolicyEntry {
+    policy: Policy,
+    rules: BTreeMap<ToolName, Result<Rule, RuleError>>,
+    hosts: Result<HostClaims, HostError>,
+}
+
+impl StandingPolicies {
+    /// An empty set of policies.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replaces the policy of its agent and ends a revocation. A policy without an agent binds every agent that
+    /// has no entry of its own.
+    pub fn set(&self, policy: Policy) {
+        let agent = policy.agent.clone();
+        let state = AgentStanding::Held(Arc::new(PolicyEntry::new(policy)));
+        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        match agent {
+            Some(agent) => {
+                book.by_agent.insert(agent, state);
+            }
+            None => book.everyone = Some(state),
+        }
+    }
+
+    /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
+    /// arrives, including those that never had one.
+    pub fn revoke(&self, agent: Option<&AgentDid>) {
+        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        match agent {
+            Some(agent) => {
+                book.by_agent.insert(agent.clone(), AgentStanding::Revoked);
+            }
+            None => {
+                book.by_agent.clear();
+                book.everyone = Some(AgentStanding::Revoked);
+            }
+        }
+    }
+
+    /// The claims of the standing policy of the call's agent about the call.
+    ///
+    /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a
+    /// disk limit that is not enforced; [`StandingPolicies::allow_writes`] gives the clear refusal before that.
+    ///
+    /// A policy with unreadable hosts claims that the network is off; [`StandingPolicies::allow_network`] gives the
+    /// clear refusal before that.
+    ///
+    /// # Errors
+    /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
+    /// constraint, or the rule cannot be enforced.
+    pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
+        match self.state_of(&call.agent) {
+            None => Ok(Claims::default()),
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => held.claims_for(call),
+        }
+    }
+
+    /// Checks that a tool which declares read-write access may run at all.
+    ///
+    /// # Errors
+    /// [`StandingPolicyError::DiskUnenforceable`] under a policy with `max_disk_mb`;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
+        match self.state_of(&call.agent) {
+            None => Ok(()),
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
+                let (agent, version, tool) = held.names(call);
+                Err(StandingPolicyError::DiskUnenforceable { agent, version, tool })
+            }
+            Some(AgentStanding::Held(_)) => Ok(()),
+        }
+    }
+
+    /// Checks that a tool which declares the network may run at all.
+    ///
+    /// # Errors
+    /// [`StandingPolicyError::HostsUnreadable`] under a policy whose hosts cannot be read;
+    /// [`StandingPolicyError::Revoked`] when the agent is revoked.
+    pub fn allow_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
+        match self.state_of(&call.agent) {
+            None => Ok(()),
+            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentStanding::Held(held)) => match &held.hosts {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    let ((agent, version, tool), error) = (held.names(call), error.clone());
+                    Err(StandingPolicyError::HostsUnreadable { agent, version, tool, error })
+                }
+            },
+        }
+    }
+
+    /// The standing policy of an agent; `None` without one, and for a revoked agent.
+    #[must_use]
+    pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
+        match self.state_of(agent)? {
+            AgentStanding::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
+            AgentStanding::Revoked => None,
+        }
+    }
+
+    fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
+        let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
+        book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
+    }
+}
+
+impl PolicyEntry {
+    fn new(policy: Policy) -> Self {
+        let rules = policy.tools.iter().map(|(tool, rule)| (tool.clone(), Rule::read(rule))).collect();
+        let hosts = host_claims(&policy.network);
+        Self { policy, rules, hosts }
+    }
+
+    fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
+        let (agent, version, tool) = self.names(call);
+        let Some((allowed, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
+            return Err(StandingPolicyError::NotListed { agent, version, tool });
+        };
+        if !allowed.allowed {
+            return Err(StandingPolicyError::NotAllowed { agent, version, tool });
+        }
+        let rule = match rule {
+            Ok(rule) => rule,
+            Err(error) => {
+                let error = error.clone();
+                return Err(StandingPolicyError::Unenforceable { agent, version, tool, error });
+            }
+        };
+        match rule.check_texts(&Arguments::of(&call.arguments)) {
+            Ok(()) => Ok(self.claims(allowed, rule)),
+            Err(breach) => Err(StandingPolicyError::Argument { agent, version, tool, breach }),
+        }
+    }
+
+    fn claims(&self, written: &ToolRule, rule: &Rule) -> Claims {
+        let resources = &self.policy.resources;
+        Claims {
+            memory: resources.max_memory,
+            cpu: resources.max_cpu,
+            timeout: written.timeout,
+            output: None,
+            network: self.hosts.is_err().then_some(false),
+            hosts: self.hosts.clone().unwrap_or_default(),
+            areas: rule.areas().map(<[Area]>::to_vec),
+            access: resources.max_disk_mb.map(|_| Access::ReadOnly),
+            blocked: rule.blocked_globs().cloned().collect(),
+        }
+    }
+
+    fn names(&self, call: &Call) -> (AgentDid, String, ToolName) {
+        (call.agent.clone(), self.policy.version.clone(), call.tool.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use a2g_capability::{Ceilings, Glob, Grant, HostPattern, Tree};
+    use a2g_types::call::{Door, Priority};
+    use a2g_types::ident::IntentId;
+    use a2g_types::limit::Layer;
+    use a2g_types::limit::{Budgets, NetworkBudgets};
+    use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+    use a2g_types::verdict::{NetworkRule, ResourceRule};
+    use serde_json::json;
+
+    const AGENT: &str = "did:aeon:tester:1.0:a";
+
+    fn agent(did: &str) -> AgentDid {
+        AgentDid::parse(did).unwrap()
+    }
+
+    fn call(tool: &str, arguments: &serde_json::Value) -> Call {
+        Call {
+            at_most: None,
+            priority: Priority::Normal,
+            door: Door::A2g,
+            agent: agent(AGENT),
+            intent: IntentId::random(),
+            is_new: false,
+            charge: a2g_types::memory::Charge::default(),
+            tool: ToolName::parse(tool).unwrap(),
+            arguments: arguments.as_object().unwrap().clone(),
+            context: None,
+        }
+    }
+
+    fn rule() -> ToolRule {
+        ToolRule { allowed: true, ..ToolRule::default() }
+    }
+
+    fn policy(did: Option<&str>, rule: ToolRule) -> Policy {
+        Policy {
+            agent: did.map(agent),
+            version: "7".into(),
+            tools: [(ToolName::parse("write_file").unwrap(), rule)].into(),
+            network: NetworkRule::default(),
+            resources: ResourceRule::default(),
+            constitution_hash: None,
+        }
+    }
+
+    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
+        let standing = StandingPolicies::new();
+        standing.set(policy);
+        standing.claims_for(&call("write_file", arguments))
+    }
+
+    #[test]
+    fn no_policy_says_nothing() {
+        let claims = StandingPolicies::new().claims_for(&call("anything", &json!({}))).unwrap();
+        assert_eq!(claims, Claims::default());
+    }
+
+    #[test]
+    fn an_agents_own_policy_wins_over_the_one_for_all() {
+        let standing = StandingPolicies::new();
+        standing.set(policy(None, ToolRule::default()));
+        let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
+        assert!(matches!(refusal, StandingPolicyError::NotAllowed { .. }), "{refusal}");
+        standing.set(policy(Some(AGENT), rule()));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+        standing.set(policy(Some("did:aeon:other:1.0:b"), ToolRule::default()));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+    }
+
+    #[test]
+    fn a_revocation_holds_until_a_new_policy() {
+        for revoked in [Some(agent(AGENT)), None] {
+            let standing = StandingPolicies::new();
+            standing.set(policy(Some(AGENT), rule()));
+            standing.revoke(revoked.as_ref());
+            let call = call("write_file", &json!({}));
+            let refusal = standing.claims_for(&call).unwrap_err();
+            assert_eq!(refusal, StandingPolicyError::Revoked { agent: agent(AGENT) });
+            assert_eq!(standing.allow_writes(&call).unwrap_err(), refusal);
+            standing.set(policy(Some(AGENT), rule()));
+            assert!(standing.claims_for(&call).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_revocation_of_one_leaves_the_others() {
+        let standing = StandingPolicies::new();
+        standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
+        assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
+    }
+
+    #[test]
+    fn a_tool_is_refused_unless_it_is_listed_and_allowed() {
+        let standing = StandingPolicies::new();
+        standing.set(policy(Some(AGENT), rule()));
+        let refusal = standing.claims_for(&call("read_file", &json!({}))).unwrap_err();
+        assert!(matches!(refusal, StandingPolicyError::NotListed { .. }));
+        assert_eq!(
+            refusal.to_string(),
+            "the standing policy `7` of `did:aeon:tester:1.0:a` does not list the tool `read_file`; \
+             add it under `capabilities.tools`"
+        );
+    }
+
+    #[test]
+    fn arguments_are_checked() {
+        let strict = ToolRule { blocked_patterns: vec!["rm -rf".into()], max_size_bytes: Some(8), ..rule() };
+        for (content, fine) in [("12345678", true), ("123456789", false), ("rm  -rf", false), ("rm", true)] {
+            let answer = answer(policy(Some(AGENT), strict.clone()), &json!({ "content": content }));
+            assert_eq!(answer.is_ok(), fine, "{content}: {answer:?}");
+            if let Err(refusal) = answer {
+                assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy);
+            }
+        }
+    }
+
+    #[test]
+    fn every_limit_becomes_a_claim() {
+        let mut full = policy(
+            Some(AGENT),
+            ToolRule {
+                paths: Some(vec!["/workspace/**".into()]),
+                blocked_paths: vec!["/workspace/secret/**".into()],
+                timeout: Some(Timeout::from_seconds(5).unwrap()),
+                ..rule()
+            },
+        );
+        full.resources.max_memory = Some(MemoryLimit::from_mb(8).unwrap());
+        full.resources.max_cpu = Some(CpuPercent::new(20).unwrap());
+        full.network.allowed_domains = Some(Vec::new());
+        full.network.blocked_domains = vec!["*.Onion.".into()];
+        full.network.max_requests_per_minute = Some(60);
+        let claims = answer(full, &json!({})).unwrap();
+        assert_eq!(
+            claims,
+            Claims {
+                memory: Some(MemoryLimit::from_mb(8).unwrap()),
+                cpu: Some(CpuPercent::new(20).unwrap()),
+                timeout: Some(Timeout::from_seconds(5).unwrap()),
+                output: None,
+                network: None,
+                hosts: HostClaims {
+                    allowed: Some(Vec::new()),
+                    blocked: vec![HostPattern::parse("*.onion").unwrap()],
+                    requests_per_minute: Some(60),
+                },
+                areas: Some(vec![Tree::parse_path("/workspace").unwrap().into()]),
+                access: None,
+                blocked: Glob::parse_blocking("/workspace/secret/**").unwrap(),
+            }
+        );
+    }
+
+    #[test]
+    fn hosts_that_cannot_be_read_turn_the_network_off_and_refuse_a_tool_that_uses_it() {
+        let call = call("write_file", &json!({}));
+        for text in ["https://api.github.com", "10.0.0.0/8", "0x7f.1", "a@b", ""] {
+            let rules = [
+                NetworkRule { allowed_domains: Some(vec![text.into()]), ..NetworkRule::default() },
+                NetworkRule { blocked_domains: vec![text.into()], ..NetworkRule::default() },
+            ];
+            for network in rules {
+                let standing = StandingPolicies::new();
+                standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
+                assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
+                let refusal = standing.allow_network(&call).unwrap_err();
+                assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
+            }
+        }
+        let standing = StandingPolicies::new();
+        standing.set(policy(Some(AGENT), rule()));
+        assert_eq!(standing.claims_for(&call).unwrap().network, None);
+        assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
+        assert!(standing.allow_network(&call).is_ok());
+    }
+
+    #[test]
+    fn a_path_pattern_that_cannot_be_enforced_refuses() {
+        for pattern in ["workspace/**", "/**", "/workspace/{a", "/workspace/a**"] {
+            let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
+            let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
+            assert!(matches!(refusal, StandingPolicyError::Unenforceable { .. }), "{pattern}");
+            assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy, "{pattern}");
+        }
+    }
+
+    /// The grant that results when the verdict grants `/workspace`.
+    fn grant(rule: ToolRule) -> Grant {
+        let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
+        let ceilings = Ceilings {
+            memory: MemoryLimit::from_mb(64).unwrap(),
+            cpu: CpuPercent::new(100).unwrap(),
+            timeout: Timeout::from_seconds(30).unwrap(),
+            output: OutputLimit::from_bytes(1024).unwrap(),
+            network: false,
+            hosts: HostClaims::default(),
+            network_budgets: NetworkBudgets::NONE,
+            areas: workspace(),
+            access: Access::ReadWrite,
+            budgets: Budgets {
+                written: MemoryLimit::from_mb(1024).unwrap(),
+                created: 1000,
+                handles: 1024,
+                subscriptions: 128,
+                random_bytes: 1 << 20,
+                directory_entries: 10_000,
+                fuel: None,
+                hard_links: false,
+            },
+        };
+        let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
+        let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
+        Grant::meet(
+            crate::test_authority(),
+            [(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)],
+            &ceilings,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_blocked_path_is_taken_out_of_the_grant_wherever_it_lies() {
+        for (pattern, blocked) in [
+            (".env", "/workspace/a/.env"),
+            (".ssh/**", "/workspace/.ssh/id"),
+            ("*.pem", "/workspace/a/b/key.pem"),
+            ("/workspace/secret.txt", "/workspace/secret.txt"),
+            ("/workspace/secret/**", "/workspace/secret"),
+        ] {
+            let rule = ToolRule { blocked_paths: vec![pattern.into()], ..rule() };
+            let held = grant(rule.clone());
+            let root = &held.roots()[0];
+            assert!(!root.grants(blocked) && root.grants("/workspace/a"), "{pattern}");
+            assert!(!root.grants(&format!("{blocked}/below")), "{pattern}");
+            let no_files = ToolRule { paths: Some(Vec::new()), ..rule };
+            assert!(grant(no_files).roots().is_empty(), "{pattern}");
+        }
+        let elsewhere = ToolRule { blocked_paths: vec!["/etc/**".into()], ..rule() };
+        assert!(grant(elsewhere).roots()[0].is_whole());
+        let outside = ToolRule {
+            paths: Some(vec!["/workspace/**".into()]),
+            blocked_paths: vec!["/etc/shadow".into(), "/tmp/*.key".into()],
+            ..rule()
+        };
+        assert!(grant(outside).roots()[0].is_whole());
+    }
+
+    #[test]
+    fn a_disk_limit_makes_a_run_read_only_and_refuses_a_tool_that_writes() {
+        let mut limited = policy(Some(AGENT), rule());
+        limited.resources.max_disk_mb = Some(10);
+        let standing = StandingPolicies::new();
+        let call = call("write_file", &json!({}));
+        standing.set(limited);
+        assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));
+        let refusal = standing.allow_writes(&call).unwrap_err();
+        assert!(refusal.to_string().contains("max_disk_mb"), "{refusal}");
+        standing.set(policy(Some(AGENT), rule()));
+        assert_eq!(standing.claims_for(&call).unwrap().access, None);
+        assert!(standing.allow_writes(&call).is_ok());
+    }
+}

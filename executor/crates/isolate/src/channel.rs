@@ -1,0 +1,418 @@
+//! Messages between the server, its zygote and the zygote's children.
+//!
+//! A message is a length of four bytes, that many bytes of JSON, and descriptors attached to the length. One more
+//! byte tells a child that has its job to begin. The zygote and its children block on their end of a socket pair; the
+//! server's runtime reads the other end without blocking.
+
+use super::user::User;
+use a2g_capability::Handover;
+use a2g_sandbox::Event;
+use a2g_types::ident::ToolName;
+use a2g_types::limit::BudgetUsage;
+use a2g_types::outcome::{Denial, End};
+use a2g_types::tool::Contract;
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, read};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::io::{Error, ErrorKind, IoSlice, IoSliceMut, Read, Result, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use tokio::io::Interest;
+
+/// The longest message, in bytes. A longer announced length is an error.
+const MAX_MESSAGE_BYTES: usize = 2 << 30;
+/// The byte that lets a prepared child begin.
+const BEGIN: u8 = b'!';
+/// The most descriptors of one message: the kernel's limit (`SCM_MAX_FD`).
+const MAX_DESCRIPTORS: usize = 253;
+/// The bytes that the server reads at once from a child, and from its zygote, whose messages are short.
+const READ_BYTES: usize = 64 << 10;
+const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
+
+/// The version of all these messages, raised with every change of one. Both ends are one program, so that no other
+/// version is read; the types of the vocabulary in them may change with it.
+pub(super) const VERSION: u32 = 1;
+
+/// From the server to its zygote.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToZygote {
+    /// The first message.
+    Hello { version: u32 },
+    /// A compiled tool in the attached memory file; a second file holds the same tool as a component.
+    Load { tool: String, component: bool, contract: ContractWord },
+    /// The end of the tools, with the largest file that a run may write, in bytes, and the most handles of one run.
+    Start { largest_file: u64, handles: u64 },
+    /// Fork a child that communicates over the attached socket.
+    Fork { child: u64 },
+}
+
+/// From the zygote to its server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromZygote {
+    /// The reason that each tool cannot run, if any, in the order of [`ToZygote::Load`].
+    Ready { unusable: Vec<Option<String>> },
+    /// The child was forked; its pidfd is attached.
+    Forked { child: u64, pid: i32 },
+    /// The child could not be forked.
+    Refused { child: u64, reason: String },
+    /// The child has ended and was reaped.
+    Exited { child: u64, exit: Exit },
+}
+
+/// The kernel's account of a child that has ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Exit {
+    /// A description such as `exit code 1`.
+    pub(super) description: String,
+    /// CPU time of the process since its fork, in microseconds.
+    pub(super) cpu_us: u64,
+    /// Peak resident memory, in bytes.
+    pub(super) peak_resident: u64,
+}
+
+/// From the server to a child, once. The granted folders are attached, followed by the socket of the network.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) tool: String,
+    pub(super) task: Task,
+    pub(super) permit: Handover,
+    /// The run has a network, whose socket is attached.
+    pub(super) network: bool,
+    /// The user that the child changes to; `None` keeps the zygote's.
+    pub(super) user: Option<User>,
+}
+
+/// The function of the tool that a child calls.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    /// The tool's function, with arguments as JSON text.
+    Invoke { arguments: String },
+    /// `describe` of a typed tool.
+    Describe,
+}
+
+/// From a child to the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromChild {
+    /// The child is confined and starts the guest. CPU time of the process so far, in nanoseconds.
+    Began { cpu_ns: u64 },
+    /// An event of the run.
+    Event(Event),
+    /// The guest has ended. The last message.
+    Ended(Box<EndReport>),
+    /// A typed tool's name, version, description and argument schema, or the reason that there is none. The last
+    /// message.
+    Described(std::result::Result<[String; 4], String>),
+    /// The child could not start the guest, for this reason. The last message.
+    Failed(String),
+}
+
+/// A guest's end, with the figures that only its own process has.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EndReport {
+    pub(super) end: ReportedEnd,
+    pub(super) output_bytes: u64,
+    pub(super) truncated: bool,
+    pub(super) spent: Option<BudgetUsage>,
+    pub(super) denied: Vec<Denial>,
+    pub(super) denied_truncated: bool,
+}
+
+/// An [`End`] as a child reports it.
+// Results stay text, so that the server knows their size before it parses them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ReportedEnd {
+    Returned(String),
+    ToolError { code: String, message: String, detail: Option<String> },
+    Otherwise(End),
+}
+
+impl From<End> for ReportedEnd {
+    fn from(end: End) -> Self {
+        match end {
+            End::Returned(result) => Self::Returned(result.as_str().to_owned()),
+            End::ToolError { code, message, detail } => {
+                Self::ToolError { code, message, detail: detail.map(|detail| detail.to_string()) }
+            }
+            End::Exited { .. }
+            | End::ResultNotJson
+            | End::Trapped(_)
+            | End::NotStarted(_)
+            | End::Crashed(_)
+            | End::LimitReached(_)
+            | End::Aborted(_) => Self::Otherwise(end),
+        }
+    }
+}
+
+/// A [`Contract`] in serialized form.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) enum ContractWord {
+    Command,
+    Typed,
+}
+
+impl From<Contract> for ContractWord {
+    fn from(contract: Contract) -> Self {
+        match contract {
+            Contract::Command => Self::Command,
+            Contract::Typed => Self::Typed,
+        }
+    }
+}
+
+impl From<ContractWord> for Contract {
+    fn from(word: ContractWord) -> Self {
+        match word {
+            ContractWord::Command => Self::Command,
+            ContractWord::Typed => Self::Typed,
+        }
+    }
+}
+
+impl ToZygote {
+    pub(super) fn load(tool: &ToolName, component: bool, contract: Contract) -> Self {
+        Self::Load { tool: tool.to_string(), component, contract: contract.into() }
+    }
+}
+
+/// Sends one message. Blocks until the kernel has accepted all of it.
+pub(super) fn send(socket: &UnixStream, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
+    let bytes = encode(message)?;
+    let sent = send_some(socket.as_fd(), &bytes, handles)?;
+    let mut socket = socket;
+    socket.write_all(bytes.get(sent..).unwrap_or_default())
+}
+
+/// Waits for one message; `None` when the other side has closed the connection.
+pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut handles = VecDeque::new();
+    let mut header = [0; 4];
+    let mut filled = 0;
+    while let Some(rest) = header.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match receive_some(socket.as_fd(), rest, &mut handles)? {
+            0 if filled == 0 => return Ok(None),
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => filled += read,
+        }
+    }
+    let mut bytes = vec![0; parse_length(header)?];
+    let mut socket = socket;
+    socket.read_exact(&mut bytes)?;
+    Ok(Some((serde_json::from_slice(&bytes)?, handles.into())))
+}
+
+/// Waits for the signal to begin; `false` when the other side has closed the connection.
+pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
+    // `read` and not `recv`: the child is confined already, and `read` is the only receiving system call left.
+    let mut word = [0];
+    loop {
+        match read(socket, &mut word) {
+            Ok(_) => return Ok(word == [BEGIN]),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The server's end of a socket pair.
+pub(super) struct Channel {
+    stream: tokio::net::UnixStream,
+    read: VecDeque<u8>,
+    /// Received descriptors that were not taken yet. With `None`, the kernel discards any that the other side sends.
+    handles: Option<VecDeque<OwnedFd>>,
+    /// The number of bytes that the other side may still send.
+    remaining: u64,
+}
+
+impl Channel {
+    /// A channel to a zygote, which sends descriptors.
+    pub(super) fn to_zygote(socket: UnixStream) -> Result<Self> {
+        Ok(Self { handles: Some(VecDeque::new()), ..Self::to_child(socket)? })
+    }
+
+    /// A channel to a child, whose descriptors are discarded.
+    // A compromised child could otherwise exhaust the server's descriptors.
+    pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
+        socket.set_nonblocking(true)?;
+        let stream = tokio::net::UnixStream::from_std(socket)?;
+        Ok(Self { stream, read: VecDeque::new(), handles: None, remaining: u64::MAX })
+    }
+
+    /// Limits the bytes that are received from here on; exceeding the limit is an error.
+    pub(super) fn set_receive_limit(&mut self, bytes: u64) {
+        self.remaining = bytes;
+    }
+
+    pub(super) async fn send(&self, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
+        self.write(&encode(message)?, handles).await
+    }
+
+    /// Lets a prepared child begin.
+    pub(super) async fn begin(&self) -> Result<()> {
+        self.write(&[BEGIN], &[]).await
+    }
+
+    async fn write(&self, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<()> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            self.stream.writable().await?;
+            // The descriptors are attached to the first bytes, once.
+            let beside = if sent == 0 { handles } else { &[] };
+            let rest = bytes.get(sent..).unwrap_or_default();
+            let write = || send_some(self.stream.as_fd(), rest, beside);
+            match self.stream.try_io(Interest::WRITABLE, write) {
+                Ok(written) => sent += written,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for one message; `None` when the other side has closed the connection. Cancelling the wait loses nothing.
+    pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        loop {
+            if let Some(message) = self.parse_next()? {
+                return Ok(Some(message));
+            }
+            self.stream.readable().await?;
+            let (stream, handles) = (&self.stream, &mut self.handles);
+            let mut piece = Vec::new();
+            let read = || match handles {
+                Some(handles) => {
+                    piece.resize(READ_OF_ZYGOTE_BYTES, 0);
+                    receive_some(stream.as_fd(), &mut piece, handles)
+                }
+                None => {
+                    // Spare capacity, so that no 64 KiB are cleared for each read.
+                    piece.reserve(READ_BYTES);
+                    Ok(recv(stream, spare_capacity(&mut piece), RecvFlags::empty())?.1)
+                }
+            };
+            match stream.try_io(Interest::READABLE, read) {
+                Ok(0) => return Ok(None),
+                Ok(read) => {
+                    self.remaining = u64::try_from(read)
+                        .ok()
+                        .and_then(|read| self.remaining.checked_sub(read))
+                        .ok_or_else(|| {
+                            Error::new(ErrorKind::InvalidData, "it sent more than its limit allows")
+                        })?;
+                    self.read.extend(piece.get(..read).unwrap_or_default());
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The descriptor attached to the last message.
+    pub(super) fn take_handle(&mut self) -> Option<OwnedFd> {
+        self.handles.as_mut()?.pop_front()
+    }
+
+    fn parse_next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
+        let read = self.read.make_contiguous();
+        let Some((header, rest)) = read.split_first_chunk() else { return Ok(None) };
+        let length = parse_length(*header)?;
+        let Some(bytes) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(bytes)?;
+        self.read.drain(..4 + length);
+        Ok(Some(message))
+    }
+}
+
+fn encode(message: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(|_| Error::from(ErrorKind::FileTooLarge))?;
+    if let Some(header) = bytes.first_chunk_mut() {
+        *header = length.to_le_bytes();
+    }
+    Ok(bytes)
+}
+
+fn parse_length(header: [u8; 4]) -> Result<usize> {
+    let length = usize::try_from(u32::from_le_bytes(header)).unwrap_or(usize::MAX);
+    if length <= MAX_MESSAGE_BYTES { Ok(length) } else { Err(ErrorKind::FileTooLarge.into()) }
+}
+
+fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !handles.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(handles)) {
+        return Err(Error::new(ErrorKind::InvalidInput, "too many descriptors for one message"));
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+}
+
+fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8], handles: &mut VecDeque<OwnedFd>) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let read = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            handles.extend(received);
+        }
+    }
+    Ok(read.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[tokio::test]
+    async fn messages_and_their_descriptors_arrive_in_order() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::to_zygote(ours).unwrap();
+        let other = std::thread::spawn(move || {
+            for child in 0..3 {
+                let null = std::fs::File::open("/dev/null").unwrap();
+                send(&theirs, &FromZygote::Forked { child, pid: 1 }, &[null.as_fd()]).unwrap();
+            }
+            let (big, handles) = receive::<String>(&theirs).unwrap().unwrap();
+            assert_eq!((big.len(), handles.len()), (3 << 20, 2));
+            assert!(receive::<String>(&theirs).unwrap().is_none());
+        });
+        for expected in 0..3 {
+            let Some(FromZygote::Forked { child, .. }) = channel.receive().await.unwrap() else { panic!() };
+            assert_eq!(child, expected);
+            assert!(channel.take_handle().unwrap().as_raw_fd() > 2);
+        }
+        let null = std::fs::File::open("/dev/null").unwrap();
+        channel.send(&"x".repeat(3 << 20), &[null.as_fd(), null.as_fd()]).await.unwrap();
+        drop(channel);
+        other.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_length_that_cannot_be_is_refused() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&[0xff; 8]).unwrap();
+        assert!(Channel::to_child(ours).unwrap().receive::<String>().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_child_cannot_hand_descriptors_to_the_server() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut channel = Channel::to_child(ours).unwrap();
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send(&theirs, &"hello", &[null.as_fd(); 200]).unwrap();
+        let before = open();
+        assert_eq!(channel.receive::<String>().await.unwrap().as_deref(), Some("hello"));
+        assert!(open() < before + 100);
+        assert!(channel.take_handle().is_none());
+    }
+}

@@ -1,0 +1,40 @@
+//! The errors of a child before its guest begins.
+
+use a2g_types::quantity::Timeout;
+
+/// A run has no child, or its child has not started the guest. Another child may succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// An I/O error in the server.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// The task that starts zygotes panicked.
+    #[error(transparent)]
+    Panicked(#[from] tokio::task::JoinError),
+    /// The process that forks children has ended.
+    #[error("its zygote ended")]
+    ZygoteEnded,
+    /// The child's pidfd did not arrive.
+    #[error("the server has reached its limit on open descriptors")]
+    NoDescriptor,
+    /// The message of the zygote or of the child.
+    #[error("{0}")]
+    Reported(String),
+    /// The kernel's account of the child's end.
+    #[error("{0}")]
+    Ended(String),
+    /// A child that describes a tool sent another message.
+    #[error("its process sent a message that is not part of a description")]
+    NoDescription,
+    /// The tool did not describe itself in time.
+    #[error("`describe` did not answer within {0}")]
+    DescribeTimeout(Timeout),
+    /// The description exceeds its size limit.
+    #[error("its description has {bytes} bytes; the limit is {max_bytes}")]
+    LongDescription {
+        /// The size of the description, in bytes.
+        bytes: usize,
+        /// The limit, in bytes.
+        max_bytes: usize,
+    },
+}

@@ -1,0 +1,270 @@
+//! The isolation of runs.
+//!
+//! The default is the process ring: a process of its own for every run, so that a vulnerability in the engine
+//! compromises a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
+
+mod cgroup;
+mod channel;
+mod child;
+mod compiler;
+mod confine;
+mod error;
+mod inline;
+mod network;
+mod probe;
+mod process;
+mod ring;
+mod user;
+mod zygote;
+mod zygote_handle;
+mod zygote_pool;
+
+pub use cgroup::Cgroups;
+pub use compiler::{CompilerLimits, confine_compiler};
+pub use confine::{
+    Applied, ConfineError, Confinement, ControlRow, Feature, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE,
+    Support, support,
+};
+pub use error::ChildError;
+pub use inline::Inline;
+pub use probe::probe;
+pub use ring::PreparedChild;
+pub use user::{Owner, RunAs, User, UserError};
+pub use zygote::zygote;
+
+use a2g_capability::{Grant, GrantView, Permit};
+use a2g_sandbox::egress::Network;
+use a2g_sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Sandbox};
+use a2g_types::clock::Clock;
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::ident::ToolName;
+use a2g_types::outcome::{AbortReason, End, Outcome};
+use ring::Ring;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time after its deadline in which a guest may still end on its own.
+// The guest's own end has more detail than the server's, so it is preferred.
+const GRACE: Duration = Duration::from_millis(20);
+
+/// The isolation of a tool's runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// A process of its own for each run.
+    Process,
+    /// A thread of the server for each run.
+    Inline,
+}
+
+impl Isolation {
+    /// The word in the configuration and in reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+/// Settings of the processes that are forked before their runs are known.
+#[derive(Debug, Clone, Copy)]
+pub struct PreforkConfig {
+    /// The number of children that wait for a job.
+    pub waiting: usize,
+    /// The largest file that a run may write, in bytes.
+    pub largest_file: u64,
+    /// The most handles of one run.
+    pub handles: u64,
+    /// `true` when generated code counts its instructions.
+    pub meters_fuel: bool,
+    /// The number of runs after which the zygote is replaced.
+    pub renew_runs: u64,
+    /// The time after which the zygote is replaced, regardless of its runs.
+    pub renew_after: Duration,
+    /// `true` when each run gets a new address layout: one zygote per child.
+    pub fresh_layout: bool,
+    /// The user that runs execute as.
+    pub run_as: RunAs,
+}
+
+impl PreforkConfig {
+    fn children(&self) -> usize {
+        // A child is forked when the one before is taken, so at least one has to be forked at the start.
+        self.waiting.max(1)
+    }
+}
+
+/// A compiled tool, and the isolation that the operator has chosen for it.
+#[derive(Debug, Clone, Copy)]
+pub struct Module<'a> {
+    /// The name under which runs refer to it.
+    pub name: &'a ToolName,
+    /// Its machine code.
+    pub code: Code<'a>,
+    /// The isolation of its runs.
+    pub isolation: Isolation,
+}
+
+/// All loaded tools, each with its isolation.
+pub struct Isolate {
+    inline: Inline,
+    ring: Option<Ring>,
+    placements: BTreeMap<ToolName, Placement>,
+    clock: Arc<dyn Clock>,
+}
+
+enum Placement {
+    Ring,
+    Inline(Artifact),
+    /// The tool cannot run, for this reason.
+    Unavailable(String),
+}
+
+/// A run that is about to start, with its isolation.
+pub struct RunRequest {
+    grant: GrantView,
+    assigned: AssignedRun,
+}
+
+impl RunRequest {
+    /// The grant that the run executes under.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+}
+
+/// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
+enum AssignedRun {
+    Ring(ring::JobRequest),
+    Inline(Artifact, Permit, String),
+    Unavailable,
+}
+
+impl Isolate {
+    /// Loads `tools`. Starts a zygote if any of them runs in a process of its own; each child is in a control group
+    /// if `cgroups` are available.
+    ///
+    /// # Errors
+    /// No zygote can be started.
+    pub async fn start(
+        tools: &[Module<'_>],
+        prefork: PreforkConfig,
+        cgroups: Option<Arc<Cgroups>>,
+        sandbox: &Arc<Sandbox>,
+        clock: &Arc<dyn Clock>,
+    ) -> std::io::Result<Self> {
+        let (apart, inside): (Vec<Module<'_>>, Vec<_>) =
+            tools.iter().partition(|tool| tool.isolation == Isolation::Process);
+        let loaded = inside.into_iter().map(|tool| {
+            let place = match sandbox.load(tool.code) {
+                Ok(artifact) => Placement::Inline(artifact),
+                Err(error) => Placement::Unavailable(ErrorChain(&error).to_string()),
+            };
+            (tool.name.clone(), place)
+        });
+        let mut placements = loaded.collect::<BTreeMap<_, _>>();
+        let mut ring = None;
+        if !apart.is_empty() {
+            let (started, unusable) = Ring::start(&apart, prefork, cgroups, Arc::clone(clock)).await?;
+            ring = Some(started);
+            placements.extend(apart.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
+            placements
+                .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
+        }
+        let inline = Inline::new(Arc::clone(sandbox), Arc::clone(clock));
+        Ok(Self { inline, ring, placements, clock: Arc::clone(clock) })
+    }
+
+    /// Checks that a tool can run.
+    ///
+    /// # Errors
+    /// The reason that it cannot, as a clause about the tool.
+    pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
+        match self.placements.get(tool) {
+            Some(Placement::Ring | Placement::Inline(_)) => Ok(()),
+            Some(Placement::Unavailable(reason)) => Err(reason),
+            None => Err("it was not loaded"),
+        }
+    }
+
+    /// A run of `tool` under `permit` with `arguments` as JSON text.
+    #[must_use]
+    pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
+        let grant = permit.grant().clone();
+        let assigned = match (self.placements.get(tool), &self.ring) {
+            (Some(Placement::Ring), Some(ring)) => {
+                AssignedRun::Ring(ring.job_request(tool, permit, channel::Task::Invoke { arguments }))
+            }
+            (Some(Placement::Inline(artifact)), _) => {
+                AssignedRun::Inline(artifact.clone(), permit, arguments)
+            }
+            (Some(Placement::Ring), None) | (Some(Placement::Unavailable(_)) | None, _) => {
+                AssignedRun::Unavailable
+            }
+        };
+        RunRequest { grant, assigned }
+    }
+
+    /// Prepares a child for the run before it may begin; no code of the guest runs. `None` when nothing can be
+    /// prepared ahead: [`Self::run`] then does all of it.
+    pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
+        match (&request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.prepare(job, &request.grant).await,
+            (AssignedRun::Ring(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
+        }
+    }
+
+    /// The observer of a run over `network`, which `abort` can stop; `events` receives its events. The run's clock
+    /// starts now.
+    #[must_use]
+    pub fn begin(
+        &self,
+        request: &RunRequest,
+        network: Network,
+        abort: Arc<Abort>,
+        events: EventSink,
+    ) -> Execution {
+        let grant = request.grant.clone();
+        Execution::begin(grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
+    }
+
+    /// The outcome to be reported if this process dies during the run.
+    #[must_use]
+    pub fn lost_outcome(&self, request: &RunRequest) -> Outcome {
+        let never_begun = self.begin(request, Network::Off, Arc::default(), EventSink::default());
+        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.started_at())
+    }
+
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network
+    /// connections are closed at its end.
+    pub async fn run(
+        &self,
+        request: RunRequest,
+        prepared: Option<PreparedChild>,
+        execution: &Execution,
+    ) -> Outcome {
+        let outcome = match (request.assigned, &self.ring) {
+            (AssignedRun::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+            (AssignedRun::Inline(artifact, permit, arguments), _) => {
+                self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
+            }
+            (AssignedRun::Ring(_), None) | (AssignedRun::Unavailable, _) => {
+                let end = End::NotStarted("this tool is not loaded".to_owned());
+                execution.outcome(end, self.clock.monotonic())
+            }
+        };
+        execution.network().close();
+        outcome
+    }
+}
+
+/// The authority of the test process, which its tests share.
+#[cfg(test)]
+fn test_authority() -> &'static a2g_capability::Authority {
+    static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
+        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
+    &AUTHORITY
+}

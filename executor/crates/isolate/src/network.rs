@@ -1,0 +1,959 @@
+//! The network of a run in a process of its own: the guest's requests go over a socket pair to the server, which
+//! authorizes and performs them.
+//!
+//! ```text
+//! child                                            server
+//!   Open, Data…, End  ── upload ────▶  the run's session  (or Abort: the guest cancels the stream)
+//!   Head, Data…, End  ◀── download ──                     (or Refused, before the head or after it)
+//!   Credit            ◀─ each side ─▶                     bytes were consumed and may be sent again
+//!   StopSending       ◀──────────────                     the rest of the upload is not read
+//! ```
+//! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
+//! end independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
+//! of a stream, a length and that many bytes. At most [`WINDOW_BYTES`] of a stream's direction are sent but not yet
+//! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
+//! first invalid frame.
+//!
+//! In the child one thread reads. It is started before the process is confined: afterwards no thread can be started,
+//! and `read` is the only receiving system call.
+
+use super::confine::Confinement;
+use super::zygote::confine_io_error;
+use a2g_runtime::spawn;
+use a2g_sandbox::egress::{
+    Body, ConnectFuture, EgressError, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkError,
+    NetworkSession, SendFuture, Timeouts,
+};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body::{Body as _, Frame as BodyFrame};
+use http_body_util::{BodyExt as _, Empty};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+
+/// The most bytes of a stream that are in flight in one direction.
+const WINDOW_BYTES: usize = 256 << 10;
+/// The most bytes of one `Data` frame.
+const MAX_CHUNK_BYTES: usize = 64 << 10;
+/// The least cost of a chunk against a window.
+// A peer that sends single bytes then costs no more memory than one that sends large chunks.
+const MIN_FRAME_COST: usize = 1 << 10;
+/// The most bytes of a frame with a head. As JSON, a head may be longer than on the wire.
+const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
+/// The number of streams that a child may open in addition to its run's requests and connections.
+// The server refuses all of these; the bound is for a guest that keeps trying.
+const MAX_REJECTED_STREAMS: u32 = 1024;
+/// The consumed bytes after which credit is returned to the sender.
+const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
+/// The stack of the child's reading thread, in bytes.
+const READER_STACK_BYTES: usize = 256 << 10;
+
+/// The kind of a frame. The numbers are the encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum FrameKind {
+    /// A new stream, with an [`OpenFrame`].
+    Open = 1,
+    /// A chunk of a body.
+    Data = 2,
+    /// The end of a body.
+    End = 3,
+    /// The child cancels the stream.
+    Abort = 4,
+    /// The number of bytes that were consumed.
+    Credit = 5,
+    /// The head of the response, a [`ResponseHead`].
+    Head = 6,
+    /// The failure of a stream, an [`EgressError`].
+    Refused = 7,
+    /// The server reads no more of this connection's upload.
+    StopSending = 8,
+}
+
+/// The content of an `Open` frame.
+#[derive(Debug, Serialize, Deserialize)]
+enum OpenFrame {
+    /// The head of a request.
+    Request {
+        method: String,
+        uri: String,
+        fields: Vec<(String, String)>,
+        body: bool,
+        timeouts: Timeouts,
+    },
+    LookUp {
+        name: String,
+    },
+    Connect {
+        address: SocketAddr,
+    },
+}
+
+impl OpenFrame {
+    fn kind(&self) -> StreamKind {
+        match self {
+            Self::Request { .. } | Self::LookUp { .. } => StreamKind::Exchange,
+            Self::Connect { .. } => StreamKind::Connection,
+        }
+    }
+}
+
+/// The life cycle of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StreamKind {
+    /// Ends with its download.
+    Exchange,
+    /// Its directions end independently. A chunk of the upload is sent when the previous one has been consumed.
+    // A guest whose bytes are reported as flushed may end in the next moment, so a chunk counts as sent only when the
+    // kernel has it.
+    Connection,
+}
+
+impl StreamKind {
+    /// The consumed bytes of an upload after which credit is returned.
+    fn credit(self) -> usize {
+        match self {
+            Self::Exchange => CREDIT_BYTES,
+            Self::Connection => 1,
+        }
+    }
+}
+
+/// The content of a `Head` frame.
+#[derive(Debug, Serialize, Deserialize)]
+enum ResponseHead {
+    /// The head of an HTTP response.
+    Answer {
+        status: u16,
+        fields: Vec<(String, String)>,
+    },
+    Found(Vec<IpAddr>),
+    Connected,
+}
+
+type Refusable<T> = std::result::Result<T, EgressError>;
+
+/// A received frame.
+#[derive(Debug)]
+struct Frame {
+    kind: FrameKind,
+    stream: u32,
+    content: Bytes,
+}
+
+/// One byte of kind, four of stream number, four of length.
+const HEADER_BYTES: usize = 9;
+
+fn protocol_error() -> Error {
+    Error::new(ErrorKind::InvalidData, "invalid or unexpected frame")
+}
+
+fn decode_header(header: [u8; HEADER_BYTES]) -> Result<(FrameKind, u32, usize)> {
+    let [kind, s0, s1, s2, s3, l0, l1, l2, l3] = header;
+    let kind = match kind {
+        1 => FrameKind::Open,
+        2 => FrameKind::Data,
+        3 => FrameKind::End,
+        4 => FrameKind::Abort,
+        5 => FrameKind::Credit,
+        6 => FrameKind::Head,
+        7 => FrameKind::Refused,
+        8 => FrameKind::StopSending,
+        _ => return Err(protocol_error()),
+    };
+    let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
+    let most = match kind {
+        FrameKind::Open | FrameKind::Head => MAX_HEAD_FRAME_BYTES,
+        FrameKind::Data => MAX_CHUNK_BYTES,
+        FrameKind::End | FrameKind::Abort | FrameKind::StopSending => 0,
+        FrameKind::Credit => 4,
+        FrameKind::Refused => 256,
+    };
+    if length > most {
+        return Err(protocol_error());
+    }
+    Ok((kind, u32::from_le_bytes([s0, s1, s2, s3]), length))
+}
+
+fn encode_frame(kind: FrameKind, stream: u32, content: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(content.len()).unwrap_or(u32::MAX);
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + content.len());
+    bytes.push(kind as u8);
+    bytes.extend(stream.to_le_bytes());
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(content);
+    bytes
+}
+
+fn encode_json_frame(kind: FrameKind, stream: u32, content: &impl Serialize) -> Vec<u8> {
+    // Plain values without maps: serializing them cannot fail.
+    encode_frame(kind, stream, &serde_json::to_vec(content).unwrap_or_default())
+}
+
+fn encode_credit(stream: u32, bytes: usize) -> Vec<u8> {
+    encode_frame(FrameKind::Credit, stream, &u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes())
+}
+
+fn decode_credit(content: &[u8]) -> Result<usize> {
+    let bytes = u32::from_le_bytes(content.try_into().map_err(|_| protocol_error())?);
+    usize::try_from(bytes).map_err(|_| protocol_error())
+}
+
+/// Header fields as text; each byte of a value becomes the character with the same number.
+fn encode_headers(fields: &HeaderMap) -> Vec<(String, String)> {
+    let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
+    fields.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
+}
+
+fn decode_headers(fields: Vec<(String, String)>) -> Option<HeaderMap> {
+    let fields = fields.into_iter().map(|(name, value)| {
+        let value = value.chars().map(|c| u8::try_from(c).ok()).collect::<Option<Vec<_>>>()?;
+        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
+    });
+    let mut map = HeaderMap::new();
+    for field in fields {
+        let (name, value) = field?;
+        map.try_append(name, value).ok()?;
+    }
+    Some(map)
+}
+
+/// Flow-control cost of a chunk of the given size.
+fn weight(bytes: usize) -> usize {
+    bytes.max(MIN_FRAME_COST)
+}
+
+/// A body that arrives over the socket, in chunks.
+struct BodyStream {
+    arrived: mpsc::UnboundedReceiver<Refusable<Bytes>>,
+    /// The cost of chunks that were consumed, but for which no credit was returned yet.
+    taken: usize,
+    /// The cost at which credit is returned.
+    credit: usize,
+    /// The cost of the chunks in flight, shared with [`RecvWindow`], which enforces the limit.
+    waiting: Arc<AtomicUsize>,
+    return_credit: Box<dyn Fn(usize) + Send>,
+    /// Notifies the other side when this body is dropped.
+    reader: Option<DropNotice>,
+}
+
+/// The notification that a body is no longer read.
+enum DropNotice {
+    /// In the child: the stream ends when its download is no longer read.
+    Child { _stream: StreamGuard },
+    /// In the server, for the upload of a connection.
+    Server { _notice: SendOnDrop },
+}
+
+/// Sends a frame when it is dropped.
+struct SendOnDrop {
+    frame: Vec<u8>,
+    to: mpsc::UnboundedSender<Vec<u8>>,
+}
+
+impl Drop for SendOnDrop {
+    fn drop(&mut self) {
+        // Fails if the child has ended, which ends the stream as well.
+        let _gone = self.to.send(std::mem::take(&mut self.frame));
+    }
+}
+
+impl http_body::Body for BodyStream {
+    type Data = Bytes;
+    type Error = EgressError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Refusable<BodyFrame<Bytes>>>> {
+        // Polling for the next chunk acknowledges all previous ones.
+        if self.taken >= self.credit {
+            let taken = std::mem::take(&mut self.taken);
+            self.waiting.fetch_sub(taken, Ordering::SeqCst);
+            (self.return_credit)(taken);
+        }
+        let chunk = std::task::ready!(self.arrived.poll_recv(context));
+        if let Some(Ok(bytes)) = &chunk {
+            self.taken += weight(bytes.len());
+        }
+        Poll::Ready(chunk.map(|chunk| chunk.map(BodyFrame::data)))
+    }
+}
+
+/// The receiving end of one direction of a stream.
+struct RecvWindow {
+    chunks: mpsc::UnboundedSender<Refusable<Bytes>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl RecvWindow {
+    fn new(credit: usize, return_credit: impl Fn(usize) + Send + 'static) -> (Self, BodyStream) {
+        let (chunks, arrived) = mpsc::unbounded_channel();
+        let waiting = Arc::<AtomicUsize>::default();
+        let recv_window = Self { chunks, waiting: Arc::clone(&waiting) };
+        (
+            recv_window,
+            BodyStream {
+                arrived,
+                taken: 0,
+                credit,
+                waiting,
+                return_credit: Box::new(return_credit),
+                reader: None,
+            },
+        )
+    }
+
+    fn take(&self, chunk: Bytes) -> Result<()> {
+        let weight = weight(chunk.len());
+        if self.waiting.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
+            return Err(protocol_error());
+        }
+        // The reader may have been dropped; the rest of the body is then discarded.
+        let _unread = self.chunks.send(Ok(chunk));
+        Ok(())
+    }
+}
+
+/// The sending end of one direction of a stream.
+struct SendWindow {
+    /// One permit for each byte that may be sent.
+    window: Arc<Semaphore>,
+}
+
+impl SendWindow {
+    fn new() -> (Self, Arc<Semaphore>) {
+        let window = Arc::new(Semaphore::new(WINDOW_BYTES));
+        (Self { window: Arc::clone(&window) }, window)
+    }
+
+    fn credit(&self, bytes: usize) -> Result<()> {
+        if self.window.available_permits().saturating_add(bytes) > WINDOW_BYTES {
+            return Err(protocol_error());
+        }
+        self.window.add_permits(bytes);
+        Ok(())
+    }
+}
+
+impl Drop for SendWindow {
+    fn drop(&mut self) {
+        // No more credit will arrive: a sender that waits for it has to fail.
+        self.window.close();
+    }
+}
+
+/// Sends a body in chunks, each when the window has room for it. With `awaited`, each part is sent only after the
+/// previous one has been consumed.
+async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(Bytes)) -> Refusable<()> {
+    let room = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
+    while let Some(part) = body.frame().await {
+        let Ok(mut rest) = part?.into_data() else { return Ok(()) };
+        while !rest.is_empty() {
+            let chunk = rest.split_to(rest.len().min(MAX_CHUNK_BYTES));
+            room(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
+            send(chunk);
+        }
+        if awaited {
+            drop(room(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
+        }
+    }
+    Ok(())
+}
+
+/// The streams of one child, by number.
+type Streams = Arc<Mutex<HashMap<u32, ServerStream>>>;
+
+/// The server's state of a stream.
+struct ServerStream {
+    upload: Option<RecvWindow>,
+    download: SendWindow,
+    task: AbortHandle,
+    /// Completes when everything that the task held has been dropped, including its slot among the run's connections.
+    gone: oneshot::Receiver<Infallible>,
+}
+
+/// Serves the network requests of one child with its run's session. Returns when the child has ended, or with an error
+/// at the first invalid frame. The future has to be dropped when the run ends.
+pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStream) -> Result<()> {
+    let (mut from_child, mut to_child) = socket.into_split();
+    // Bounded by the windows of the streams, and by how many a child may open.
+    let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
+    let writing = async move {
+        while let Some(frame) = outgoing.recv().await {
+            to_child.write_all(&frame).await?;
+        }
+        Ok(())
+    };
+    let reading = async move {
+        let streams = Streams::default();
+        let mut tasks = JoinSet::new();
+        let (mut last, mut opened) = (0, 0);
+        let budgets = session.budgets();
+        // In the worst case each sent byte has a frame of its own. Credit is returned in quarters of a window, and each
+        // received byte may have cost the minimum.
+        let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
+        let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
+        let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
+        left = left.saturating_add(1 << 20);
+        while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
+            let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
+            left = left.checked_sub(length).ok_or_else(protocol_error)?;
+            left_frames = left_frames.checked_sub(1).ok_or_else(protocol_error)?;
+            let aborted = {
+                let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
+                match kind {
+                    FrameKind::Open => {
+                        opened += 1;
+                        let most = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
+                        if stream <= last || opened > most {
+                            return Err(protocol_error());
+                        }
+                        last = stream;
+                        // Chunks in flight when a stream is refused are lost, but count.
+                        left = left.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
+                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
+                        while tasks.try_join_next().is_some() {}
+                        let opening = serde_json::from_slice(&content).map_err(|_| protocol_error())?;
+                        // The task removes its own stream at its end. The lock is held until the stream is in the
+                        // map, so a task that ends at once cannot remove it too early.
+                        known.insert(
+                            stream,
+                            serve_stream(&session, stream, opening, &frames, &streams, &mut tasks)?,
+                        );
+                        None
+                    }
+                    FrameKind::Data => {
+                        // The child may not have received the end of this stream yet.
+                        let recv_window = known.get(&stream).and_then(|served| served.upload.as_ref());
+                        recv_window.map_or(Ok(()), |recv_window| recv_window.take(content))?;
+                        None
+                    }
+                    FrameKind::End => {
+                        if let Some(served) = known.get_mut(&stream) {
+                            served.upload = None;
+                        }
+                        None
+                    }
+                    FrameKind::Abort => known.remove(&stream),
+                    FrameKind::Credit => {
+                        let bytes = decode_credit(&content)?;
+                        known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
+                        None
+                    }
+                    FrameKind::Head | FrameKind::Refused | FrameKind::StopSending => {
+                        return Err(protocol_error());
+                    }
+                }
+            };
+            if let Some(ServerStream { task, gone, .. }) = aborted {
+                task.abort();
+                // The child's next request has to find the slot free.
+                let _gone = gone.await;
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = writing => ended,
+        ended = reading => ended,
+    }
+}
+
+/// Reads one frame; `None` at the end.
+async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Option<Frame>> {
+    let mut head = [0; HEADER_BYTES];
+    if from.read(&mut head[..1]).await? == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut head[1..]).await?;
+    let (kind, stream, length) = decode_header(head)?;
+    let mut content = vec![0; length];
+    from.read_exact(&mut content).await?;
+    Ok(Some(Frame { kind, stream, content: content.into() }))
+}
+
+/// Starts to serve a stream.
+fn serve_stream(
+    session: &Arc<NetworkSession>,
+    stream: u32,
+    opening: OpenFrame,
+    frames: &mpsc::UnboundedSender<Vec<u8>>,
+    streams: &Streams,
+    tasks: &mut JoinSet<()>,
+) -> Result<ServerStream> {
+    let kind = opening.kind();
+    let credits = frames.clone();
+    let (recv_window, mut chunks) =
+        RecvWindow::new(kind.credit(), move |bytes| drop(credits.send(encode_credit(stream, bytes))));
+    let (request, uploads) = match opening {
+        OpenFrame::Request { method, uri, fields, body, timeouts } => {
+            let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let mut request = Request::new(if body { chunks.boxed_unsync() } else { nothing() });
+            *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| protocol_error())?;
+            *request.uri_mut() = uri.parse::<Uri>().map_err(|_| protocol_error())?;
+            *request.headers_mut() = decode_headers(fields).ok_or_else(protocol_error)?;
+            (StreamRequest::Request(Box::new(request), timeouts), body)
+        }
+        OpenFrame::LookUp { name } => (StreamRequest::LookUp(name), false),
+        OpenFrame::Connect { address } => {
+            let notice =
+                SendOnDrop { frame: encode_frame(FrameKind::StopSending, stream, &[]), to: frames.clone() };
+            chunks.reader = Some(DropNotice::Server { _notice: notice });
+            (StreamRequest::Connect(address, chunks.boxed_unsync()), true)
+        }
+    };
+    let (download, window) = SendWindow::new();
+    let (session, frames, streams) = (Arc::clone(session), frames.clone(), Arc::clone(streams));
+    let (held, gone) = oneshot::channel();
+    let task = tasks.spawn(async move {
+        // Values are dropped in reverse order, so this one signals that all others are gone.
+        let _held = held;
+        // Fails if the child has ended, which ends this task as well.
+        let send = |frame| drop(frames.send(frame));
+        let answered = async {
+            let (heading, mut body) = request.perform(session).await?;
+            send(encode_json_frame(FrameKind::Head, stream, &heading));
+            if let Some(body) = &mut body {
+                pump(body, &window, false, |chunk| send(encode_frame(FrameKind::Data, stream, &chunk)))
+                    .await?;
+            }
+            match kind {
+                StreamKind::Exchange => {
+                    // The body holds the stream's slot, which the child may want as soon as it sees the end.
+                    drop(body);
+                    send(encode_frame(FrameKind::End, stream, &[]));
+                    Refusable::Ok(())
+                }
+                StreamKind::Connection => {
+                    send(encode_frame(FrameKind::End, stream, &[]));
+                    // The upload may continue. The connection ends when its download is dropped.
+                    std::future::pending().await
+                }
+            }
+        };
+        if let Err(refusal) = answered.await {
+            send(encode_json_frame(FrameKind::Refused, stream, &refusal));
+        }
+        streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
+    });
+    Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, gone })
+}
+
+/// A child's request in the form that the session accepts.
+enum StreamRequest {
+    Request(Box<Request<Body>>, Timeouts),
+    LookUp(String),
+    Connect(SocketAddr, Body),
+}
+
+impl StreamRequest {
+    /// The head of the response, and its body if it has one.
+    async fn perform(self, session: Arc<NetworkSession>) -> Refusable<(ResponseHead, Option<Body>)> {
+        Ok(match self {
+            Self::Request(request, timeouts) => {
+                let (head, body) = session.send(*request, timeouts).await?.into_parts();
+                let heading = ResponseHead::Answer {
+                    status: head.status.as_u16(),
+                    fields: encode_headers(&head.headers),
+                };
+                (heading, Some(body))
+            }
+            Self::LookUp(name) => (ResponseHead::Found(session.look_up(name).await?), None),
+            Self::Connect(address, upload) => {
+                (ResponseHead::Connected, Some(session.connect(address, upload).await?))
+            }
+        })
+    }
+}
+
+/// The child's state of a stream.
+struct ChildStream {
+    kind: StreamKind,
+    /// The receiver of the head; `None` once it has arrived.
+    head: Option<oneshot::Sender<Refusable<ResponseHead>>>,
+    /// `None` once the download has ended.
+    download: Option<RecvWindow>,
+    /// `None` once the server reads no more of the upload.
+    upload: Option<SendWindow>,
+}
+
+/// The network of a run, in the run's own process.
+pub(super) struct RemoteNetwork {
+    socket: File,
+    writing: Mutex<()>,
+    next: AtomicU32,
+    streams: Mutex<Option<HashMap<u32, ChildStream>>>,
+}
+
+/// Removes a stream when it is dropped, and sends the server an `Abort` if the stream has not ended.
+struct StreamGuard {
+    remote: Arc<RemoteNetwork>,
+    stream: u32,
+    /// The task that sends the upload.
+    upload: Option<AbortHandle>,
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        if let Some(upload) = &self.upload {
+            upload.abort();
+        }
+        let known = self.remote.with_streams(|streams| streams.remove(&self.stream));
+        if known.is_some() {
+            self.remote.send_frame(&encode_frame(FrameKind::Abort, self.stream, &[]));
+        }
+    }
+}
+
+impl RemoteNetwork {
+    /// Starts the thread that reads from `socket`. To be called before the process is confined.
+    ///
+    /// # Errors
+    /// No thread can be started, or the thread cannot be confined.
+    pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
+        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may
+        // not call.
+        let mut reading = File::from(socket.try_clone()?);
+        let remote = Arc::new(Self {
+            socket: File::from(socket),
+            writing: Mutex::default(),
+            next: AtomicU32::new(1),
+            streams: Mutex::new(Some(HashMap::new())),
+        });
+        let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&remote));
+        let (did, done) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name("network".into()).stack_size(READER_STACK_BYTES);
+        thread.spawn(move || {
+            let confined = confinement.confine_aux_thread().map_err(confine_io_error);
+            let failed = confined.is_err();
+            let _nobody_waits = did.send(confined);
+            while !failed && reader.dispatch_frame(&mut reading).is_ok() {}
+            // Fails every pending request, and every later one.
+            *reader.streams.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        })?;
+        done.recv().map_err(Error::other)??;
+        Ok(remote)
+    }
+
+    fn with_streams<T>(&self, work: impl FnOnce(&mut HashMap<u32, ChildStream>) -> Option<T>) -> Option<T> {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.as_mut().and_then(work)
+    }
+
+    fn send_frame(&self, frame: &[u8]) {
+        // Frames must not interleave: the guest and uploads write from several tasks.
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fails only if the server has ended, and this process ends with it.
+        let _nobody_listens = (&self.socket).write_all(frame);
+    }
+
+    /// Reads one frame and dispatches it.
+    fn dispatch_frame(&self, from: &mut File) -> Result<()> {
+        let mut head = [0; HEADER_BYTES];
+        from.read_exact(&mut head)?;
+        let (kind, stream, length) = decode_header(head)?;
+        let mut content = vec![0; length];
+        from.read_exact(&mut content)?;
+        match kind {
+            FrameKind::Head => {
+                let heading = serde_json::from_slice(&content)?;
+                let waits = self.with_streams(|streams| streams.get_mut(&stream)?.head.take());
+                let _given_up = waits.map(|waits| waits.send(Ok(heading)));
+            }
+            FrameKind::Data => {
+                self.with_streams(|streams| {
+                    Some(streams.get(&stream)?.download.as_ref()?.take(content.into()))
+                })
+                .transpose()?;
+            }
+            FrameKind::End => drop(self.with_streams(|streams| {
+                let child_stream = streams.get_mut(&stream)?;
+                child_stream.download = None;
+                (child_stream.kind == StreamKind::Exchange).then(|| streams.remove(&stream))
+            })),
+            FrameKind::Refused => {
+                let refusal = serde_json::from_slice(&content)?;
+                if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
+                    child_stream.fail(refusal);
+                }
+            }
+            FrameKind::Credit => {
+                let bytes = decode_credit(&content)?;
+                self.with_streams(|streams| Some(streams.get(&stream)?.upload.as_ref()?.credit(bytes)))
+                    .transpose()?;
+            }
+            FrameKind::StopSending => {
+                drop(self.with_streams(|streams| streams.get_mut(&stream)?.upload.take()))
+            }
+            FrameKind::Open | FrameKind::Abort => return Err(protocol_error()),
+        }
+        Ok(())
+    }
+
+    async fn send_request(
+        self: Arc<Self>,
+        request: Request<Body>,
+        timeouts: Timeouts,
+    ) -> Refusable<Response<Body>> {
+        let (parts, body) = request.into_parts();
+        let has_body = !body.is_end_stream();
+        let opening = OpenFrame::Request {
+            method: parts.method.as_str().to_owned(),
+            uri: parts.uri.to_string(),
+            fields: encode_headers(&parts.headers),
+            body: has_body,
+            timeouts,
+        };
+        let (heading, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
+        let ResponseHead::Answer { status, fields } = heading else {
+            return Err(NetworkError::Answer.into());
+        };
+        let mut response = Response::new(chunks.boxed_unsync());
+        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Answer)?;
+        *response.headers_mut() = decode_headers(fields).ok_or(NetworkError::Answer)?;
+        Ok(response)
+    }
+
+    async fn look_up_name(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
+        match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
+            (ResponseHead::Found(addresses), _) => Ok(addresses),
+            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Answer.into()),
+        }
+    }
+
+    async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
+        match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
+            (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
+            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Answer.into()),
+        }
+    }
+
+    /// Opens a stream, starts its upload and waits for the head of the response.
+    async fn open_stream(
+        self: Arc<Self>,
+        opening: &OpenFrame,
+        upload: Option<Body>,
+    ) -> Refusable<(ResponseHead, BodyStream)> {
+        let kind = opening.kind();
+        let stream = self.next.fetch_add(1, Ordering::SeqCst);
+        let opening = encode_json_frame(FrameKind::Open, stream, opening);
+        if opening.len() > MAX_HEAD_FRAME_BYTES {
+            return Err(NetworkError::RequestHead.into());
+        }
+        let (head, heading) = oneshot::channel();
+        let (send_window, window) = SendWindow::new();
+        let mut guard = StreamGuard { remote: Arc::clone(&self), stream, upload: None };
+        let sender = Arc::clone(&self);
+        let (recv_window, mut chunks) =
+            RecvWindow::new(CREDIT_BYTES, move |bytes| sender.send_frame(&encode_credit(stream, bytes)));
+        let child_stream =
+            ChildStream { kind, head: Some(head), download: Some(recv_window), upload: Some(send_window) };
+        let begun = self.with_streams(|streams| {
+            streams.insert(stream, child_stream);
+            Some(())
+        });
+        begun.ok_or(NetworkError::Over)?;
+        self.send_frame(&opening);
+        if let Some(body) = upload {
+            let upload = spawn::spawn_run_task(Arc::clone(&self).upload(stream, kind, body, window));
+            guard.upload = Some(upload.abort_handle());
+        }
+        let heading = heading.await.map_err(|_| NetworkError::Over)??;
+        chunks.reader = Some(DropNotice::Child { _stream: guard });
+        Ok((heading, chunks))
+    }
+
+    /// Sends an upload, possibly while the download has started.
+    async fn upload(self: Arc<Self>, stream: u32, kind: StreamKind, mut body: Body, window: Arc<Semaphore>) {
+        let awaited = kind == StreamKind::Connection;
+        let send = |chunk: Bytes| self.send_frame(&encode_frame(FrameKind::Data, stream, &chunk));
+        match (pump(&mut body, &window, awaited, send).await, kind) {
+            (Ok(()), _) => self.send_frame(&encode_frame(FrameKind::End, stream, &[])),
+            // The guest's writes fail, because their receiver is dropped here.
+            (Err(_not_taken), StreamKind::Connection) => {}
+            (Err(_broken_off), StreamKind::Exchange) => {
+                if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
+                    self.send_frame(&encode_frame(FrameKind::Abort, stream, &[]));
+                    child_stream.fail(NetworkError::RequestBody.into());
+                }
+            }
+        }
+    }
+}
+
+impl ChildStream {
+    /// Fails the stream for the receiver of its head or the reader of its download.
+    fn fail(self, refusal: EgressError) {
+        match (self.head, self.download) {
+            (Some(waits), _) => drop(waits.send(Err(refusal))),
+            (None, Some(download)) => drop(download.chunks.send(Err(refusal))),
+            (None, None) => {}
+        }
+    }
+}
+
+impl NetworkBackend for RemoteNetwork {
+    fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
+        Box::pin(self.send_request(request, timeouts))
+    }
+
+    fn look_up(self: Arc<Self>, name: String) -> LookUpFuture {
+        Box::pin(self.look_up_name(name))
+    }
+
+    fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture {
+        Box::pin(self.open_connection(address, upload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::tests::ceilings;
+    use a2g_capability::{Ceilings, Grant, Host, HostClaims, HostPattern};
+    use a2g_sandbox::egress::{Egress, EgressSettings};
+    use a2g_types::clock::SystemClock;
+    use a2g_types::ident::AgentDid;
+    use a2g_types::limit::NetworkBudgets;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    /// A run's session that reaches only `held.example`, which never answers, and the child's end of the socket.
+    fn child(
+        held: &std::net::TcpListener,
+    ) -> (Arc<NetworkSession>, UnixStream, std::os::unix::net::UnixStream) {
+        let held = held.local_addr().unwrap();
+        let Ok(Host::Name(name)) = Host::parse("held.example") else { panic!("a name") };
+        let settings = EgressSettings {
+            allowed_addresses: vec![held.to_string().parse().unwrap()],
+            hosts: BTreeMap::from([(name, vec![held.ip()])]),
+            connect: Duration::from_secs(20),
+        };
+        let egress = Arc::new(Egress::new(settings, None, Arc::new(SystemClock)).unwrap());
+        let agent = AgentDid::parse("did:a2g:one:1").unwrap();
+        let network_budgets =
+            NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
+        let hosts = HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() };
+        let ceilings = Ceilings { network: true, hosts, network_budgets, ..ceilings(64, 100) };
+        let grant = Grant::meet(crate::test_authority(), [], &ceilings).unwrap();
+        let session = Arc::clone(egress.open(&agent, &grant).session().unwrap());
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (session, UnixStream::from_std(ours).unwrap(), theirs)
+    }
+
+    fn opening(stream: u32, uri: &str) -> Vec<u8> {
+        let opening = OpenFrame::Request {
+            method: "POST".to_owned(),
+            uri: uri.to_owned(),
+            fields: Vec::new(),
+            body: true,
+            timeouts: Timeouts::default(),
+        };
+        encode_json_frame(FrameKind::Open, stream, &opening)
+    }
+
+    /// The result of serving a child that sends these frames and nothing more.
+    async fn serve_frames(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
+        let (session, ours, theirs) = child(held);
+        let talking = tokio::task::spawn_blocking(move || {
+            // The server closes the connection at the first invalid frame.
+            let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
+            let _closed = theirs.shutdown(std::net::Shutdown::Write);
+            let mut told = Vec::new();
+            let _gone = (&theirs).read_to_end(&mut told);
+        });
+        let carried = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
+        talking.await.unwrap();
+        carried.expect("it is not kept waiting")
+    }
+
+    #[tokio::test]
+    async fn a_child_that_makes_no_sense_is_not_listened_to_any_longer() {
+        let somewhere = "http://127.0.0.1:1/";
+        let data = |stream, bytes| encode_frame(FrameKind::Data, stream, &vec![0; bytes]);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let held = || opening(1, &format!("http://held.example:{port}/"));
+        // So that the kernel accepts almost nothing that is sent to it.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+        let connect = |stream| {
+            let address = listener.local_addr().unwrap();
+            encode_json_frame(FrameKind::Open, stream, &OpenFrame::Connect { address })
+        };
+        let cases = [
+            ("no kind", vec![vec![0; HEADER_BYTES]]),
+            ("another kind", vec![vec![9; HEADER_BYTES]]),
+            (
+                "no address",
+                vec![encode_frame(FrameKind::Open, 1, br#"{"Connect":{"address":"held.example:80"}}"#)],
+            ),
+            ("a long chunk", vec![held(), data(1, MAX_CHUNK_BYTES + 1)]),
+            ("a long head", vec![encode_frame(FrameKind::Open, 1, &vec![b' '; MAX_HEAD_FRAME_BYTES + 1])]),
+            ("no head", vec![encode_frame(FrameKind::Open, 1, b"{}")]),
+            ("no URI", vec![opening(1, "http://a b/")]),
+            ("a number twice", vec![opening(1, somewhere), opening(1, somewhere)]),
+            ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
+            (
+                "a frame of the server",
+                vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::Over))],
+            ),
+            ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),
+            ("an end of what it sends itself", vec![encode_frame(FrameKind::StopSending, 1, &[])]),
+            ("credit without a number", vec![encode_frame(FrameKind::Credit, 1, b"1")]),
+            ("too much credit", vec![held(), encode_credit(1, 1)]),
+            ("more than the window", [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 10]].concat()),
+            ("half a frame", vec![data(1, 100)[..50].to_vec()]),
+            ("streams without end", (1..3000).map(|stream| opening(stream, somewhere)).collect()),
+            // To no stream at all, and more than the run may send.
+            ("chunks without end", vec![data(7, MAX_CHUNK_BYTES); 100]),
+            ("empty chunks without end", vec![vec![data(7, 0); 10_000].concat(); 200]),
+        ];
+        for (what, frames) in cases {
+            assert!(serve_frames(&listener, frames).await.is_err(), "{what}");
+        }
+        let proper = vec![
+            opening(1, somewhere),
+            data(1, 10),
+            encode_frame(FrameKind::End, 1, &[]),
+            encode_frame(FrameKind::Abort, 1, &[]),
+            encode_json_frame(FrameKind::Open, 2, &OpenFrame::LookUp { name: "held.example".to_owned() }),
+            connect(3),
+            data(3, 10),
+            encode_frame(FrameKind::End, 3, &[]),
+        ];
+        serve_frames(&listener, proper).await.unwrap();
+    }
+
+    #[test]
+    fn small_pieces_fill_a_window_too() {
+        let (recv_window, _pieces) = RecvWindow::new(CREDIT_BYTES, |_| {});
+        let most = WINDOW_BYTES / MIN_FRAME_COST;
+        assert!((0..most).all(|_| recv_window.take(Bytes::from_static(b"x")).is_ok()));
+        assert!(recv_window.take(Bytes::new()).is_err());
+    }
+
+    #[test]
+    fn header_fields_of_any_bytes_come_back() {
+        let mut fields = HeaderMap::new();
+        fields.append("x", HeaderValue::from_bytes(b"a\xff\xc3\xa9\t\"").unwrap());
+        fields.append("x", HeaderValue::from_static("second"));
+        assert_eq!(decode_headers(encode_headers(&fields)), Some(fields));
+        assert_eq!(decode_headers(vec![("x".to_owned(), "\u{100}".to_owned())]), None);
+        assert_eq!(decode_headers(vec![("x".to_owned(), "a\r\nb: c".to_owned())]), None);
+    }
+}

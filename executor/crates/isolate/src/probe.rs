@@ -1,0 +1,100 @@
+//! Probing a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool describes
+//! itself in a child of that zygote. No code of the tool runs in the server.
+
+use super::error::ChildError;
+use super::ring::Ring;
+use super::{Isolation, Module, PreforkConfig, RunAs};
+use a2g_capability::{Ceilings, HostClaims, Permit};
+use a2g_sandbox::Code;
+use a2g_types::clock::Clock;
+use a2g_types::ident::ToolName;
+use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_types::tool::Contract;
+use std::io::Result;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The tool's name inside the probe's zygote. Its real name may not be known yet.
+const NAME: &str = "probed";
+/// The memory limit of `describe`.
+const MEMORY_MB: u64 = 64;
+/// The timeout of `describe`.
+const TIMEOUT_SECONDS: u64 = 5;
+/// Longer than any probe, so that its zygote is never replaced.
+const MAX_LIFE: Duration = Duration::from_secs(3600);
+/// The most bytes of a description's four texts together.
+const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
+
+/// A typed tool's name, version, description and argument schema; `None` for a command.
+type Description = Option<[String; 4]>;
+
+/// Loads `code` and calls `describe` of a typed tool. `meters_fuel` has to be the setting that it was compiled with.
+///
+/// # Errors
+/// The outer error: no zygote can be started. The inner one, a [`ChildError`]: the code cannot be linked, or does not
+/// describe itself.
+pub async fn probe(
+    code: Code<'_>,
+    meters_fuel: bool,
+    run_as: RunAs,
+    clock: Arc<dyn Clock>,
+) -> Result<std::result::Result<Description, ChildError>> {
+    let name = ToolName::parse(NAME).map_err(std::io::Error::other)?;
+    let permit = Permit::without_access(&ceilings().map_err(std::io::Error::other)?);
+    let budgets = permit.grant().budgets();
+    let (largest_file, handles) = (budgets.written.bytes(), budgets.handles);
+    let prefork = PreforkConfig {
+        waiting: 1,
+        largest_file,
+        handles,
+        meters_fuel,
+        renew_runs: u64::MAX,
+        renew_after: MAX_LIFE,
+        fresh_layout: false,
+        run_as,
+    };
+    let module = Module { name: &name, code, isolation: Isolation::Process };
+    let (ring, unusable) = Ring::start(&[module], prefork, None, clock).await?;
+    let described = match (unusable.into_iter().next(), code.contract) {
+        (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
+        (None, Contract::Command) => Ok(None),
+        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(check_size),
+    };
+    ring.close().await;
+    Ok(described)
+}
+
+/// Refuses a description beyond its size limit.
+fn check_size(texts: [String; 4]) -> std::result::Result<Description, ChildError> {
+    let bytes = texts.iter().map(String::len).sum::<usize>();
+    if bytes > MAX_DESCRIPTION_BYTES {
+        return Err(ChildError::LongDescription { bytes, max_bytes: MAX_DESCRIPTION_BYTES });
+    }
+    Ok(Some(texts))
+}
+
+/// The memory and time of `describe`.
+fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
+    Ok(Ceilings {
+        memory: MemoryLimit::from_mb(MEMORY_MB)?,
+        cpu: CpuPercent::new(100)?,
+        timeout: Timeout::from_seconds(TIMEOUT_SECONDS)?,
+        output: OutputLimit::from_bytes(64 << 10)?,
+        network: false,
+        hosts: HostClaims::default(),
+        network_budgets: NetworkBudgets::NONE,
+        areas: Vec::new(),
+        access: Access::ReadOnly,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1)?,
+            created: 1,
+            handles: 1024,
+            subscriptions: 128,
+            random_bytes: 1 << 20,
+            directory_entries: 1,
+            fuel: None,
+            hard_links: false,
+        },
+    })
+}

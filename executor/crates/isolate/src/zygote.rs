@@ -1,0 +1,191 @@
+//! The zygote: a process with everything ready for a guest, which forks a copy of itself for each run.
+//!
+//! It has one thread, the engine, the linkers and the compiled tools, and nothing of the server: no socket but the one
+//! to the server, no key, no file. It ends when the server closes that socket, and its children end with it.
+
+use super::channel::{FromZygote, ToZygote, VERSION, receive, send};
+use super::child;
+use super::confine::{ConfineError, Confinement};
+use super::process::{ForkSide, close_inherited, fork, reap};
+use a2g_sandbox::{Artifact, Code, Sandbox};
+use a2g_types::clock::SystemClock;
+use a2g_types::error_chain::ErrorChain;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// The state of a zygote, which its children inherit.
+pub(super) struct ZygoteState {
+    pub(super) sandbox: Sandbox,
+    pub(super) tools: BTreeMap<String, Artifact>,
+    pub(super) null: File,
+    pub(super) confinement: Arc<Confinement>,
+    pub(super) largest_file: u64,
+    pub(super) handles: u64,
+}
+
+/// A child that has not been reaped yet.
+struct ForkedChild {
+    child: u64,
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+/// Runs the zygote until its server ends. Standard input is the socket to the server; with `meters_fuel` the engine
+/// counts instructions; with `changes_users` children may get another user.
+///
+/// # Errors
+/// The engine cannot be set up, or the socket fails. The end of the server is no error.
+pub fn zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
+    match serve(meters_fuel, changes_users) {
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
+        served => served,
+    }
+}
+
+fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
+    close_inherited()?;
+    let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    if !has_greeted(&control)? {
+        return Ok(());
+    }
+    let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
+    let mut children: Vec<ForkedChild> = Vec::new();
+    loop {
+        // Ended children are reaped before another is forked, because an outcome may wait for the exit.
+        let (has_message, gone) = wait_for_events(&control, &children)?;
+        for index in gone.into_iter().rev() {
+            let ForkedChild { child, pid, .. } = children.swap_remove(index);
+            send(&control, &FromZygote::Exited { child, exit: reap(pid)? }, &[])?;
+        }
+        if !has_message {
+            continue;
+        }
+        match receive(&control)? {
+            Some((ToZygote::Fork { child }, handles)) => {
+                let Ok([socket]) = <[OwnedFd; 1]>::try_from(handles) else {
+                    refuse(&control, child, &"the zygote has reached its limit on open descriptors")?;
+                    continue;
+                };
+                match fork() {
+                    Ok(ForkSide::Child) => {
+                        // No descriptor of the zygote's own may stay open in a child.
+                        drop((children, control));
+                        child::child_main(&ready, UnixStream::from(socket));
+                    }
+                    Ok(ForkSide::Parent { pid }) => children.extend(register_child(&control, child, pid)?),
+                    Err(error) => refuse(&control, child, &error)?,
+                }
+            }
+            Some((ToZygote::Hello { .. } | ToZygote::Load { .. } | ToZygote::Start { .. }, _)) => {
+                return Err(unexpected_message());
+            }
+            None => return Ok(()),
+        }
+    }
+}
+
+/// An I/O error with a confinement error's message and cause.
+pub(super) fn confine_io_error(error: ConfineError) -> Error {
+    Error::other(ErrorChain(&error).to_string())
+}
+
+fn unexpected_message() -> Error {
+    Error::new(ErrorKind::InvalidData, "the server sent a message that a zygote does not expect")
+}
+
+/// Reads the first message of the server; `false` when the server is gone.
+fn has_greeted(control: &UnixStream) -> Result<bool> {
+    match receive(control)? {
+        Some((ToZygote::Hello { version: VERSION }, _)) => Ok(true),
+        Some((ToZygote::Hello { version }, _)) => {
+            let message =
+                format!("the server sends messages of version {version}, and this program reads {VERSION}");
+            Err(Error::new(ErrorKind::InvalidData, message))
+        }
+        Some((ToZygote::Load { .. } | ToZygote::Start { .. } | ToZygote::Fork { .. }, _)) => {
+            Err(unexpected_message())
+        }
+        None => Ok(false),
+    }
+}
+
+/// Confines the process and loads the tools; `None` when the server ends before they are complete.
+fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<ZygoteState>> {
+    let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
+    let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
+    let confinement = Confinement::prepare().map_err(confine_io_error)?;
+    // Confined before any code of a tool is loaded. The system call filter follows after that, because it forbids
+    // making memory executable.
+    confinement.confine_zygote(changes_users).map_err(confine_io_error)?;
+    let mut tools = BTreeMap::new();
+    let mut unusable = Vec::new();
+    let (largest_file, handles) = loop {
+        match receive(control)? {
+            Some((ToZygote::Load { tool, component, contract }, handles)) => {
+                let mut files = handles.into_iter().map(File::from);
+                let (module, componentised) = (files.next().ok_or_else(unexpected_message)?, files.next());
+                let componentised = componentised.as_ref();
+                let code = Code { module: &module, component, componentised, contract: contract.into() };
+                unusable.push(match sandbox.load(code) {
+                    Ok(artifact) => {
+                        tools.insert(tool, artifact);
+                        None
+                    }
+                    Err(error) => Some(ErrorChain(&error).to_string()),
+                });
+            }
+            Some((ToZygote::Start { largest_file, handles }, _)) => {
+                break (largest_file, handles);
+            }
+            Some((ToZygote::Hello { .. } | ToZygote::Fork { .. }, _)) => return Err(unexpected_message()),
+            None => return Ok(None),
+        }
+    };
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    confinement.filter_system_calls().map_err(confine_io_error)?;
+    send(control, &FromZygote::Ready { unusable }, &[])?;
+    Ok(Some(ZygoteState { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
+}
+
+/// Waits for a message of the server (`true`) or the end of children (their indexes).
+fn wait_for_events(control: &UnixStream, children: &[ForkedChild]) -> Result<(bool, Vec<usize>)> {
+    let mut watched = vec![PollFd::new(control, PollFlags::IN)];
+    watched.extend(children.iter().map(|children| PollFd::new(&children.pidfd, PollFlags::IN)));
+    loop {
+        match poll(&mut watched, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut signalled = watched.iter().map(|fd| !fd.revents().is_empty());
+    let has_message = signalled.next().unwrap_or(false);
+    Ok((has_message, signalled.enumerate().filter_map(|(index, is_set)| is_set.then_some(index)).collect()))
+}
+
+/// Reports a new child; ends it if there is no descriptor left for its pidfd.
+fn register_child(control: &UnixStream, child: u64, pid: i32) -> Result<Option<ForkedChild>> {
+    let known = Pid::from_raw(pid).ok_or_else(unexpected_message)?;
+    match pidfd_open(known, PidfdFlags::empty()) {
+        Ok(pidfd) => {
+            send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
+            Ok(Some(ForkedChild { child, pid, pidfd }))
+        }
+        Err(error) => {
+            // The server then closes its end of the child's socket, and a child without a job ends.
+            refuse(control, child, &std::io::Error::from(error))?;
+            reap(pid)?;
+            Ok(None)
+        }
+    }
+}
+
+fn refuse(control: &UnixStream, child: u64, reason: &dyn std::fmt::Display) -> Result<()> {
+    send(control, &FromZygote::Refused { child, reason: reason.to_string() }, &[])
+}

@@ -1,0 +1,345 @@
+//! One transaction of the writer: the effect of each entry on the records and on the tables that follow from them.
+
+use super::chain::Hash;
+use super::error::{WriteError, changed_error};
+use super::log::{NewRecord, RecordLog, RefusalRecord, RefusalTip, Tip};
+use super::record::{self, Digest32, RecordKind, digest};
+use super::recorded_state::{RecordedState, recorded_state};
+use super::store::RunId;
+use super::tasks::JournalTask;
+use super::{IntentDenial, IntentSummary, Resolution, ResolvedIntent};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::Receipt;
+use rusqlite::{Connection, OptionalExtension as _, params};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+
+/// A run that is about to begin.
+#[derive(Debug)]
+pub(super) struct StartRecord {
+    pub(super) intent: IntentId,
+    pub(super) agent: AgentDid,
+    pub(super) tool: ToolName,
+    pub(super) content: Hash,
+    pub(super) proof: Option<String>,
+    pub(super) keep_until: i64,
+    pub(super) started: i64,
+    pub(super) verdict: Option<String>,
+    pub(super) fallback_receipt: String,
+    pub(super) task: Option<String>,
+}
+
+/// The result of a [`StartRecord`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StartReply {
+    /// The start is on the disk, and no other call has it.
+    New(RunId),
+    /// The intent has started before, or a person denied it.
+    Known,
+    /// Another intent has started under this proof.
+    Replayed,
+}
+
+/// A receipt to be written.
+#[derive(Debug, Clone)]
+pub(super) struct FinishRecord {
+    pub(super) run: RunId,
+    pub(super) receipt: Arc<Receipt>,
+    pub(super) body: Arc<str>,
+    pub(super) task: Option<JournalTask>,
+    pub(super) ended: i64,
+}
+
+/// An intent that is to wait.
+#[derive(Debug)]
+pub(super) struct HoldRecord {
+    pub(super) summary: IntentSummary,
+    pub(super) content: Hash,
+    /// The text that a person is shown, verbatim.
+    pub(super) text: String,
+    /// The expiry of its verdict, in microseconds since 1970.
+    pub(super) until: i64,
+}
+
+/// The result of a [`HoldRecord`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum HoldResult {
+    /// It waits, since before or from now on.
+    Waiting,
+    /// It has started.
+    Started,
+    /// A person denied it.
+    Denied(IntentDenial),
+}
+
+/// A caller stopped a run, or a queued intent.
+#[derive(Debug)]
+pub(super) struct StopRecord {
+    pub(super) intent: IntentId,
+    pub(super) by: String,
+    pub(super) method: &'static str,
+}
+
+/// The governor revoked capabilities.
+#[derive(Debug)]
+pub(super) struct RevocationRecord {
+    /// The agent that loses them; every agent when it is `None`.
+    pub(super) agent: Option<AgentDid>,
+    /// Restricts the revocation to this intent.
+    pub(super) intent: Option<IntentId>,
+    pub(super) by: String,
+    pub(super) stopped: usize,
+}
+
+/// One transaction.
+pub(super) struct Batch<'a> {
+    log: RecordLog<'a>,
+    refusals: RefusalTip,
+    delivered: record::DeliveredBody,
+    /// In microseconds since 1970.
+    now: i64,
+}
+
+impl<'a> Batch<'a> {
+    pub(super) fn new(
+        connection: &'a Connection,
+        tip: Tip,
+        refusals: RefusalTip,
+        now: i64,
+    ) -> Result<Self, WriteError> {
+        Ok(Self { log: RecordLog::resume(connection, tip)?, refusals, delivered: Vec::new(), now })
+    }
+
+    /// Writes the records about the whole batch and the new ends of the chains. Returns those ends.
+    pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), WriteError> {
+        if !self.delivered.is_empty() {
+            let body = serde_json::to_vec(&self.delivered)?;
+            self.log.append(
+                RecordKind::Delivered,
+                &NewRecord { at: self.now, body: &body, ..NewRecord::default() },
+            )?;
+        }
+        let is_new = self.log.has_new();
+        if is_new {
+            self.refusals.mark(&mut self.log, self.now)?;
+        }
+        self.log.save()?;
+        Ok((self.log.tip, self.refusals))
+    }
+
+    pub(super) fn connection(&self) -> &'a Connection {
+        self.log.connection
+    }
+
+    /// Appends a record about an intent with a JSON body.
+    pub(super) fn append(
+        &mut self,
+        kind: RecordKind,
+        new: NewRecord<'_>,
+        body: &impl Serialize,
+    ) -> Result<i64, WriteError> {
+        let body = serde_json::to_vec(body)?;
+        let at = if new.at == 0 { self.now } else { new.at };
+        self.log.append(kind, &NewRecord { at, body: &body, ..new })
+    }
+
+    pub(super) fn start(&mut self, start: &StartRecord) -> Result<StartReply, WriteError> {
+        let StartRecord {
+            intent,
+            agent,
+            tool,
+            content,
+            proof,
+            keep_until,
+            started,
+            verdict,
+            fallback_receipt,
+            task,
+        } = start;
+        let held = match recorded_state(self.connection(), *intent)? {
+            RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
+            RecordedState::Unknown => None,
+            RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
+        };
+        if self.is_proof_used(proof.as_deref())? {
+            return Ok(StartReply::Replayed);
+        }
+        let body = record::ClaimBody {
+            content: Digest32(*content),
+            keep_until: *keep_until,
+            fallback_receipt: digest(fallback_receipt.as_bytes()),
+            task: task.as_ref().map(|task| digest(task.as_bytes())),
+            verdict: verdict.clone().map(RawValue::from_string).transpose()?,
+        };
+        let new = NewRecord {
+            at: *started,
+            intent: Some(*intent),
+            agent: Some(agent.as_str()),
+            tool: Some(tool.as_str()),
+            about: held,
+            proof: proof.as_deref(),
+            ..NewRecord::default()
+        };
+        let run = RunId(self.append(RecordKind::Claim, new, &body)?);
+        self.connection()
+            .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
+            .execute(params![run.0, fallback_receipt, task])?;
+        held.map_or(Ok(()), |held| self.remove_waiting_row(held))?;
+        Ok(StartReply::New(run))
+    }
+
+    fn is_proof_used(&self, proof: Option<&str>) -> Result<bool, WriteError> {
+        let Some(proof) = proof else { return Ok(false) };
+        let sql = "SELECT 1 FROM records WHERE proof = ?1";
+        let used = self.connection().prepare_cached(sql)?.query_row([proof], |_| Ok(())).optional()?;
+        Ok(used.is_some())
+    }
+
+    /// Writes a receipt and the task of its run. Returns the number of the record.
+    pub(super) fn finish(&mut self, finish: &FinishRecord) -> Result<i64, WriteError> {
+        let FinishRecord { run, receipt, body, task, ended } = finish;
+        let new = NewRecord {
+            at: *ended,
+            intent: Some(receipt.intent),
+            agent: Some(receipt.agent.as_str()),
+            tool: Some(receipt.tool.as_str()),
+            status: Some(receipt.outcome.end.status().as_str()),
+            about: Some(run.0),
+            body: body.as_bytes(),
+            ..NewRecord::default()
+        };
+        let number = self.log.append(RecordKind::Receipt, &new)?;
+        let closed = self
+            .connection()
+            .prepare_cached(
+                "UPDATE open SET will = NULL, task = NULL, receipt = ?2 WHERE run = ?1 AND receipt IS NULL",
+            )?
+            .execute([run.0, number])?;
+        if closed != 1 {
+            return Err(changed_error(&format!("the row of `open` of the run {} is gone", run.0)));
+        }
+        task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
+        Ok(number)
+    }
+
+    /// Undoes the start of an intent that was refused before its guest began.
+    pub(super) fn release(&mut self, run: RunId, intent: IntentId) -> Result<(), WriteError> {
+        let new =
+            NewRecord { at: self.now, intent: Some(intent), about: Some(run.0), ..NewRecord::default() };
+        self.log.append(RecordKind::Released, &new)?;
+        self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
+        Ok(())
+    }
+
+    /// Extends the time for which a claim is known.
+    pub(super) fn extend_claim(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
+        let RecordedState::Claimed(claimed) = recorded_state(self.connection(), intent)? else {
+            return Ok(());
+        };
+        if until <= claimed.keep_until {
+            return Ok(());
+        }
+        // Twice as far ahead as required, so that many verdicts, each a little later, make few records.
+        let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
+        let new = NewRecord { intent: Some(intent), about: Some(claimed.number), ..NewRecord::default() };
+        self.append(RecordKind::Kept, new, &record::KeptBody { keep_until }).map(drop)
+    }
+
+    pub(super) fn mark_delivered(&mut self, run: RunId, receipt: i64) -> Result<(), WriteError> {
+        self.connection().prepare_cached("DELETE FROM open WHERE run = ?1")?.execute([run.0])?;
+        self.delivered.push(receipt);
+        Ok(())
+    }
+
+    /// Stores an escalated intent, unless it has started or was denied. The first verdict for it stays.
+    pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
+        let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
+        match recorded_state(self.connection(), *intent)? {
+            RecordedState::Unknown => {}
+            RecordedState::Waiting(_) | RecordedState::Approved(..) => return Ok(HoldResult::Waiting),
+            RecordedState::Claimed(_) => return Ok(HoldResult::Started),
+            RecordedState::Denied(denied) => return Ok(HoldResult::Denied(denied.body.into())),
+        }
+        let body = record::HeldBody {
+            content: Digest32(*content),
+            text_hash: digest(text.as_bytes()),
+            until: *until,
+        };
+        let (agent, tool) = (Some(agent.as_str()), Some(tool.as_str()));
+        let new = NewRecord { intent: Some(*intent), agent, tool, ..NewRecord::default() };
+        let number = self.append(RecordKind::Held, new, &body)?;
+        self.connection()
+            .prepare_cached("INSERT INTO waiting(number, text) VALUES (?1, ?2)")?
+            .execute(params![number, text])?;
+        Ok(HoldResult::Waiting)
+    }
+
+    fn remove_waiting_row(&self, held: i64) -> Result<(), WriteError> {
+        self.connection().prepare_cached("DELETE FROM waiting WHERE number = ?1")?.execute([held])?;
+        Ok(())
+    }
+
+    /// Applies a decision to a waiting intent. Returns `true` if it applies; an approved intent can only be taken back.
+    pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
+        let ResolvedIntent { intent, resolution, by, risk_score, manifest } = resolved;
+        let held = match (recorded_state(self.connection(), *intent)?, resolution) {
+            (RecordedState::Waiting(held), _) => held,
+            (
+                RecordedState::Approved(held, _),
+                Resolution::Cancelled | Resolution::Revoked | Resolution::Expired,
+            ) => held,
+            (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
+            | (RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_), _) => {
+                return Ok(false);
+            }
+        };
+        let (by, manifest) = (by.clone(), manifest.clone());
+        let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest };
+        let new = NewRecord {
+            intent: Some(*intent),
+            agent: Some(&held.agent),
+            tool: Some(&held.tool),
+            about: Some(held.number),
+            ..NewRecord::default()
+        };
+        self.append(resolution.kind(), new, &body)?;
+        if *resolution != Resolution::Approved {
+            self.remove_waiting_row(held.number)?;
+        }
+        Ok(true)
+    }
+
+    pub(super) fn record_stop(&mut self, stop: &StopRecord) -> Result<(), WriteError> {
+        let StopRecord { intent, by, method } = stop;
+        let body = record::StopBody { by: by.clone(), method: (*method).to_owned() };
+        self.append(RecordKind::Stopped, NewRecord { intent: Some(*intent), ..NewRecord::default() }, &body)
+            .map(drop)
+    }
+
+    pub(super) fn record_revocation(&mut self, revocation: &RevocationRecord) -> Result<(), WriteError> {
+        let RevocationRecord { agent, intent, by, stopped } = revocation;
+        let new = NewRecord {
+            intent: *intent,
+            agent: agent.as_ref().map(AgentDid::as_str),
+            ..NewRecord::default()
+        };
+        let body = record::RevocationBody { by: by.clone(), stopped: *stopped };
+        self.append(RecordKind::Revocation, new, &body).map(drop)
+    }
+
+    pub(super) fn record_refusal(&mut self, refusal: &RefusalRecord) -> Result<(), WriteError> {
+        self.refusals.append(self.log.connection, &refusal.as_row())
+    }
+
+    /// Appends a record about a task, whose id is that of its intent.
+    pub(super) fn append_task_record(
+        &mut self,
+        kind: RecordKind,
+        task: IntentId,
+        body: &[u8],
+    ) -> Result<(), WriteError> {
+        let new = NewRecord { at: self.now, intent: Some(task), body, ..NewRecord::default() };
+        self.log.append(kind, &new).map(drop)
+    }
+}

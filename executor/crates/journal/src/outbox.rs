@@ -1,0 +1,253 @@
+//! The order in which reports go to the governor.
+//!
+//! Reports of one agent go one after another, in the order in which their runs ended; those of different agents go in
+//! parallel. A report that the governor keeps refusing leaves its agent's lane, so that it does not hold up the others,
+//! and is retried without a limit.
+
+use super::store::RunId;
+use a2g_types::ident::AgentDid;
+use a2g_types::outcome::Receipt;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// The number of refusals of a report after which others of its agent go first.
+const MAX_REFUSALS: u32 = 8;
+/// The maximum size of cached receipts, in bytes. The others are read again when their turn comes.
+const MAX_CACHED_BYTES: u64 = 8 << 20;
+/// The ratio of a parsed result's memory to its text: measured at 60 for small objects.
+const PARSED_FACTOR: u64 = 60;
+/// The memory of a receipt without the output of its tool, in bytes.
+const RECEIPT_BYTES: u64 = 2 << 10;
+
+/// A lane of reports that wait for each other.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Lane {
+    Agent(AgentDid),
+    Isolated(i64),
+}
+
+/// A report whose turn it is.
+#[derive(Debug)]
+pub struct DueReport {
+    lane: Lane,
+    /// The record of its receipt.
+    pub(super) record: i64,
+    pub(super) run: RunId,
+    /// The number of earlier attempts.
+    pub tries: u32,
+    /// The receipt, if it is cached.
+    pub(super) cached: Option<Arc<Receipt>>,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    reports: VecDeque<QueuedReport>,
+    tries: u32,
+    refusals: u32,
+}
+
+#[derive(Debug)]
+struct QueuedReport {
+    record: i64,
+    run: RunId,
+    cached: Option<(Arc<Receipt>, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct OutboxState {
+    lanes: HashMap<Lane, LaneState>,
+    due: VecDeque<Lane>,
+    cached_bytes: u64,
+}
+
+/// The outbox.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    inner: Mutex<OutboxState>,
+    ready: Notify,
+    undelivered: watch::Sender<usize>,
+}
+
+impl Outbox {
+    /// An outbox with the reports that an earlier process left, oldest first.
+    pub(super) fn new(left: impl IntoIterator<Item = (i64, RunId, AgentDid)>) -> Self {
+        let outbox = Self { inner: Mutex::default(), ready: Notify::new(), undelivered: watch::channel(0).0 };
+        left.into_iter()
+            .for_each(|(record, run, agent)| outbox.add(agent, QueuedReport { record, run, cached: None }));
+        outbox
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the report of a finished run.
+    pub(super) fn push(&self, record: i64, run: RunId, receipt: &Arc<Receipt>) {
+        let bytes =
+            receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
+        let cached = {
+            let mut inner = self.lock();
+            let room = inner.cached_bytes.saturating_add(bytes) <= MAX_CACHED_BYTES;
+            inner.cached_bytes += if room { bytes } else { 0 };
+            room.then(|| (Arc::clone(receipt), bytes))
+        };
+        self.add(receipt.agent.clone(), QueuedReport { record, run, cached });
+    }
+
+    fn add(&self, agent: AgentDid, report: QueuedReport) {
+        let mut inner = self.lock();
+        let lane = Lane::Agent(agent);
+        let state = inner.lanes.entry(lane.clone()).or_default();
+        state.reports.push_back(report);
+        if state.reports.len() == 1 {
+            inner.due.push_back(lane);
+        }
+        drop(inner);
+        self.undelivered.send_modify(|count| *count += 1);
+        self.ready.notify_one();
+    }
+
+    /// Waits for the next report. It belongs to the caller until [`Self::mark_delivered`], or [`Self::mark_failed`] and
+    /// [`Self::requeue`].
+    pub(super) async fn next(&self) -> DueReport {
+        loop {
+            let ready = self.ready.notified();
+            if let Some(due) = self.lock().next() {
+                return due;
+            }
+            ready.await;
+        }
+    }
+
+    /// Removes a report that the governor has.
+    pub(super) fn mark_delivered(&self, due: &DueReport) {
+        let mut inner = self.lock();
+        inner.pop(&due.lane);
+        inner.advance(&due.lane);
+        drop(inner);
+        self.undelivered.send_modify(|count| *count = count.saturating_sub(1));
+        self.ready.notify_one();
+    }
+
+    /// Records that the governor refused the report, or could not be reached. After a pause, the caller passes it to
+    /// [`Self::requeue`].
+    pub(super) fn mark_failed(&self, mut due: DueReport, refused: bool) -> DueReport {
+        let mut inner = self.lock();
+        let Some(state) = inner.lanes.get_mut(&due.lane) else { return due };
+        state.tries += 1;
+        state.refusals += u32::from(refused);
+        due.tries = state.tries;
+        if state.refusals < MAX_REFUSALS || matches!(due.lane, Lane::Isolated(_)) {
+            return due;
+        }
+        let isolated = Lane::Isolated(due.record);
+        let tries = state.tries;
+        inner.pop(&due.lane);
+        inner.advance(&due.lane);
+        let reports = VecDeque::from([QueuedReport { record: due.record, run: due.run, cached: None }]);
+        inner.lanes.insert(isolated.clone(), LaneState { reports, tries, refusals: 0 });
+        drop(inner);
+        self.ready.notify_one();
+        DueReport { lane: isolated, cached: None, ..due }
+    }
+
+    /// Queues a report for another attempt.
+    pub(super) fn requeue(&self, due: DueReport) {
+        self.lock().due.push_back(due.lane);
+        self.ready.notify_one();
+    }
+
+    /// The number of reports that the governor does not have.
+    pub(super) fn undelivered_count(&self) -> usize {
+        *self.undelivered.borrow()
+    }
+
+    /// Waits until the governor has every report.
+    pub(super) async fn wait_until_delivered(&self) {
+        drop(self.undelivered.subscribe().wait_for(|count| *count == 0).await);
+    }
+}
+
+impl OutboxState {
+    fn next(&mut self) -> Option<DueReport> {
+        let lane = self.due.pop_front()?;
+        let LaneState { reports, tries, .. } = self.lanes.get(&lane)?;
+        let QueuedReport { record, run, cached } = reports.front()?;
+        let cached = cached.as_ref().map(|(receipt, _)| Arc::clone(receipt));
+        Some(DueReport { record: *record, run: *run, tries: *tries, cached, lane })
+    }
+
+    /// Removes the first report from a lane.
+    fn pop(&mut self, lane: &Lane) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        let removed = state.reports.pop_front();
+        (state.tries, state.refusals) = (0, 0);
+        let bytes = removed.and_then(|report| report.cached).map_or(0, |(_, bytes)| bytes);
+        self.cached_bytes = self.cached_bytes.saturating_sub(bytes);
+    }
+
+    /// Queues a lane for its next report, or removes the lane if it is empty.
+    fn advance(&mut self, lane: &Lane) {
+        if self.lanes.get(lane).is_some_and(|state| state.reports.is_empty()) {
+            self.lanes.remove(lane);
+        } else {
+            self.due.push_back(lane.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outbox(left: &[(i64, &str)]) -> Outbox {
+        Outbox::new(left.iter().map(|(record, agent)| (*record, RunId(0), AgentDid::parse(agent).unwrap())))
+    }
+
+    fn next(outbox: &Outbox) -> Option<DueReport> {
+        outbox.lock().next()
+    }
+
+    #[test]
+    fn reports_of_one_agent_are_sequential() {
+        let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x"), (3, "did:a:y")]);
+        let (first, other) = (next(&outbox).unwrap(), next(&outbox).unwrap());
+        assert_eq!((first.record, other.record), (1, 3));
+        assert!(next(&outbox).is_none());
+        outbox.mark_delivered(&first);
+        assert_eq!(next(&outbox).unwrap().record, 2);
+        assert_eq!(outbox.undelivered_count(), 2);
+    }
+
+    #[test]
+    fn repeatedly_refused_reports_are_isolated() {
+        let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
+        for tries in 1..MAX_REFUSALS {
+            let failed = outbox.mark_failed(next(&outbox).unwrap(), true);
+            assert_eq!((failed.record, failed.tries), (1, tries));
+            outbox.requeue(failed);
+        }
+        let isolated = outbox.mark_failed(next(&outbox).unwrap(), true);
+        let second = next(&outbox).unwrap();
+        assert_eq!((second.record, second.tries), (2, 0));
+        outbox.requeue(isolated);
+        let first = next(&outbox).unwrap();
+        assert_eq!((first.record, first.tries), (1, MAX_REFUSALS));
+        outbox.mark_delivered(&second);
+        outbox.mark_delivered(&first);
+        assert_eq!(outbox.undelivered_count(), 0);
+        assert!(outbox.lock().lanes.is_empty() && next(&outbox).is_none());
+    }
+
+    #[test]
+    fn unreachable_governors_keep_the_order() {
+        let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
+        for _ in 0..3 * MAX_REFUSALS {
+            let failed = outbox.mark_failed(next(&outbox).unwrap(), false);
+            assert_eq!(failed.record, 1);
+            assert!(next(&outbox).is_none());
+            outbox.requeue(failed);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! One record of the chain: its columns, and its hash.
+//!
+//! A record is never changed. Its hash covers all of its columns and the hash of the record before it.
+
+use super::chain::{Hash, from_hex, to_hex};
+use a2g_types::stored::v1;
+use a2g_types::verdict::Manifest;
+use rusqlite::Row;
+use rusqlite::types::{FromSqlError, ValueRef};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+
+/// The prefix of every hashed record, so that no other hashed text of this program has the same hash.
+const PREFIX: &[u8] = b"a2g-executor record 3\n";
+
+/// The kind of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    /// An intent starts, and must never start again.
+    Claim,
+    /// The run of a claim has finished.
+    Receipt,
+    /// A claim was refused before its guest began.
+    Released,
+    /// A later verdict extends the time for which a claim is known.
+    Kept,
+    /// Receipts of which the governor has the reports.
+    Delivered,
+    /// An intent waits for a person.
+    Held,
+    /// A person approved a waiting intent.
+    Approved,
+    /// A person denied a waiting intent.
+    Denied,
+    /// A waiting intent was cancelled.
+    Cancelled,
+    /// A waiting intent was revoked.
+    Revoked,
+    /// A waiting or approved intent can no longer run.
+    Expired,
+    /// A caller stopped a run, or a queued intent.
+    Stopped,
+    /// The governor revoked capabilities.
+    Revocation,
+    /// The state of a task of the A2A door.
+    Task,
+    /// A task is no longer stored.
+    TaskDropped,
+    /// The end of the chain of refusals.
+    Refusals,
+    /// A claim that pruning has carried over.
+    Used,
+    /// Records were pruned.
+    Pruned,
+    /// The journal was converted from another format.
+    Migrated,
+}
+
+impl RecordKind {
+    const ALL: [Self; 19] = [
+        Self::Claim,
+        Self::Receipt,
+        Self::Released,
+        Self::Kept,
+        Self::Delivered,
+        Self::Held,
+        Self::Approved,
+        Self::Denied,
+        Self::Cancelled,
+        Self::Revoked,
+        Self::Expired,
+        Self::Stopped,
+        Self::Revocation,
+        Self::Task,
+        Self::TaskDropped,
+        Self::Refusals,
+        Self::Used,
+        Self::Pruned,
+        Self::Migrated,
+    ];
+
+    /// The word in the file.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Claim => "claim",
+            Self::Receipt => "receipt",
+            Self::Released => "released",
+            Self::Kept => "kept",
+            Self::Delivered => "delivered",
+            Self::Held => "held",
+            Self::Approved => "approved",
+            Self::Denied => "denied",
+            Self::Cancelled => "cancelled",
+            Self::Revoked => "revoked",
+            Self::Expired => "expired",
+            Self::Stopped => "stopped",
+            Self::Revocation => "revocation",
+            Self::Task => "task",
+            Self::TaskDropped => "task_dropped",
+            Self::Refusals => "refusals",
+            Self::Used => "used",
+            Self::Pruned => "pruned",
+            Self::Migrated => "migrated",
+        }
+    }
+
+    pub(super) fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// The columns of a record, in the order of [`JournalRecord::read`].
+pub(super) const RECORD_COLUMNS: &str =
+    "number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body, hash";
+
+/// A record without its hash.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct JournalRecord<'a> {
+    /// Records are numbered from 1, without gaps.
+    pub(super) number: i64,
+    pub(super) kind: RecordKind,
+    /// Microseconds since 1970.
+    pub(super) at: i64,
+    pub(super) intent: Option<[u8; 16]>,
+    pub(super) agent: Option<&'a str>,
+    pub(super) tool: Option<&'a str>,
+    /// The status of a receipt.
+    pub(super) status: Option<&'a str>,
+    /// The record that this one is about.
+    pub(super) about: Option<i64>,
+    /// Issuer and single-use id of the proof that a claim uses.
+    pub(super) proof: Option<&'a str>,
+    /// The number of a receipt among the receipts.
+    pub(super) receipt: Option<i64>,
+    /// The record of the latest receipt up to this one; 0 before the first.
+    pub(super) latest: i64,
+    /// The hash of a receipt in a journal of format 2.
+    pub(super) root: Option<Hash>,
+    /// A receipt as JSON, 32 bytes for a task, or one of the bodies below as JSON.
+    pub(super) body: &'a [u8],
+}
+
+impl<'a> JournalRecord<'a> {
+    /// Reads a record from a row with [`RECORD_COLUMNS`], and its stored hash.
+    ///
+    /// # Errors
+    /// A column has another type than the one it was written with.
+    pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
+        let kind = read_text(row, 1)?.and_then(RecordKind::parse).ok_or_else(|| column_error(1))?;
+        let record = Self {
+            number: row.get(0)?,
+            kind,
+            at: row.get(2)?,
+            intent: row.get(3)?,
+            agent: read_text(row, 4)?,
+            tool: read_text(row, 5)?,
+            status: read_text(row, 6)?,
+            about: row.get(7)?,
+            proof: read_text(row, 8)?,
+            receipt: row.get(9)?,
+            latest: row.get(10)?,
+            root: row.get(11)?,
+            body: row.get_ref(12)?.as_blob()?,
+        };
+        Ok((record, row.get(13)?))
+    }
+
+    /// The hash of this record, given the hash of the previous one.
+    pub(super) fn hash(&self, previous: &Hash) -> Hash {
+        let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
+            self;
+        let mut hasher = Sha256::new();
+        hasher.update(PREFIX);
+        hasher.update(previous);
+        [number, at, latest].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
+        for number in [about, receipt] {
+            hash_part(&mut hasher, number.map(i64::to_le_bytes).as_ref().map(<[u8; 8]>::as_slice));
+        }
+        hash_part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
+        hash_part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
+        for word in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
+            hash_part(&mut hasher, word.map(str::as_bytes));
+        }
+        hash_part(&mut hasher, Some(body));
+        hasher.finalize().into()
+    }
+}
+
+/// Hashes a part with its length, so that no two lists of parts have the same bytes; a missing part has a length of its
+/// own.
+fn hash_part(hasher: &mut Sha256, part: Option<&[u8]>) {
+    let length = part.map_or(u64::MAX, |part| u64::try_from(part.len()).unwrap_or(u64::MAX - 1));
+    hasher.update(length.to_le_bytes());
+    hasher.update(part.unwrap_or_default());
+}
+
+fn read_text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a str>> {
+    Ok(row.get_ref(column)?.as_str_or_null()?)
+}
+
+/// The error of a column with another type, or another word, than the one it was written with.
+pub(super) fn column_error(column: usize) -> rusqlite::Error {
+    let kind = ValueRef::Null.data_type();
+    rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(FromSqlError::InvalidType))
+}
+
+/// Hashes a text or a document that is stored beside the chain.
+pub(super) fn digest(text: &[u8]) -> Digest32 {
+    Digest32(Sha256::digest(text).into())
+}
+
+/// A SHA-256, as 64 hexadecimal digits in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Digest32(pub(super) Hash);
+
+impl Serialize for Digest32 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&to_hex(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest32 {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        from_hex(&digits).map(Self).ok_or_else(|| serde::de::Error::custom("64 hexadecimal digits"))
+    }
+}
+
+/// The body of [`RecordKind::Claim`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClaimBody {
+    /// The hash of agent, tool and arguments.
+    pub(super) content: Digest32,
+    /// The time at which its verdicts have expired, in microseconds since 1970.
+    pub(super) keep_until: i64,
+    /// The hash of the receipt that is written if the process ends during the run.
+    #[serde(rename = "will")]
+    pub(super) fallback_receipt: Digest32,
+    /// The hash of the task that is written then, if it is stored nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<Digest32>,
+    /// The governor's verdict, if the executor asked the governor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<Box<RawValue>>,
+}
+
+/// The body of [`RecordKind::Used`]; `about` of its record is the record of the receipt.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UsedBody {
+    pub(super) content: Digest32,
+    pub(super) keep_until: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<Box<RawValue>>,
+}
+
+/// The body of [`RecordKind::Kept`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeptBody {
+    pub(super) keep_until: i64,
+}
+
+/// The body of [`RecordKind::Delivered`]: the numbers of the records of receipts.
+pub(super) type DeliveredBody = Vec<i64>;
+
+/// The body of [`RecordKind::Held`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HeldBody {
+    pub(super) content: Digest32,
+    /// The hash of the text in `waiting`: the call and the verdict that a person is shown.
+    #[serde(rename = "shown")]
+    pub(super) text_hash: Digest32,
+    /// The expiry of the verdict, in microseconds since 1970.
+    pub(super) until: i64,
+}
+
+/// The body of [`RecordKind::Approved`] and its siblings; `about` of their records is that of [`RecordKind::Held`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DecisionBody {
+    /// The caller that decided, or the reason for which a decision is no longer possible.
+    pub(super) by: String,
+    /// The content of the record that the decision is about.
+    pub(super) held: HeldBody,
+    /// The governor's risk estimate, for the answer to a repeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) risk_score: Option<f64>,
+    /// The manifest that replaces the verdict's.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "v1::optional_manifest")]
+    pub(super) manifest: Option<Manifest>,
+}
+
+/// The body of [`RecordKind::Stopped`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StopBody {
+    pub(super) by: String,
+    /// The method: `a2g/cancel` or `g2a/revoke`.
+    pub(super) method: String,
+}
+
+/// The body of [`RecordKind::Revocation`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RevocationBody {
+    pub(super) by: String,
+    /// The number of runs and waiting intents that it ended.
+    pub(super) stopped: usize,
+}
+
+/// The body of [`RecordKind::Refusals`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RefusalsBody {
+    pub(super) number: i64,
+    pub(super) hash: Digest32,
+}
+
+/// The body of [`RecordKind::Pruned`]: the end of the removed part of the chain.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PrunedBody {
+    pub(super) number: i64,
+    pub(super) hash: Digest32,
+    /// The number of receipts up to there; `checkpoint` is that of the last one.
+    pub(super) receipts: i64,
+    pub(super) checkpoint: Digest32,
+}
+
+/// The body of [`RecordKind::Migrated`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MigratedBody {
+    pub(super) format: i64,
+    /// The last checkpoint of the old format.
+    pub(super) receipts: i64,
+    pub(super) checkpoint: Digest32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hash_covers_every_column() {
+        let record = JournalRecord {
+            number: 1,
+            kind: RecordKind::Claim,
+            at: 7,
+            intent: Some([1; 16]),
+            agent: Some("did:a:b"),
+            tool: Some("t"),
+            status: None,
+            about: None,
+            proof: None,
+            receipt: None,
+            latest: 0,
+            root: None,
+            body: b"{}",
+        };
+        let others = [
+            JournalRecord { number: 2, ..record },
+            JournalRecord { kind: RecordKind::Used, ..record },
+            JournalRecord { at: 8, ..record },
+            JournalRecord { intent: Some([2; 16]), ..record },
+            JournalRecord { intent: None, ..record },
+            JournalRecord { agent: Some("did:a:bt"), tool: Some(""), ..record },
+            JournalRecord { agent: Some("did:a:b"), tool: None, status: Some("t"), ..record },
+            JournalRecord { about: Some(0), ..record },
+            JournalRecord { receipt: Some(0), ..record },
+            JournalRecord { proof: Some(""), ..record },
+            JournalRecord { latest: 1, ..record },
+            JournalRecord { root: Some([0; 32]), ..record },
+            JournalRecord { body: b"{ }", ..record },
+        ];
+        let hash = record.hash(&[0; 32]);
+        for other in others {
+            assert_ne!(other.hash(&[0; 32]), hash, "{other:?}");
+        }
+        assert_ne!(record.hash(&hash), hash);
+        assert_eq!(record.hash(&[0; 32]), hash);
+    }
+
+    #[test]
+    fn kinds_have_distinct_words() {
+        for kind in RecordKind::ALL {
+            assert_eq!(RecordKind::parse(kind.as_str()), Some(kind));
+        }
+        assert_eq!(RecordKind::parse(""), None);
+    }
+}

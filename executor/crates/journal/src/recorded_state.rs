@@ -1,0 +1,216 @@
+//! The state of an intent by its records: the newest relevant record decides.
+//!
+//! ```text
+//! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
+//!       ▲                 │  └─ denied ─▶ Denied             └─ released ─▶ Unknown
+//!       └─ cancelled, revoked, expired ──────┘ (of a waiting or an approved intent)
+//! ```
+//! A waiting or an unknown intent may be claimed as well, by a proof that arrived for it.
+
+use super::chain::Hash;
+use super::record::{self, RecordKind, column_error};
+use a2g_types::ident::IntentId;
+use rusqlite::{Connection, OptionalExtension as _};
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+/// The recorded state of an intent.
+#[derive(Debug)]
+pub(super) enum RecordedState {
+    /// No record prevents the intent from waiting or starting.
+    Unknown,
+    /// It waits for a person.
+    Waiting(WaitingIntent),
+    /// A person approved it, and it has not started.
+    Approved(WaitingIntent, record::DecisionBody),
+    /// A person denied it.
+    Denied(DeniedIntent),
+    /// It has started, and may have finished.
+    Claimed(ClaimedIntent),
+}
+
+/// An intent that waits, or waited.
+#[derive(Debug)]
+pub(super) struct WaitingIntent {
+    /// The record of the wait, and the row of its text in `waiting`.
+    pub(super) number: i64,
+    pub(super) agent: String,
+    pub(super) tool: String,
+    pub(super) body: record::HeldBody,
+}
+
+/// An intent that a person denied.
+#[derive(Debug)]
+pub(super) struct DeniedIntent {
+    pub(super) number: i64,
+    pub(super) agent: String,
+    pub(super) tool: String,
+    pub(super) body: record::DecisionBody,
+}
+
+/// An intent that has started.
+#[derive(Debug)]
+pub(super) struct ClaimedIntent {
+    /// The record of its claim, or the one that pruning wrote instead.
+    pub(super) number: i64,
+    pub(super) agent: String,
+    pub(super) tool: String,
+    pub(super) content: Hash,
+    /// In microseconds since 1970.
+    pub(super) keep_until: i64,
+    pub(super) verdict: Option<Box<RawValue>>,
+    pub(super) end: RunEnd,
+}
+
+/// The end of a claim's run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunEnd {
+    /// The run has not ended.
+    Pending,
+    /// The record of its receipt.
+    Receipt(i64),
+    /// The receipt was pruned.
+    Pruned,
+}
+
+/// One row of the query of [`recorded_state`].
+struct IntentRow {
+    number: i64,
+    kind: RecordKind,
+    agent: String,
+    tool: String,
+    about: Option<i64>,
+    body: Vec<u8>,
+}
+
+impl IntentRow {
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+        let kind =
+            row.get_ref(1)?.as_str().ok().and_then(RecordKind::parse).ok_or_else(|| column_error(1))?;
+        let text = |column: usize| {
+            Ok::<_, rusqlite::Error>(row.get_ref(column)?.as_str_or_null()?.unwrap_or_default().to_owned())
+        };
+        Ok(Self {
+            number: row.get(0)?,
+            kind,
+            agent: text(2)?,
+            tool: text(3)?,
+            about: row.get(4)?,
+            body: row.get(5)?,
+        })
+    }
+
+    fn parse_body<T: DeserializeOwned>(&self) -> rusqlite::Result<T> {
+        parse_body(&self.body)
+    }
+}
+
+/// Parses the JSON body of a record.
+pub(super) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T> {
+    serde_json::from_slice(body).map_err(|_not_as_written| column_error(5))
+}
+
+/// The state of an intent by its records.
+///
+/// # Errors
+/// SQLite's errors, and a record that differs from its written form.
+pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusqlite::Result<RecordedState> {
+    let mut statement = connection.prepare_cached(
+        "SELECT number, kind, agent, tool, about, body FROM records
+         WHERE intent = ?1 AND kind <> 'receipt' ORDER BY number DESC",
+    )?;
+    let mut rows = statement.query([intent.as_bytes()])?;
+    let mut kept_until = 0;
+    while let Some(row) = rows.next()? {
+        let row = IntentRow::read(row)?;
+        return match row.kind {
+            RecordKind::Kept => {
+                kept_until = kept_until.max(row.parse_body::<record::KeptBody>()?.keep_until);
+                continue;
+            }
+            RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped => {
+                continue;
+            }
+            RecordKind::Claim => read_claimed(connection, row, kept_until),
+            RecordKind::Used => read_used(connection, row, kept_until),
+            RecordKind::Denied => {
+                let body = row.parse_body()?;
+                let IntentRow { number, agent, tool, .. } = row;
+                Ok(RecordedState::Denied(DeniedIntent { number, agent, tool, body }))
+            }
+            RecordKind::Held => Ok(RecordedState::Waiting(read_held(row)?)),
+            RecordKind::Approved => read_approved(connection, &row),
+            RecordKind::Released | RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired => {
+                Ok(RecordedState::Unknown)
+            }
+            RecordKind::Receipt
+            | RecordKind::Delivered
+            | RecordKind::Refusals
+            | RecordKind::Pruned
+            | RecordKind::Migrated => Err(column_error(1)),
+        };
+    }
+    Ok(RecordedState::Unknown)
+}
+
+fn read_held(row: IntentRow) -> rusqlite::Result<WaitingIntent> {
+    Ok(WaitingIntent { number: row.number, body: row.parse_body()?, agent: row.agent, tool: row.tool })
+}
+
+fn read_approved(connection: &Connection, row: &IntentRow) -> rusqlite::Result<RecordedState> {
+    let about = row.about.ok_or_else(|| column_error(4))?;
+    let waited = connection
+        .prepare_cached(
+            "SELECT number, kind, agent, tool, about, body FROM records WHERE number = ?1 AND kind = 'held'",
+        )?
+        .query_row([about], IntentRow::read)?;
+    Ok(RecordedState::Approved(read_held(waited)?, row.parse_body()?))
+}
+
+fn read_claimed(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqlite::Result<RecordedState> {
+    let record::ClaimBody { content, keep_until, verdict, fallback_receipt: _, task: _ } =
+        row.parse_body()?;
+    let end = find_receipt(connection, row.number)?.map_or(RunEnd::Pending, RunEnd::Receipt);
+    let keep_until = keep_until.max(kept_until);
+    let IntentRow { number, agent, tool, .. } = row;
+    Ok(RecordedState::Claimed(ClaimedIntent {
+        number,
+        agent,
+        tool,
+        content: content.0,
+        keep_until,
+        verdict,
+        end,
+    }))
+}
+
+fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqlite::Result<RecordedState> {
+    let record::UsedBody { content, keep_until, verdict } = row.parse_body()?;
+    let receipt = match row.about {
+        Some(number) => connection
+            .prepare_cached("SELECT number FROM records WHERE number = ?1 AND kind = 'receipt'")?
+            .query_row([number], |row| row.get(0))
+            .optional()?,
+        None => None,
+    };
+    let end = receipt.map_or(RunEnd::Pruned, RunEnd::Receipt);
+    let keep_until = keep_until.max(kept_until);
+    let IntentRow { number, agent, tool, .. } = row;
+    Ok(RecordedState::Claimed(ClaimedIntent {
+        number,
+        agent,
+        tool,
+        content: content.0,
+        keep_until,
+        verdict,
+        end,
+    }))
+}
+
+/// The record of the receipt of a claim.
+pub(super) fn find_receipt(connection: &Connection, claim: i64) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached("SELECT number FROM records WHERE about = ?1 AND kind = 'receipt'")?
+        .query_row([claim], |row| row.get(0))
+        .optional()
+}

@@ -1,0 +1,363 @@
+//! The journal's file: SQLite in WAL mode, in which a committed transaction is on the disk.
+
+use super::batch::Batch;
+use super::chain::Head;
+use super::check;
+use super::error::{OpenError, WriteError};
+use super::files::{self, IfMissing, JournalFiles};
+use super::format2;
+use super::log::{self, RefusalTip, Tip};
+use super::recorded_state::{RecordedState, recorded_state};
+use super::tasks;
+use a2g_types::durability::Durability;
+use a2g_types::ident::IntentId;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior};
+use std::path::Path;
+use std::time::Duration;
+
+/// The version of the tables.
+pub(super) const FORMAT: i64 = 3;
+/// The previous version, which is converted.
+const CONVERTED_FORMAT: i64 = 2;
+/// The maximum wait for a transaction of another process, such as `journal prune`.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Each connection is used by one thread at a time, so SQLite needs no mutex.
+const WRITE_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+const READ_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+/// The page cache of each connection, in KiB; SQLite takes a negative number as KiB. The kernel caches the file as
+/// well, and the server is not to grow with the journal.
+const CACHE_KIB: i64 = -256;
+
+/// The intents that have started or wait. All rows here follow from the records, and are compared with them.
+const TABLES: &str = "
+CREATE TABLE open(               -- what has started and is not yet reported
+    run INTEGER PRIMARY KEY,     -- the record of its claim
+    will TEXT,                   -- while it runs: the receipt if nobody can write another
+    task TEXT,                   -- while it runs: its task of the A2A door, when that is kept nowhere else
+    receipt INTEGER              -- once it is over: the record of the receipt that the governor does not have yet
+);
+CREATE TABLE waiting(            -- escalated intents
+    number INTEGER PRIMARY KEY,  -- the record that says so
+    text TEXT NOT NULL
+);
+";
+
+/// Every table and index of a journal.
+pub(super) fn schema() -> String {
+    format!("{}{TABLES}{}", log::TABLES, tasks::TABLES)
+}
+
+/// A run, identified in the file by the record of its claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct RunId(pub(super) i64);
+
+/// The stored receipt of a run that an earlier process did not see end.
+#[derive(Debug)]
+pub(super) struct InterruptedRun {
+    pub(super) run: RunId,
+    pub(super) receipt: String,
+    pub(super) task: Option<String>,
+    pub(super) content: [u8; 32],
+}
+
+/// A report of an earlier process that the governor does not have.
+#[derive(Debug)]
+pub(super) struct Undelivered {
+    pub(super) receipt: i64,
+    pub(super) run: RunId,
+    pub(super) agent: String,
+}
+
+/// The options for opening a journal.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalOptions {
+    /// The action if there is no journal.
+    pub if_missing: IfMissing,
+    /// The event that a commit waits for.
+    pub durability: Durability,
+}
+
+impl Default for JournalOptions {
+    fn default() -> Self {
+        Self { if_missing: IfMissing::Create, durability: Durability::PowerLoss }
+    }
+}
+
+/// The writing side. There is one for each journal.
+pub(super) struct Store {
+    // Declared before the files, so that it is closed before them: see `JournalFiles`.
+    connection: Connection,
+    tip: Tip,
+    refusals: RefusalTip,
+    files: JournalFiles,
+}
+
+impl Store {
+    /// Opens the journal, or makes it, and checks its end.
+    ///
+    /// # Ambient Authority
+    /// Makes the file, its folder and a marker beside it, for this user alone.
+    pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
+        let from_sqlite = OpenError::from_sqlite(path);
+        let mut files = JournalFiles::open(path, options.if_missing, create)?;
+        let mut connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
+        if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
+            drop(connection);
+            format2::convert(&files, path)?;
+            drop(files);
+            files = JournalFiles::open(path, IfMissing::Create, create)?;
+            connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
+        }
+        check_format(&connection, path)?;
+        configure(&connection, options.durability).map_err(&from_sqlite)?;
+        check::check_at_start(&mut connection, path, &files, options.durability)?;
+        let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
+        let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
+        let store = Self { connection, tip, refusals, files };
+        store.files.update_marker(tip.number, &tip.hash);
+        Ok(store)
+    }
+
+    /// The checkpoint of the latest receipt.
+    pub(super) fn head(&self) -> Head {
+        self.tip.head
+    }
+
+    /// Writes everything that `entries` writes, or nothing. Returns its results once they are on the disk. `now` is in
+    /// microseconds since 1970.
+    pub(super) fn commit<T>(
+        &mut self,
+        now: i64,
+        entries: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
+    ) -> Result<T, WriteError> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut batch = Batch::new(&transaction, self.tip, self.refusals, now)?;
+        let written = entries(&mut batch)?;
+        let (tip, refusals) = batch.close()?;
+        transaction.commit()?;
+        // A write to a file that was removed is on no disk.
+        self.files.check()?;
+        if tip != self.tip {
+            self.files.update_marker(tip.number, &tip.hash);
+        }
+        (self.tip, self.refusals) = (tip, refusals);
+        Ok(written)
+    }
+
+    /// Checks that the files are still those that were opened.
+    pub(super) fn check_files(&mut self) -> Result<(), WriteError> {
+        Ok(self.files.check()?)
+    }
+
+    /// Checks for room by writing an existing value once more.
+    pub(super) fn check_room(&mut self) -> Result<(), WriteError> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
+        Ok(transaction.commit()?)
+    }
+
+    /// The receipts of the intents that had started and not finished when the previous process ended, in the order of
+    /// their starts, with their tasks.
+    pub(super) fn interrupted_runs(&self) -> rusqlite::Result<Vec<InterruptedRun>> {
+        // A task that has a row is newer there.
+        let mut runs = self.connection.prepare(
+            "SELECT run, will, iif(intent IN (SELECT task FROM tasks), NULL, open.task), intent
+             FROM open JOIN records ON records.number = run WHERE open.receipt IS NULL ORDER BY run",
+        )?;
+        let read = |row: &rusqlite::Row<'_>| {
+            let content = match recorded_state(&self.connection, IntentId::from_bytes(row.get(3)?))? {
+                RecordedState::Claimed(claimed) => claimed.content,
+                RecordedState::Unknown
+                | RecordedState::Waiting(_)
+                | RecordedState::Approved(..)
+                | RecordedState::Denied(_) => [0; 32],
+            };
+            Ok(InterruptedRun { run: RunId(row.get(0)?), receipt: row.get(1)?, task: row.get(2)?, content })
+        };
+        runs.query_map([], read)?.collect()
+    }
+
+    /// The texts of the intents that wait for a person, and of the approved intents that have not started, with the
+    /// approval.
+    pub(super) fn held_intents(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
+        let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
+        let mut waiting = self.connection.prepare(sql)?;
+        let rows = waiting.query_map([], |row| {
+            let approval = match recorded_state(&self.connection, IntentId::from_bytes(row.get(1)?))? {
+                RecordedState::Approved(_, decided) => {
+                    Some(super::Approval { by: decided.by, manifest: decided.manifest })
+                }
+                RecordedState::Unknown
+                | RecordedState::Waiting(_)
+                | RecordedState::Denied(_)
+                | RecordedState::Claimed(_) => None,
+            };
+            Ok(super::HeldIntent { text: row.get(0)?, approval })
+        })?;
+        rows.collect()
+    }
+
+    /// The reports that the governor does not have, oldest first.
+    pub(super) fn undelivered_reports(&self) -> rusqlite::Result<Vec<Undelivered>> {
+        let mut open = self.connection.prepare(
+            "SELECT open.receipt, run, agent FROM open JOIN records ON records.number = open.receipt
+             WHERE open.receipt IS NOT NULL ORDER BY open.receipt",
+        )?;
+        let rows = open.query_map([], |row| {
+            Ok(Undelivered { receipt: row.get(0)?, run: RunId(row.get(1)?), agent: row.get(2)? })
+        })?;
+        rows.collect()
+    }
+}
+
+/// The reading side.
+pub(super) struct Reader(Connection);
+
+impl Reader {
+    /// Opens an existing journal.
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        if !path.exists() {
+            return Err(OpenError::Missing(path.to_owned()));
+        }
+        let opened = Connection::open_with_flags(path, READ_FLAGS);
+        let connection = opened.map_err(OpenError::from_sqlite(path))?;
+        let prepared = || {
+            connection.busy_timeout(BUSY_TIMEOUT)?;
+            keep_plans(&connection)?;
+            connection.pragma_update(None, "cache_size", CACHE_KIB)
+        };
+        prepared().map_err(OpenError::from_sqlite(path))?;
+        check_format(&connection, path)?;
+        Ok(Self(connection))
+    }
+
+    pub(super) fn recorded_state(&self, intent: IntentId) -> rusqlite::Result<RecordedState> {
+        // Several queries of one snapshot.
+        let _snapshot = self.0.unchecked_transaction()?;
+        recorded_state(&self.0, intent)
+    }
+
+    /// The size of [`Self::body`] in bytes; `None` if the receipt was pruned.
+    pub(super) fn body_length(&self, receipt: i64) -> rusqlite::Result<Option<u64>> {
+        self.0
+            .prepare_cached("SELECT length(body) FROM records WHERE number = ?1 AND kind = 'receipt'")?
+            .query_row([receipt], |row| row.get(0).map(from_sqlite_int))
+            .optional()
+    }
+
+    pub(super) fn body(&self, receipt: i64) -> rusqlite::Result<Option<Vec<u8>>> {
+        self.0
+            .prepare_cached("SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'")?
+            .query_row([receipt], |row| row.get(0))
+            .optional()
+    }
+
+    /// The time at which the oldest run ended whose report the governor does not have, in microseconds since 1970.
+    pub(super) fn oldest_undelivered_at(&self) -> rusqlite::Result<Option<i64>> {
+        self.0
+            .prepare_cached("SELECT at FROM records WHERE number = (SELECT min(receipt) FROM open)")?
+            .query_row([], |row| row.get(0))
+            .optional()
+    }
+
+    /// The connection, for queries of people.
+    pub(super) fn connection(&self) -> &Connection {
+        &self.0
+    }
+
+    /// The connection, for a check that can be interrupted.
+    pub(super) fn into_connection(self) -> Connection {
+        self.0
+    }
+}
+
+/// A second writer, for pruning and restoring.
+pub(super) fn open_writable(path: &Path) -> Result<Connection, OpenError> {
+    // Reports the damage of the file, if there is any.
+    Reader::open(path)?;
+    let is = path.metadata().map_err(|error| OpenError::from_io(path, error))?;
+    files::check_private(path, &is)?;
+    let opened = Connection::open_with_flags(path, WRITE_FLAGS);
+    let connection = opened.map_err(OpenError::from_sqlite(path))?;
+    let prepared = connection.busy_timeout(BUSY_TIMEOUT).and_then(|()| keep_plans(&connection));
+    prepared.map_err(OpenError::from_sqlite(path))?;
+    Ok(connection)
+}
+
+/// Makes SQLite retain the plan of a statement for all bound values. Otherwise it recompiles a statement that uses a
+/// partial index for each value, which takes longer than the statement.
+pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
+}
+
+/// Makes the tables of a journal in an empty file.
+pub(super) fn create(path: &Path) -> Result<(), OpenError> {
+    let create = || {
+        let connection = Connection::open_with_flags(path, WRITE_FLAGS)?;
+        connection.execute_batch(&format!("BEGIN; {} PRAGMA user_version = {FORMAT}; COMMIT;", schema()))?;
+        connection.pragma_update(None, "journal_mode", "WAL")
+    };
+    create().map_err(OpenError::from_sqlite(path))
+}
+
+/// The settings of a connection that writes.
+fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    keep_plans(connection)?;
+    connection.pragma_update(None, "cache_size", CACHE_KIB)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let synchronous = match durability {
+        // A commit returns when it is on the disk, and survives a power cut.
+        Durability::PowerLoss => "FULL",
+        // A commit returns when the kernel has it.
+        Durability::ProcessCrash => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
+}
+
+/// The format of the tables; 0 in a file that has none.
+pub(super) fn read_format(connection: &Connection) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+}
+
+pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let has_tables = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('records', 'receipts'))";
+    let from_sqlite = OpenError::from_sqlite(path);
+    let is_ours = connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
+    let path = path.to_owned();
+    match read_format(connection).map_err(&from_sqlite)? {
+        _any if !is_ours => Err(OpenError::NotAJournal(path)),
+        FORMAT => Ok(()),
+        format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
+        format @ ..CONVERTED_FORMAT => Err(OpenError::Older { path, format }),
+        format => Err(OpenError::Newer { path, format }),
+    }
+}
+
+/// A number in SQLite's integer type.
+pub(super) fn to_sqlite_int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(super) fn from_sqlite_int(stored: i64) -> u64 {
+    u64::try_from(stored).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn synchronous_level_follows_durability() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal.db");
+        // SQLite's numbers of FULL and NORMAL.
+        for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
+            let store =
+                Store::open(&path, JournalOptions { durability, ..JournalOptions::default() }).unwrap();
+            let level = store.connection.pragma_query_value(None, "synchronous", |row| row.get::<_, i64>(0));
+            assert_eq!(level.unwrap(), expected, "{durability:?}");
+        }
+    }
+}

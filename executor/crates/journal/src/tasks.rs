@@ -1,0 +1,423 @@
+//! The tasks of the A2A door, as opaque documents of their door, so that a task outlives the process.
+//!
+//! The writer writes them in the order of the calls, or with the start and the end of their runs. The latest tasks of
+//! each owner are stored; a task that has not ended is never dropped for a newer one.
+
+use super::batch::Batch;
+use super::chain::Hash;
+use super::error::WriteError;
+use super::record::RecordKind;
+use super::store::{Reader, from_sqlite_int};
+use super::writer::JournalEntry;
+use super::{IfFull, Journal, JournalError, MAX_INLINE_BYTES, from_micros, to_micros};
+use a2g_types::ident::{AgentDid, IntentId};
+use rusqlite::types::ValueRef;
+use rusqlite::{OptionalExtension as _, Row, ToSql, params};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use time::OffsetDateTime;
+
+/// The table. Its rows are in the order in which they were written, so that current writes are on the last page: in a
+/// tree ordered by random ids, every write would touch eleven pages.
+pub(super) const TABLES: &str = "
+CREATE TABLE tasks(                      -- of the A2A door
+    number INTEGER PRIMARY KEY,          -- in the order in which they were first written
+    task BLOB NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    context TEXT NOT NULL,
+    created INTEGER NOT NULL,            -- in microseconds since 1970
+    over INTEGER,                        -- when it ended, in microseconds since 1970
+    status TEXT NOT NULL,                -- what a list says of it
+    bytes INTEGER NOT NULL,              -- of the document
+    document TEXT NOT NULL
+);
+CREATE INDEX tasks_of ON tasks(owner, created, bytes);
+CREATE INDEX tasks_open_of ON tasks(owner) WHERE over IS NULL;
+";
+
+/// Hashes a row of [`TABLES`], for its record.
+pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
+    let mut hasher = Sha256::new();
+    for column in first..first + HASHED_COLUMN_COUNT {
+        let (kind, bytes): (&[u8], Cow<'_, [u8]>) = match row.get_ref(column)? {
+            ValueRef::Null => (b"null", Cow::default()),
+            ValueRef::Integer(number) => (b"integer", number.to_le_bytes().to_vec().into()),
+            ValueRef::Real(number) => (b"real", number.to_le_bytes().to_vec().into()),
+            ValueRef::Text(text) => (b"text", text.into()),
+            ValueRef::Blob(blob) => (b"blob", blob.into()),
+        };
+        hasher.update(kind);
+        hasher.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hasher.update(bytes);
+    }
+    Ok(hasher.finalize().into())
+}
+
+/// The columns of a row that are hashed, in this order.
+pub(super) const HASHED_COLUMNS: &str = "task, owner, context, created, over, status, bytes, document";
+const HASHED_COLUMN_COUNT: usize = 8;
+
+/// The number of stored tasks of one owner, exceeded until the next cleanup: see [`should_prune`].
+pub const MAX_TASKS: i64 = 1_000;
+/// The maximum size of the stored documents of one owner, in bytes.
+pub const MAX_TASK_BYTES: i64 = 256 << 20;
+
+/// A stored task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalTask {
+    /// Its id, which is that of its intent.
+    pub task: IntentId,
+    /// The agent on whose behalf it was made.
+    pub owner: AgentDid,
+    /// Its conversation.
+    pub context: String,
+    /// The time at which it was made.
+    pub created: OffsetDateTime,
+    /// The time at which it ended, if it has.
+    pub ended: Option<OffsetDateTime>,
+    /// The state that a list shows, as the door wrote it.
+    pub status: String,
+    /// The whole task, as the door wrote it.
+    pub document: String,
+}
+
+/// The action on a task for which there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RetryPolicy {
+    /// The write is retried.
+    Retry,
+    /// The write fails for good: the caller is told that there was no room.
+    FailFast,
+}
+
+/// A task in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSummary {
+    /// Its id.
+    pub task: IntentId,
+    /// Its conversation.
+    pub context: String,
+    /// The time at which it was made.
+    pub created: OffsetDateTime,
+    /// [`JournalTask::status`].
+    pub status: String,
+}
+
+impl TaskSummary {
+    /// Its place in lists.
+    #[must_use]
+    pub fn key(&self) -> TaskKey {
+        TaskKey { created: self.created, task: self.task }
+    }
+}
+
+/// The place of a task in lists, which are in descending order of it. It never changes, so that a page that begins
+/// after a key neither repeats nor omits a task, however many are added meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TaskKey {
+    /// The time at which the task was made, in whole microseconds.
+    pub created: OffsetDateTime,
+    /// Its id, which orders tasks that were made at the same time.
+    pub task: IntentId,
+}
+
+/// A page of the list of tasks.
+#[derive(Debug, Clone, Default)]
+pub struct TaskQuery {
+    /// The agent whose tasks are listed; of every agent when it is `None`.
+    pub owner: Option<AgentDid>,
+    /// The conversation; every conversation when it is `None`.
+    pub context: Option<String>,
+    /// The key after which the page begins; at the newest task when it is `None`.
+    pub after: Option<TaskKey>,
+    /// The maximum number of tasks on the page.
+    pub limit: usize,
+    /// The tasks of this owner and conversation that may not be in the journal yet. Those that are in it count once.
+    pub unsaved: Vec<TaskSummary>,
+}
+
+/// The text of a task in the row of its run, with every field of [`JournalTask`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "JournalTask")]
+struct StoredTask {
+    task: IntentId,
+    owner: AgentDid,
+    context: String,
+    #[serde(with = "time::serde::rfc3339")]
+    created: OffsetDateTime,
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[serde(rename = "over")]
+    ended: Option<OffsetDateTime>,
+    status: String,
+    document: String,
+}
+
+impl JournalTask {
+    pub(super) fn to_text(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Text<'a>(#[serde(with = "StoredTask")] &'a JournalTask);
+        serde_json::to_string(&Text(self))
+    }
+
+    pub(super) fn from_text(text: &str) -> serde_json::Result<Self> {
+        #[derive(Deserialize)]
+        struct Text(#[serde(with = "StoredTask")] JournalTask);
+        serde_json::from_str(text).map(|Text(task)| task)
+    }
+}
+
+impl Journal {
+    /// Stores the current state of a task. Tasks are written in the order of these calls, however late their answers
+    /// are awaited. While there is no room, a task with [`RetryPolicy::Retry`] is retried.
+    ///
+    /// # Errors
+    /// [`JournalError::NoRoom`]: the task is not on the disk yet, or never will be; [`JournalError::Broken`].
+    pub fn store_task(
+        &self,
+        task: JournalTask,
+        retry_policy: RetryPolicy,
+    ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
+        let kept = self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)));
+        async { kept.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
+    }
+
+    /// Reads a task and converts it with `read`. A long task is read and converted on a thread of its own.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn task<T: Send + 'static>(
+        &self,
+        task: IntentId,
+        read: impl FnOnce(&JournalTask) -> T + Send + 'static,
+    ) -> Result<Option<T>, JournalError> {
+        let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
+        let found = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(read));
+        let is_long = bytes > MAX_INLINE_BYTES as u64;
+        if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
+    }
+
+    /// A page of tasks, newest first, and the number of tasks of that owner and conversation.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn tasks(&self, query: TaskQuery) -> Result<(Vec<TaskSummary>, u64), JournalError> {
+        self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
+    }
+
+    /// The ids and owners of the tasks that have not ended; the documents are left out because they may be long.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn open_tasks(&self) -> Result<Vec<(IntentId, AgentDid)>, JournalError> {
+        self.read_long(IfFull::Wait, Reader::open_tasks).await
+    }
+}
+
+impl Batch<'_> {
+    /// Writes a task, and a record with the hash of its row.
+    pub(super) fn store_task(&mut self, task: &JournalTask) -> Result<(), WriteError> {
+        let JournalTask { task, owner, context, created, ended, status, document } = task;
+        let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
+        let hash = self
+            .connection()
+            .prepare_cached(&format!(
+                "INSERT INTO tasks({HASHED_COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+                 ON CONFLICT(task) DO UPDATE SET over = excluded.over, status = excluded.status,
+                                           bytes = excluded.bytes, document = excluded.document
+                 RETURNING {HASHED_COLUMNS}"
+            ))?
+            .query_row(
+                params![
+                    task.as_bytes(),
+                    owner.as_str(),
+                    context,
+                    to_micros(*created),
+                    ended.map(to_micros),
+                    status,
+                    bytes,
+                    document
+                ],
+                |row| hash_row(row, 0),
+            )?;
+        self.append_task_record(RecordKind::Task, *task, &hash)?;
+        // A task ends once, and only an end can make too many ended tasks.
+        if ended.is_some() && should_prune(*task) {
+            self.drop_excess_tasks(owner.as_str())?;
+        }
+        Ok(())
+    }
+
+    /// Drops the ended tasks of an owner that exceed a limit. The count reads an index; the sum of sizes sorts all
+    /// tasks of an owner, which few ends require.
+    fn drop_excess_tasks(&mut self, owner: &str) -> Result<(), WriteError> {
+        let (kept, bytes) = self
+            .connection()
+            .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
+            .query_row([owner], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, f64>(1)?)))?;
+        #[allow(clippy::cast_precision_loss, reason = "what is compared is far below 2^53")]
+        let too_large = bytes > MAX_TASK_BYTES as f64;
+        let dropped = if too_large {
+            self.drop_tasks(
+                "DELETE FROM tasks WHERE number IN (
+                     SELECT number FROM (
+                         SELECT number, over, row_number() OVER latest AS place, sum(bytes) OVER latest AS total
+                         FROM tasks WHERE owner = ?1 WINDOW latest AS (ORDER BY created DESC, number DESC)
+                     ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
+                params![owner, MAX_TASKS, MAX_TASK_BYTES],
+            )?
+        } else if kept > MAX_TASKS {
+            self.drop_tasks(
+                "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
+                     SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2) RETURNING task",
+                params![owner, kept - MAX_TASKS],
+            )?
+        } else {
+            Vec::new()
+        };
+        dropped.into_iter().try_for_each(|task| self.append_task_record(RecordKind::TaskDropped, task, b""))
+    }
+
+    fn drop_tasks(&self, sql: &str, which: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {
+        let mut statement = self.connection().prepare_cached(sql)?;
+        statement.query_map(which, |row| row.get(0).map(IntentId::from_bytes))?.collect()
+    }
+}
+
+/// `true` if the end of this task looks for tasks to drop: one in sixteen does, because it reads all tasks of its
+/// owner. Ids are random, so that no owner's tasks are passed over.
+fn should_prune(task: IntentId) -> bool {
+    task.as_bytes().last().is_some_and(|last| last % 16 == 0)
+}
+
+const TASK_COLUMNS: &str = "task, owner, context, created, over, status, document";
+
+impl Reader {
+    fn task(&self, task: IntentId) -> rusqlite::Result<Option<JournalTask>> {
+        self.connection()
+            .prepare_cached(&format!("SELECT {TASK_COLUMNS} FROM tasks WHERE task = ?1"))?
+            .query_row([task.as_bytes()], read_task)
+            .optional()
+    }
+
+    /// The size of a task's document, in bytes.
+    fn task_bytes(&self, task: IntentId) -> rusqlite::Result<Option<u64>> {
+        self.connection()
+            .prepare_cached("SELECT bytes FROM tasks WHERE task = ?1")?
+            .query_row([task.as_bytes()], |row| row.get(0).map(from_sqlite_int))
+            .optional()
+    }
+
+    /// The cost depends on the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
+    fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<TaskSummary>, u64)> {
+        let TaskQuery { owner, context, after, limit, mut unsaved } = query;
+        // All queries read the same snapshot.
+        let _snapshot = self.connection().unchecked_transaction()?;
+        for task in std::mem::take(&mut unsaved) {
+            if self.task_bytes(task.task)?.is_none() {
+                unsaved.push(task);
+            }
+        }
+        let mut total = unsaved.len() as u64;
+        let mut page = unsaved;
+        page.retain(|task| after.is_none_or(|after| task.key() < after));
+        truncate_to_newest(&mut page, limit);
+        let owners = match owner {
+            Some(owner) => vec![owner.as_str().to_owned()],
+            None => self.owners()?,
+        };
+        for owner in owners {
+            total += self.count_tasks(&owner, context.as_deref())?;
+            // A task that is older than the last one of a full page is not on it.
+            let oldest = page.get(limit.saturating_sub(1)).map_or(i64::MIN, |last| to_micros(last.created));
+            page.extend(self.owner_tasks(&owner, context.as_deref(), after, oldest, limit)?);
+            truncate_to_newest(&mut page, limit);
+        }
+        Ok((page, total))
+    }
+
+    /// The newest tasks of an owner after a key, down to those that were made at `oldest`.
+    fn owner_tasks(
+        &self,
+        owner: &str,
+        context: Option<&str>,
+        after: Option<TaskKey>,
+        oldest: i64,
+        limit: usize,
+    ) -> rusqlite::Result<Vec<TaskSummary>> {
+        let newest = after.map_or(i64::MAX, |after| to_micros(after.created));
+        let before = after.map_or([0; 16], |after| *after.task.as_bytes());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut statement = self.connection().prepare_cached(
+            "SELECT task, context, created, status FROM tasks
+             WHERE owner = ?1 AND created BETWEEN ?2 AND ?3 AND (created < ?3 OR task < ?4)
+               AND (?5 IS NULL OR context = ?5)
+             ORDER BY created DESC, task DESC LIMIT ?6",
+        )?;
+        let rows =
+            statement.query_map(params![owner, oldest, newest, before, context, limit], read_summary)?;
+        rows.collect()
+    }
+
+    fn count_tasks(&self, owner: &str, context: Option<&str>) -> rusqlite::Result<u64> {
+        self.connection()
+            .prepare_cached("SELECT count(*) FROM tasks WHERE owner = ?1 AND (?2 IS NULL OR context = ?2)")?
+            .query_row(params![owner, context], |row| row.get(0).map(from_sqlite_int))
+    }
+
+    /// All owners of tasks: one index look-up for each owner instead of one for each task.
+    fn owners(&self) -> rusqlite::Result<Vec<String>> {
+        let mut statement = self.connection().prepare_cached(
+            "WITH RECURSIVE owners(owner) AS (
+                 SELECT min(owner) FROM tasks
+                 UNION ALL
+                 SELECT (SELECT min(owner) FROM tasks WHERE owner > owners.owner) FROM owners
+                 WHERE owners.owner IS NOT NULL
+             ) SELECT owner FROM owners WHERE owner IS NOT NULL",
+        )?;
+        statement.query_map([], |row| row.get(0))?.collect()
+    }
+
+    fn open_tasks(&self) -> rusqlite::Result<Vec<(IntentId, AgentDid)>> {
+        let mut statement = self
+            .connection()
+            .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
+        statement
+            .query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), parse_owner(row.get(1)?)?)))?
+            .collect()
+    }
+}
+
+fn truncate_to_newest(page: &mut Vec<TaskSummary>, limit: usize) {
+    page.sort_unstable_by_key(|task| Reverse(task.key()));
+    page.truncate(limit);
+}
+
+/// The owner of a task, which is the second column of each query.
+fn parse_owner(text: String) -> rusqlite::Result<AgentDid> {
+    AgentDid::parse(&text).map_err(|error| {
+        rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))
+    })
+}
+
+fn read_summary(row: &Row<'_>) -> rusqlite::Result<TaskSummary> {
+    Ok(TaskSummary {
+        task: IntentId::from_bytes(row.get(0)?),
+        context: row.get(1)?,
+        created: from_micros(row.get(2)?),
+        status: row.get(3)?,
+    })
+}
+
+fn read_task(row: &Row<'_>) -> rusqlite::Result<JournalTask> {
+    Ok(JournalTask {
+        task: IntentId::from_bytes(row.get(0)?),
+        owner: parse_owner(row.get(1)?)?,
+        context: row.get(2)?,
+        created: from_micros(row.get(3)?),
+        ended: row.get::<_, Option<i64>>(4)?.map(from_micros),
+        status: row.get(5)?,
+        document: row.get(6)?,
+    })
+}

@@ -1,0 +1,263 @@
+//! The journal through its interface, and every kind of damage to its file.
+
+mod damage;
+mod decisions;
+mod formats;
+mod pruning;
+mod rows;
+mod storage;
+mod tasks;
+
+use super::history::{Filter, History};
+use super::verify::Finding;
+use super::*;
+use a2g_types::call::Call;
+use a2g_types::call::{Door, Priority};
+use a2g_types::ident::{Issuer, ProofId, ToolName};
+use a2g_types::limit::{Bound, Budgets, Layer};
+use a2g_types::outcome::{AbortReason, End, Outcome, RunMetrics, RunOutput, Usage};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::verdict::{Decision, Manifest, Verdict};
+use rusqlite::Connection;
+use time::Duration;
+
+const NOW: OffsetDateTime = time::macros::datetime!(2026-11-21 12:00 UTC);
+const LATER: OffsetDateTime = time::macros::datetime!(2026-11-21 12:05 UTC);
+
+fn call(arguments: &str) -> Call {
+    Call {
+        at_most: None,
+        priority: Priority::Normal,
+        door: Door::A2g,
+        agent: AgentDid::parse("did:a:b").unwrap(),
+        intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
+        is_new: false,
+        charge: a2g_types::memory::Charge::default(),
+        tool: ToolName::parse("t").unwrap(),
+        arguments: serde_json::from_str(arguments).unwrap(),
+        context: None,
+    }
+}
+
+fn another() -> Call {
+    Call { intent: IntentId::random(), ..call("{}") }
+}
+
+fn receipt(call: &Call, end: End) -> Receipt {
+    fn bound<T>(value: T) -> Bound<T> {
+        Bound { value, layer: Layer::Executor }
+    }
+    let budgets = Budgets {
+        written: MemoryLimit::from_mb(1).unwrap(),
+        created: 1,
+        handles: 32,
+        subscriptions: 1,
+        random_bytes: 1,
+        directory_entries: 1,
+        fuel: None,
+        hard_links: false,
+    };
+    let usage = Usage {
+        memory: bound(MemoryLimit::from_mb(1).unwrap()),
+        cpu: bound(CpuPercent::new(100).unwrap()),
+        timeout: bound(Timeout::from_seconds(1).unwrap()),
+        output: bound(OutputLimit::from_bytes(1).unwrap()),
+        filesystem: Vec::new(),
+        blocked: Vec::new(),
+        filesystem_emptied_by: None,
+        budgets,
+        spent: None,
+        network: bound(false),
+        network_used: None,
+        denied: Vec::new(),
+        denied_truncated: false,
+    };
+    let outcome = Outcome { end, output: RunOutput::default(), metrics: RunMetrics::default(), usage };
+    Receipt {
+        agent: call.agent.clone(),
+        intent: call.intent,
+        tool: call.tool.clone(),
+        approved_by: None,
+        durability: Durability::PowerLoss,
+        outcome,
+    }
+}
+
+fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
+    // The writer of the previous journal ends shortly after the drop.
+    for _ in 0..500 {
+        match Journal::open(path, 100, JournalOptions::default(), NOW) {
+            Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the journal stays in use");
+}
+
+/// Waits until the writer of a dropped journal has released the file, without opening the journal, which would end the
+/// open runs.
+fn wait_for_the_writer(path: &Path) {
+    for _ in 0..500 {
+        let file = std::fs::File::open(path).unwrap();
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(_in_use) => std::thread::sleep(std::time::Duration::from_millis(10)),
+        }
+    }
+}
+
+async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> StartResult {
+    assert!(matches!(journal.claim(call, LATER, None), Ok(ClaimResult::New)));
+    let fallback_receipt = receipt(call, End::Aborted(AbortReason::Lost));
+    journal
+        .start(
+            StartRequest { call, keep_until: LATER, proof, fallback_receipt: &fallback_receipt, task: None },
+            NOW,
+        )
+        .await
+        .unwrap()
+}
+
+async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
+    assert!(matches!(start(journal, call, None).await, StartResult::New));
+    let receipt = Arc::new(receipt(call, End::Returned(serde_json::json!({ "n": 1.5e-7 }).into())));
+    journal.finish(Arc::clone(&receipt), None, NOW).await.unwrap();
+    receipt
+}
+
+#[test]
+fn content_hash_ignores_key_order_but_not_values() {
+    assert_eq!(
+        claims::content_hash(&call(r#"{"a":1,"b":[2]}"#)),
+        claims::content_hash(&call(r#"{"b":[2],"a":1}"#))
+    );
+    assert_ne!(claims::content_hash(&call(r#"{"a":1}"#)), claims::content_hash(&call(r#"{"a":"1"}"#)));
+    assert_ne!(claims::content_hash(&call(r#"{"a":["b"]}"#)), claims::content_hash(&call(r#"{"a":"b"}"#)));
+}
+
+#[tokio::test]
+async fn intents_are_claimed_and_started_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = open_journal(&folder.path().join("journal.db")).0;
+    let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
+    assert!(journal.find(&this, None).await.unwrap().is_none());
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::Known(KnownIntent::Same(..)))));
+    assert!(matches!(journal.claim(&other, LATER, None), Ok(ClaimResult::Known(KnownIntent::Conflict))));
+    journal.release(this.intent).await.unwrap();
+    let receipt = run(&journal, &this).await;
+    assert!(matches!(journal.find(&other, None).await, Ok(Some(KnownIntent::Conflict))));
+    let found = journal.find(&this, None).await.unwrap();
+    let Some(KnownIntent::Same(StageSource::Final(Stage::Finished(found)), None)) = found else {
+        panic!("{found:?}")
+    };
+    assert_eq!(found, receipt);
+    // A start after a look-up that preceded the other run's end is stopped by the records on the disk.
+    let began = start(&journal, &this, None).await;
+    assert!(
+        matches!(began, StartResult::Known(KnownIntent::Same(StageSource::Final(Stage::Finished(_)), _))),
+        "{began:?}"
+    );
+    assert_eq!(journal.head().number, 1);
+}
+
+#[tokio::test]
+async fn proofs_are_single_use_across_restarts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let (first, second) = (another(), another());
+    let id = |issuer: &str| ProofId::parse(Issuer::parse(issuer).unwrap(), "1").unwrap();
+    let (proof, other) = (id("a"), id("b"));
+    let journal = open_journal(&path).0;
+    assert!(matches!(start(&journal, &first, Some(&proof)).await, StartResult::New));
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, StartResult::Replayed));
+    drop(journal);
+    let journal = open_journal(&path).0;
+    assert!(matches!(start(&journal, &second, Some(&proof)).await, StartResult::Replayed));
+    assert!(matches!(start(&journal, &second, Some(&other)).await, StartResult::New));
+}
+
+#[tokio::test]
+async fn interrupted_runs_are_aborted_on_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state/journal.db");
+    let (done, lost, released) = (another(), another(), another());
+    let verdict = Arc::new(Verdict {
+        decision: Decision::Approved,
+        intent: done.intent,
+        risk: None,
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: Some(LATER),
+        reason: Some("because".to_owned()),
+    });
+    {
+        let (journal, recovered) = open_journal(&path);
+        assert_eq!(recovered, RecoverySummary { aborted: 0, undelivered: 0 });
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+        journal.release(done.intent).await.unwrap();
+        assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
+        let fallback_receipt = receipt(&done, End::Aborted(AbortReason::Lost));
+        let request = StartRequest {
+            call: &done,
+            keep_until: LATER,
+            proof: None,
+            fallback_receipt: &fallback_receipt,
+            task: None,
+        };
+        assert!(matches!(journal.start(request, NOW).await, Ok(StartResult::New)));
+        journal.finish(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
+        assert!(matches!(start(&journal, &lost, None).await, StartResult::New));
+        assert!(matches!(start(&journal, &released, None).await, StartResult::New));
+        journal.release(released.intent).await.unwrap();
+        assert!(matches!(Journal::open(&path, 1, JournalOptions::default(), NOW), Err(OpenError::InUse(_))));
+    }
+    let (journal, recovered) = open_journal(&path);
+    assert_eq!(recovered, RecoverySummary { aborted: 1, undelivered: 2 });
+    assert!(journal.find(&released, None).await.unwrap().is_none());
+    let Some(KnownIntent::Same(_, Some(found))) = journal.find(&done, None).await.unwrap() else { panic!() };
+    assert_eq!(found, verdict);
+    let stage = journal.stage(lost.intent, IfFull::Wait).await.unwrap();
+    let Some((_, Stage::Finished(aborted))) = stage else { panic!() };
+    assert_eq!(aborted.outcome.end, End::Aborted(AbortReason::Lost));
+    let (first, receipt) = journal.next_report().await.unwrap();
+    assert_eq!(receipt.intent, done.intent);
+    journal.mark_delivered(&first);
+    assert_eq!(journal.next_report().await.unwrap().1.intent, lost.intent);
+    journal.flush().await.unwrap();
+    drop(journal);
+    assert_eq!(open_journal(&path).1, RecoverySummary { aborted: 0, undelivered: 1 });
+}
+
+#[tokio::test]
+async fn claims_are_refused_at_the_report_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) =
+        Journal::open(&folder.path().join("journal.db"), 2, JournalOptions::default(), NOW).unwrap();
+    run(&journal, &another()).await;
+    let open = another();
+    assert!(matches!(journal.claim(&open, LATER, None), Ok(ClaimResult::New)));
+    assert!(matches!(journal.claim(&another(), LATER, None), Err(JournalError::Backlog)));
+    let (due, _) = journal.next_report().await.unwrap();
+    journal.mark_delivered(&due);
+    assert!(matches!(journal.claim(&another(), LATER, None), Ok(ClaimResult::New)));
+}
+
+/// A journal of ten receipts, none of which the governor has.
+async fn ten(path: &Path) -> (Vec<Call>, Head) {
+    let journal = open_journal(path).0;
+    let calls = (0..10).map(|_| another()).collect::<Vec<_>>();
+    for call in &calls {
+        run(&journal, call).await;
+    }
+    (calls, journal.head())
+}
+
+/// The finding of `journal verify`.
+fn verify_journal(path: &Path, point: Option<Head>) -> Finding {
+    History::open(path).unwrap().verify(point, |_| ()).unwrap()
+}
+
+fn holds(path: &Path) -> bool {
+    matches!(verify_journal(path, None), Finding::Holds { .. })
+}

@@ -1,0 +1,269 @@
+//! The texts in the rows of a journal, as all versions so far wrote them: `tests/journals/rows.txt`.
+//!
+//! Each line is a name, a blank and the text. A text is read as the value of its name, and the value is written as the
+//! text, byte for byte: journals of other versions open, and the hashes of their records hold.
+
+use super::*;
+use crate::record::{DecisionBody, HeldBody, digest};
+use a2g_types::limit::{Access, BudgetUsage, Limit, NetworkBudgets};
+use a2g_types::outcome::{
+    Artifact, Contact, Denial, DenialReason, GrantedArea, HostRule, LogLevel, LogLine, NetworkUsage, Progress,
+};
+use a2g_types::verdict::{Risk, RiskLevel};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration as StdDuration;
+use strum::VariantArray as _;
+
+/// The lines of the file that have not been compared yet.
+struct Golden(BTreeMap<String, String>);
+
+impl Golden {
+    fn read() -> Self {
+        let path = format!("{}/../../../tests/journals/rows.txt", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(path).unwrap();
+        let rows = text.lines().map(|line| line.split_once(' ').unwrap());
+        // The texts of waiting calls are compared beside their authority, in `govern`.
+        let rows = rows.filter(|(name, _)| !name.starts_with("waiting/"));
+        Self(rows.map(|(name, text)| (name.to_owned(), text.to_owned())).collect())
+    }
+
+    fn check<T: PartialEq + Debug>(
+        &mut self,
+        name: &str,
+        value: &T,
+        write: impl Fn(&T) -> String,
+        read: impl Fn(&str) -> T,
+    ) {
+        let written = write(value);
+        let kept =
+            self.0.remove(name).unwrap_or_else(|| panic!("rows.txt lacks this line:\n{name} {written}"));
+        assert_eq!(kept, written, "{name}");
+        assert_eq!(read(&kept), *value, "{name}");
+    }
+
+    fn check_receipt(&mut self, name: &str, receipt: &Receipt) {
+        let write = |receipt: &Receipt| stored::write_receipt(receipt).unwrap();
+        self.check(&format!("receipt/{name}"), receipt, write, |text| {
+            stored::read_receipt(text.as_bytes()).unwrap()
+        });
+    }
+
+    fn check_verdict(&mut self, name: &str, verdict: &Verdict) {
+        let write = |verdict: &Verdict| stored::write_verdict(verdict).unwrap();
+        self.check(&format!("verdict/{name}"), verdict, write, |text| stored::read_verdict(text).unwrap());
+    }
+}
+
+fn receipt_with_end(end: End) -> Receipt {
+    receipt(&call("{}"), end)
+}
+
+fn returned_receipt() -> Receipt {
+    receipt_with_end(End::Returned(json!({ "a": [1, 2.5, null, "\u{fc}\n"] }).into()))
+}
+
+fn ends() -> Vec<(String, End)> {
+    let tool_error = |detail| End::ToolError { code: "E1".into(), message: "no \"x\"".into(), detail };
+    let exited = End::Exited { code: -1, stderr_tail: "tail\u{2028}".into() };
+    let mut ends = vec![
+        ("returned".to_owned(), End::Returned(json!(1.5e-7).into())),
+        ("tool-error".to_owned(), tool_error(None)),
+        ("tool-error-with-detail".to_owned(), tool_error(Some(json!({ "b": 1, "a": u64::MAX })))),
+        ("exited".to_owned(), exited),
+        ("result-not-json".to_owned(), End::ResultNotJson),
+        ("trapped".to_owned(), End::Trapped("unreachable".into())),
+        ("unlinkable".to_owned(), End::NotStarted("a:b/c".into())),
+        ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),
+    ];
+    ends.extend(Limit::VARIANTS.iter().map(|limit| (format!("limit/{limit:?}"), End::LimitReached(*limit))));
+    ends.extend(AbortReason::VARIANTS.iter().map(|why| (format!("aborted/{why:?}"), End::Aborted(*why))));
+    ends
+}
+
+fn receipt_with(change: impl FnOnce(&mut Receipt)) -> Receipt {
+    let mut receipt = returned_receipt();
+    change(&mut receipt);
+    receipt
+}
+
+fn full_output() -> RunOutput {
+    let line = |level: &LogLevel| LogLine { level: *level, message: format!("{level:?}") };
+    RunOutput {
+        logs: LogLevel::VARIANTS.iter().map(line).collect(),
+        progress: Some(Progress { percent: Some(12.5), message: "on".into() }),
+        artifacts: vec![
+            Artifact { name: "plot".into(), mime: "image/png".into(), content: vec![0, 255, 16] },
+            Artifact { name: String::new(), mime: "a/b".into(), content: Vec::new() },
+        ],
+        truncated: true,
+    }
+}
+
+fn network() -> NetworkUsage {
+    let rule = |pattern: &str, set_by| HostRule { pattern: pattern.into(), set_by };
+    let contact = |authority: &str, address: &str| Contact {
+        authority: authority.into(),
+        address: address.parse().unwrap(),
+        requests: 2,
+        sent_bytes: 120,
+        received_bytes: u64::MAX,
+    };
+    NetworkUsage {
+        budgets: NetworkBudgets { requests: 10, connections: 4, sent_bytes: 1000, received_bytes: 2000 },
+        allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
+        blocked: vec![rule("b.example.com", Layer::Executor)],
+        requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
+        requests: 3,
+        connections: 1,
+        sent_bytes: 120,
+        received_bytes: 2000,
+        contacted: vec![
+            contact("https://a.example.com:443", "93.184.216.34:443"),
+            contact("tcp://b.example.com:5432", "[2001:db8::1]:5432"),
+        ],
+        contacted_truncated: true,
+    }
+}
+
+fn full_usage(usage: &mut Usage) {
+    let area = |access, set_by| GrantedArea {
+        path: "/data".into(),
+        pattern: "/data/**/*.md".into(),
+        access: Bound { value: access, layer: Layer::Tool },
+        set_by,
+    };
+    usage.timeout = Bound { value: Timeout::from_millis(250).unwrap(), layer: Layer::Caller };
+    usage.filesystem =
+        vec![area(Access::ReadOnly, Layer::Verdict), area(Access::ReadWrite, Layer::Condition)];
+    usage.blocked = vec![Bound { value: "/data/.env".into(), layer: Layer::StandingPolicy }];
+    usage.budgets.fuel = Some(1 << 53);
+    usage.budgets.hard_links = true;
+    usage.spent = Some(BudgetUsage {
+        written_bytes: 5,
+        created: 2,
+        random_bytes: 16,
+        directory_entries: 3,
+        fuel: Some(7),
+    });
+    usage.network = Bound { value: true, layer: Layer::Verdict };
+    usage.network_used = Some(network());
+    let denial = |reason: &DenialReason| Denial { what: "/x\\u{1b}".into(), reason: *reason, count: 2 };
+    usage.denied = DenialReason::VARIANTS.iter().map(denial).collect();
+    usage.denied_truncated = true;
+}
+
+fn full() -> Receipt {
+    receipt_with(|receipt| {
+        receipt.approved_by = Some("alice".into());
+        receipt.durability = Durability::ProcessCrash;
+        receipt.outcome.output = full_output();
+        receipt.outcome.metrics = RunMetrics {
+            wall: StdDuration::new(1, 5),
+            cpu: StdDuration::from_micros(675),
+            peak_memory_bytes: 1 << 20,
+            output_bytes: 44,
+            peak_resident_bytes: Some(1 << 24),
+        };
+        full_usage(&mut receipt.outcome.usage);
+    })
+}
+
+fn verdict(decision: Decision) -> Verdict {
+    Verdict {
+        decision,
+        intent: call("{}").intent,
+        risk: None,
+        manifest: Manifest::default(),
+        conditions: Vec::new(),
+        expires_at: None,
+        reason: None,
+    }
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        max_memory: MemoryLimit::from_mb(50).ok(),
+        max_cpu: CpuPercent::new(100).ok(),
+        timeout: Timeout::from_seconds(30).ok(),
+        network_allowed: Some(false),
+        filesystem_scope: vec!["/data/**".into()],
+    }
+}
+
+fn full_verdict(level: RiskLevel) -> Verdict {
+    let risk = Risk {
+        score: 0.25,
+        level,
+        model_score: Some(0.5),
+        heuristic_score: None,
+        threats: vec!["path".into()],
+    };
+    Verdict {
+        risk: Some(risk),
+        manifest: manifest(),
+        conditions: vec!["read_only".into()],
+        expires_at: Some(time::macros::datetime!(2026-11-21 12:05:00.25 +02:00)),
+        reason: Some("because".into()),
+        ..verdict(Decision::Conditional)
+    }
+}
+
+#[test]
+fn stored_texts_are_stable() {
+    let mut golden = Golden::read();
+    for (name, end) in ends() {
+        golden.check_receipt(&name, &receipt_with_end(end));
+    }
+    for layer in Layer::VARIANTS {
+        let by_layer = receipt_with(|receipt| {
+            receipt.outcome.usage.memory.layer = *layer;
+            receipt.outcome.usage.filesystem_emptied_by = Some(*layer);
+        });
+        golden.check_receipt(&format!("layer/{layer:?}"), &by_layer);
+    }
+    golden.check_receipt("full", &full());
+    let progress = Some(Progress { percent: None, message: String::new() });
+    golden.check_receipt("progress", &receipt_with(|receipt| receipt.outcome.output.progress = progress));
+    for decision in Decision::VARIANTS {
+        golden.check_verdict(&format!("{decision:?}"), &verdict(*decision));
+    }
+    for level in RiskLevel::VARIANTS {
+        golden.check_verdict(&format!("risk/{level:?}"), &full_verdict(*level));
+    }
+    check_decided(&mut golden);
+    check_tasks(&mut golden);
+    assert_eq!(golden.0, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
+}
+
+fn check_decided(golden: &mut Golden) {
+    let held = HeldBody { content: digest(b"a"), text_hash: digest(b"b"), until: 7 };
+    let plain = DecisionBody { by: "alice".into(), held, risk_score: None, manifest: None };
+    let full = DecisionBody { risk_score: Some(0.75), manifest: Some(manifest()), ..plain.clone() };
+    for (name, decided) in [("decided/plain", plain), ("decided/full", full)] {
+        let write = |decided: &DecisionBody| serde_json::to_string(decided).unwrap();
+        golden.check(name, &decided, write, |text| serde_json::from_str(text).unwrap());
+    }
+}
+
+fn check_tasks(golden: &mut Golden) {
+    let open = JournalTask {
+        task: call("{}").intent,
+        owner: call("{}").agent,
+        context: "c".into(),
+        created: NOW,
+        ended: None,
+        status: "{}".into(),
+        document: "{\"a\":1}".into(),
+    };
+    let ended = JournalTask { ended: Some(LATER), ..open.clone() };
+    for (name, task) in [("task/open", open), ("task/over", ended)] {
+        golden.check(
+            name,
+            &task,
+            |task| task.to_text().unwrap(),
+            |text| JournalTask::from_text(text).unwrap(),
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! The place of a journal, its readers, and the identity of its file.
+
+use super::*;
+use crate::{CopyError, back_up, init, restore};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
+    Journal::open(path, 100, JournalOptions::default(), NOW)
+}
+
+fn new(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
+    let options = JournalOptions { if_missing: IfMissing::CreateAnyway, ..JournalOptions::default() };
+    Journal::open(path, 100, options, NOW)
+}
+
+/// Closes a journal, and waits until its writer has released the file.
+fn close(journal: Journal, path: &Path) {
+    drop(journal);
+    wait_for_the_writer(path);
+}
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn other_files_are_left_unchanged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.db");
+    assert!(matches!(History::open(&path), Err(OpenError::Missing(_))));
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE mine(x); PRAGMA user_version = 7").unwrap();
+    set_mode(&path, 0o600);
+    assert!(matches!(open(&path), Err(OpenError::NotAJournal(_))));
+    std::fs::write(&path, "not a database, and long enough to be looked at as one").unwrap();
+    assert!(matches!(open(&path), Err(OpenError::NotAJournal(_))));
+    assert!(std::fs::read_to_string(&path).unwrap().starts_with("not a database"));
+}
+
+#[tokio::test]
+async fn readable_journals_are_refused_and_sidecars_made_private() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = open(&path).unwrap().0;
+    run(&journal, &another()).await;
+    for file in ["journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"] {
+        assert_eq!(mode(&path.with_file_name(file)), 0o600, "{file}");
+    }
+    close(journal, &path);
+    for wide in [0o644, 0o640, 0o602, 0o700] {
+        set_mode(&path, wide);
+        let refused = open(&path).map(drop).unwrap_err();
+        assert!(matches!(refused, OpenError::Mode { mode, .. } if mode == wide), "{refused}");
+        assert!(refused.to_string().contains("chmod 600"), "{refused}");
+        assert!(prune(&path, NOW, NOW).is_err());
+    }
+    set_mode(&path, 0o600);
+    // The files that a crash left.
+    for file in ["journal.db-wal", "journal.db-shm"] {
+        let file = path.with_file_name(file);
+        std::fs::write(&file, "").unwrap();
+        set_mode(&file, 0o644);
+    }
+    let journal = open_journal(&path).0;
+    run(&journal, &another()).await;
+    for file in ["journal.db-wal", "journal.db-shm", "journal.db.lock"] {
+        assert_eq!(mode(&path.with_file_name(file)), 0o600, "{file}");
+    }
+}
+
+/// A change to the files of a journal.
+type Vanish = fn(&Path);
+
+#[tokio::test]
+async fn vanished_journals_are_not_recreated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = new(&path).unwrap().0;
+    run(&journal, &another()).await;
+    assert!(matches!(new(&path), Err(OpenError::Exists(_))));
+    close(journal, &path);
+    let whole = std::fs::read(&path).unwrap();
+    let vanishes: [(&str, Vanish); 2] = [
+        ("removed", |path| std::fs::remove_file(path).unwrap()),
+        ("cut to nothing", |path| std::fs::write(path, "").unwrap()),
+    ];
+    for (how, vanish) in vanishes {
+        vanish(&path);
+        let refused = open(&path).map(drop).unwrap_err();
+        assert!(matches!(refused, OpenError::Vanished { .. }), "{how}: {refused}");
+        assert!(refused.to_string().contains("journal init"), "{how}: {refused}");
+        std::fs::write(&path, &whole).unwrap();
+        set_mode(&path, 0o600);
+    }
+    // A log alone is a sign of a journal as well.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
+    let log = path.with_file_name("journal.db-wal");
+    std::fs::write(&log, "what SQLite had not yet put into it").unwrap();
+    assert!(matches!(open(&path), Err(OpenError::Vanished { .. })));
+    init(&path).unwrap();
+    assert!(!log.exists(), "it would be put into the new one");
+    assert!(matches!(init(&path), Err(OpenError::Exists(_))));
+    assert_eq!(open_journal(&path).0.head(), Head::START);
+    assert!(folder.path().join("journal.db-wal.lost-1").exists());
+}
+
+#[tokio::test]
+async fn one_file_is_opened_once_under_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = open(&path).unwrap().0;
+    run(&journal, &another()).await;
+    let link = folder.path().join("linked.db");
+    symlink(&path, &link).unwrap();
+    assert!(matches!(open(&link), Err(OpenError::InUse(_))));
+    std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
+    assert!(matches!(open(&path), Err(OpenError::InUse(_))), "its lock file was deleted");
+    drop(journal);
+    let journal = open_journal(&link).0;
+    assert!(!folder.path().join("linked.db-wal").exists(), "there is one log, whatever the name");
+    run(&journal, &another()).await;
+    close(journal, &path);
+    let second = folder.path().join("second.db");
+    std::fs::hard_link(&path, &second).unwrap();
+    for name in [&path, &second] {
+        assert!(matches!(open(name), Err(OpenError::Names { names: 2, .. })));
+    }
+}
+
+#[tokio::test]
+async fn replaced_files_break_the_journal() {
+    let vanishes: [(&str, Vanish, &str); 8] = [
+        ("removed", |path| std::fs::remove_file(path).unwrap(), "removed"),
+        ("moved away", |path| std::fs::rename(path, path.with_file_name("other")).unwrap(), "removed"),
+        (
+            "its folder renamed",
+            |path| {
+                let folder = path.parent().unwrap();
+                std::fs::rename(folder, folder.with_file_name("renamed")).unwrap();
+            },
+            "renamed",
+        ),
+        (
+            "replaced",
+            |path| {
+                let copy = path.with_file_name("copy");
+                std::fs::copy(path, &copy).unwrap();
+                std::fs::rename(&copy, path).unwrap();
+            },
+            "another file",
+        ),
+        (
+            "cut short",
+            |path| {
+                let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+                file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+            },
+            "cut short",
+        ),
+        ("linked", |path| std::fs::hard_link(path, path.with_file_name("second")).unwrap(), "names"),
+        (
+            "its log removed",
+            |path| std::fs::remove_file(path.with_file_name("journal.db-wal")).unwrap(),
+            "-wal",
+        ),
+        (
+            "its log replaced",
+            |path| {
+                let log = path.with_file_name("journal.db-wal");
+                std::fs::copy(&log, path.with_file_name("copy")).unwrap();
+                std::fs::rename(path.with_file_name("copy"), log).unwrap();
+            },
+            "-wal",
+        ),
+    ];
+    for (how, vanish, says) in vanishes {
+        for writes in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("state/journal.db");
+            let journal = open(&path).unwrap().0;
+            run(&journal, &another()).await;
+            vanish(&path);
+            if writes {
+                let call = another();
+                let _may_be_broken_already = journal.claim(&call, LATER, None);
+                let fallback_receipt = receipt(&call, End::Aborted(AbortReason::Lost));
+                let request = StartRequest {
+                    call: &call,
+                    keep_until: LATER,
+                    proof: None,
+                    fallback_receipt: &fallback_receipt,
+                    task: None,
+                };
+                let began = journal.start(request, NOW).await;
+                assert!(matches!(began, Err(JournalError::Broken(_))), "{how}: {began:?}");
+            }
+            // The files are checked once a second, without any call.
+            let broken =
+                tokio::time::timeout(std::time::Duration::from_secs(20), journal.wait_until_broken()).await;
+            let broken = broken.unwrap_or_else(|_| panic!("{how}, {writes}: nothing was noticed"));
+            assert!(broken.to_string().contains(says), "{how}, {writes}: {broken}");
+            assert!(matches!(journal.condition(), Condition::Broken(_)));
+        }
+    }
+}
+
+/// An older copy, or one without its log, in the place of a journal that has more records.
+#[tokio::test]
+async fn journals_behind_their_marker_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = open(&path).unwrap().0;
+    run(&journal, &another()).await;
+    close(journal, &path);
+    let older = std::fs::read(&path).unwrap();
+    let journal = open_journal(&path).0;
+    run(&journal, &another()).await;
+    close(journal, &path);
+    std::fs::write(&path, &older).unwrap();
+    let refused = open(&path).map(drop).unwrap_err();
+    assert!(matches!(refused, OpenError::Behind { .. }), "{refused}");
+    assert!(matches!(verify_journal(&path, None), Finding::Cut { .. }));
+    // With the operator's permission, a power cut may cause this; there was none here.
+    let options = JournalOptions { durability: Durability::ProcessCrash, ..JournalOptions::default() };
+    assert!(matches!(Journal::open(&path, 100, options, NOW), Err(OpenError::Behind { .. })));
+    let marker = path.with_file_name("journal.db.lock");
+    let marked = files::read_marker(&path).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&marker).unwrap();
+    file.set_len(0).unwrap();
+    files::write_marker(&file, marked.number, &marked.hash, "another start of the kernel").unwrap();
+    assert!(matches!(open(&path), Err(OpenError::Behind { .. })));
+    drop(Journal::open(&path, 100, options, NOW).unwrap());
+    assert_eq!(open_journal(&path).0.head().number, 1);
+}
+
+#[tokio::test]
+async fn backups_are_checked_private_and_restorable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, backup) = (folder.path().join("journal.db"), folder.path().join("backup.db"));
+    let journal = open(&path).unwrap().0;
+    let (first, second) = (another(), another());
+    run(&journal, &first).await;
+    // The journal is in use meanwhile.
+    let copied = back_up(&path, &backup).unwrap();
+    assert!(matches!(copied.finding, Finding::Holds { receipts: 1, .. }), "{}", copied.finding);
+    assert_eq!((mode(&backup), copied.bytes), (0o600, backup.metadata().unwrap().len()));
+    assert!(matches!(back_up(&path, &backup), Err(CopyError::Exists(_))));
+    run(&journal, &second).await;
+    assert!(matches!(restore(&backup, &path, true), Err(CopyError::Open(OpenError::InUse(_)))));
+    close(journal, &path);
+    assert!(matches!(restore(&backup, &path, false), Err(CopyError::Journal(_))));
+    let restored = restore(&backup, &path, true).unwrap();
+    let kept = restored.previous.unwrap();
+    let found = verify_journal(&kept, None);
+    assert!(matches!(found, Finding::Holds { receipts: 2, .. }), "{found}");
+    let journal = open_journal(&path).0;
+    assert_eq!((journal.head().number, mode(&path)), (1, 0o600));
+    assert!(
+        journal.find(&first, None).await.unwrap().is_some()
+            && journal.find(&second, None).await.unwrap().is_none()
+    );
+    close(journal, &path);
+    // A damaged backup changes nothing.
+    Connection::open(&backup)
+        .unwrap()
+        .execute_batch("UPDATE records SET at = at + 1 WHERE number = 2")
+        .unwrap();
+    assert!(matches!(restore(&backup, &path, true), Err(CopyError::Damaged { .. })));
+    assert!(holds(&path));
+    // No backup is made of a damaged journal.
+    let bad = folder.path().join("bad.db");
+    Connection::open(&path)
+        .unwrap()
+        .execute_batch("UPDATE records SET at = at + 1 WHERE number = 2")
+        .unwrap();
+    assert!(matches!(back_up(&path, &bad), Err(CopyError::Damaged { .. })));
+    assert!(!bad.exists());
+    let left = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left = left.filter(|name| name.contains("part") || name.contains("draft")).collect::<Vec<_>>();
+    assert!(left.is_empty(), "{left:?}");
+}

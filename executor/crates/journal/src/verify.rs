@@ -1,0 +1,463 @@
+//! Comparison of a journal with its own chain: every record with its hash and the one before it, the records of each
+//! intent with each other, and every other table with the records that it follows from.
+//!
+//! A [`Verifier`] reads the records in order, in chunks, and holds in memory the entries that are open at that point:
+//! intents that run, wait or are not delivered, and stored tasks.
+
+use super::chain::{Hash, Head, INITIAL_HASH};
+use super::files::{self, Marker};
+use super::finding::CheckError;
+pub use super::finding::Finding;
+use super::format2;
+use super::log::{Extent, Tip};
+use super::record::{self, Digest32, JournalRecord, RECORD_COLUMNS, RecordKind};
+use super::recorded_state::{find_receipt, parse_body};
+use super::replay::{ReplayState, ReplayStep, ReplayedIntent};
+use super::store::{from_sqlite_int, schema};
+use super::tables;
+use a2g_types::ident::IntentId;
+use rusqlite::types::Value;
+use rusqlite::{Connection, OptionalExtension as _};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The number of records that are read in one chunk.
+pub(super) const CHUNK_RECORDS: usize = 10_000;
+
+/// The check of one journal.
+pub(super) struct Verifier {
+    extent: Extent,
+    /// The number before the first record that is checked.
+    begin: i64,
+    pub(super) tip: Tip,
+    /// The end of the chain of a journal of format 2.
+    format2_head: Head,
+    pub(super) live: HashMap<[u8; 16], ReplayedIntent>,
+    /// The receipts that are not delivered, by their records.
+    undelivered: HashMap<i64, [u8; 16]>,
+    /// Receipts whose claim was pruned: a carried-over record has to have the content of the claim.
+    orphans: HashMap<[u8; 16], i64>,
+    pruned: Option<record::PrunedBody>,
+    refusals: Option<record::RefusalsBody>,
+    checkpoint: Option<Head>,
+    is_checkpoint_seen: bool,
+}
+
+impl Verifier {
+    /// A verifier of all records.
+    pub(super) fn full(connection: &Connection, checkpoint: Option<Head>) -> rusqlite::Result<Self> {
+        let extent = Extent::read(connection, "records")?;
+        Ok(Self::new(extent, Tip::before_first(&extent), checkpoint))
+    }
+
+    /// A verifier of the last `most` records.
+    pub(super) fn last_records(connection: &Connection, most: i64) -> Result<Self, CheckError> {
+        let extent = Extent::read(connection, "records")?;
+        let begin = extent.last.saturating_sub(most);
+        if begin <= extent.first {
+            return Ok(Self::new(extent, Tip::before_first(&extent), None));
+        }
+        let tip = Tip::at_record(connection, begin, &extent)?;
+        Ok(Self::new(extent, tip, None))
+    }
+
+    fn new(extent: Extent, tip: Tip, checkpoint: Option<Head>) -> Self {
+        Self {
+            extent,
+            begin: tip.number,
+            tip,
+            format2_head: tip.head,
+            live: HashMap::new(),
+            undelivered: HashMap::new(),
+            orphans: HashMap::new(),
+            pruned: None,
+            refusals: None,
+            checkpoint,
+            is_checkpoint_seen: checkpoint == Some(tip.head),
+        }
+    }
+
+    /// `true` if every record is checked.
+    pub(super) fn is_full(&self) -> bool {
+        self.begin == self.extent.first
+    }
+
+    /// `true` while no record has been pruned since the start of the check.
+    pub(super) fn is_unpruned(&self, connection: &Connection) -> rusqlite::Result<bool> {
+        Ok(Extent::read(connection, "records")?.first == self.extent.first)
+    }
+
+    /// Checks up to `most` more records. Returns `true` if there may be more.
+    pub(super) fn check_chunk(&mut self, connection: &Connection, most: usize) -> Result<bool, CheckError> {
+        self.extent.last = Extent::read(connection, "records")?.last;
+        let mut statement = connection.prepare_cached(&format!(
+            "SELECT {RECORD_COLUMNS} FROM records WHERE number > ?1 ORDER BY number LIMIT ?2"
+        ))?;
+        let mut rows =
+            statement.query(rusqlite::params![self.tip.number, i64::try_from(most).unwrap_or(i64::MAX)])?;
+        let mut count = 0;
+        loop {
+            let row = rows.next().map_err(|error| self.with_position(error.into()))?;
+            let Some(row) = row else { return Ok(count == most) };
+            self.check_record(connection, row).map_err(|stop| self.with_position(stop))?;
+            count += 1;
+        }
+    }
+
+    /// Adds the position to a read error of the file.
+    fn with_position(&self, stop: CheckError) -> CheckError {
+        match stop {
+            CheckError::Found(Finding::Unreadable { reason, .. }) => {
+                CheckError::Found(Finding::Unreadable { after: self.tip.number, reason })
+            }
+            CheckError::Found(_) | CheckError::Sqlite(_) => stop,
+        }
+    }
+
+    fn check_record(&mut self, connection: &Connection, row: &rusqlite::Row<'_>) -> Result<(), CheckError> {
+        let expected = self.tip.number + 1;
+        let is = row.get::<_, i64>(0)?;
+        if is != expected {
+            return Err(Finding::Missing { first: expected, last: is - 1 }.into());
+        }
+        let intent = row.get::<_, Option<[u8; 16]>>(3).ok().flatten().map(IntentId::from_bytes);
+        let changed = || CheckError::Found(Finding::Changed { record: is, intent });
+        let (record, hash) = JournalRecord::read(row).map_err(|_other_type| changed())?;
+        let latest = if record.kind == RecordKind::Receipt { is } else { self.tip.latest };
+        let counted = record.receipt.map(from_sqlite_int);
+        let nth = (record.kind == RecordKind::Receipt).then(|| self.tip.head.number + 1);
+        // The latest receipt may have been pruned.
+        let latest_is_right =
+            record.latest == latest || (self.tip.latest == 0 && record.latest <= self.begin);
+        if record.hash(&self.tip.hash) != hash || !latest_is_right || counted != nth {
+            return Err(changed());
+        }
+        self.check_old_chain(&record).ok_or_else(changed)?;
+        self.tip = self.tip.with_record(&record, hash);
+        self.tip.latest = record.latest;
+        self.is_checkpoint_seen |= nth.is_some() && self.checkpoint == Some(self.tip.head);
+        match record.intent {
+            Some(intent) => self.check_intent_record(connection, &record, intent),
+            None => self.check_journal_record(&record),
+        }
+    }
+
+    /// Compares a receipt that was in a journal of format 2 with its chain there.
+    fn check_old_chain(&mut self, record: &JournalRecord<'_>) -> Option<()> {
+        if let Some(root) = record.root {
+            self.format2_head = format2::next_head(self.format2_head, record)?;
+            (self.format2_head.hash == root).then_some(())?;
+        }
+        Some(())
+    }
+
+    /// Checks a record about an intent.
+    fn check_intent_record(
+        &mut self,
+        connection: &Connection,
+        record: &JournalRecord<'_>,
+        intent: [u8; 16],
+    ) -> Result<(), CheckError> {
+        let first = self.extent.first;
+        let wrong =
+            |what| Finding::Order { record: record.number, intent: Some(IntentId::from_bytes(intent)), what };
+        let earlier =
+            check_indexes(connection, record, &intent)?.ok_or_else(|| wrong("is missing in an index"))?;
+        let live = match self.live.get(&intent) {
+            Some(live) => *live,
+            None => replay_earlier(connection, record, &earlier, first)?
+                .ok_or_else(|| wrong("does not go with those before"))?,
+        };
+        let step = to_step(record)?;
+        let live = live.after(&step, first).ok_or_else(|| wrong("does not go with those before"))?;
+        match (live.state, record.kind) {
+            (ReplayState::Ended { claim, receipt }, RecordKind::Receipt) => {
+                self.undelivered.insert(receipt, intent);
+                if claim <= first {
+                    self.orphans.insert(intent, receipt);
+                }
+            }
+            (_any, RecordKind::Used) => drop(self.orphans.remove(&intent)),
+            _other => {}
+        }
+        if live.is_settled() {
+            self.live.remove(&intent);
+        } else {
+            self.live.insert(intent, live);
+        }
+        Ok(())
+    }
+
+    /// Checks a record about the journal itself.
+    fn check_journal_record(&mut self, record: &JournalRecord<'_>) -> Result<(), CheckError> {
+        let wrong = |what| Finding::Order { record: record.number, intent: None, what };
+        match record.kind {
+            RecordKind::Delivered => {
+                for receipt in parse_body::<record::DeliveredBody>(record.body)? {
+                    self.apply_delivery(receipt)
+                        .ok_or_else(|| wrong("delivers what is no receipt, or was delivered before"))?;
+                }
+            }
+            RecordKind::Refusals => self.refusals = Some(parse_body(record.body)?),
+            RecordKind::Pruned => self.pruned = Some(parse_body(record.body)?),
+            RecordKind::Migrated | RecordKind::Revocation => {}
+            RecordKind::Claim
+            | RecordKind::Receipt
+            | RecordKind::Released
+            | RecordKind::Kept
+            | RecordKind::Held
+            | RecordKind::Approved
+            | RecordKind::Denied
+            | RecordKind::Cancelled
+            | RecordKind::Revoked
+            | RecordKind::Expired
+            | RecordKind::Stopped
+            | RecordKind::Task
+            | RecordKind::TaskDropped
+            | RecordKind::Used => return Err(wrong("names no intent").into()),
+        }
+        Ok(())
+    }
+
+    fn apply_delivery(&mut self, receipt: i64) -> Option<()> {
+        let Some(intent) = self.undelivered.remove(&receipt) else {
+            return (receipt <= self.begin).then_some(());
+        };
+        let live = self.live.get_mut(&intent)?;
+        if let ReplayState::Ended { claim, .. } = live.state {
+            live.state = ReplayState::Closed(claim);
+        }
+        if live.is_settled() {
+            self.live.remove(&intent);
+        }
+        Some(())
+    }
+
+    /// Compares everything else with the records, after all of them were checked, and returns the finding.
+    pub(super) fn finish(&self, connection: &Connection) -> Result<Finding, CheckError> {
+        let extent = Extent::read(connection, "records").map_err(|_gone| {
+            CheckError::Found(Finding::Row { table: "chains", record: self.tip.number, what: "is missing" })
+        })?;
+        if extent.last > self.tip.number {
+            return Err(Finding::Cut { last: self.tip.number, was: extent.last }.into());
+        }
+        if (extent.last, extent.last_hash) != (self.tip.number, self.tip.hash) {
+            return Err(
+                Finding::Row { table: "chains", record: extent.last, what: "is not as it was" }.into()
+            );
+        }
+        self.check_pruned_extent(&extent)?;
+        if let Some((intent, receipt)) = self.orphans.iter().next() {
+            let (record, intent) = (*receipt, Some(IntentId::from_bytes(*intent)));
+            return Err(Finding::Order { record, intent, what: "has no claim" }.into());
+        }
+        tables::compare(connection, self)?;
+        tables::compare_refusals(connection, self.refusals.as_ref(), self.is_full())?;
+        Ok(self.conclude())
+    }
+
+    fn check_pruned_extent(&self, extent: &Extent) -> Result<(), CheckError> {
+        let Extent { first, first_hash, pruned, .. } = *extent;
+        let is = record::PrunedBody {
+            number: first,
+            hash: Digest32(first_hash),
+            receipts: super::store::to_sqlite_int(pruned.number),
+            checkpoint: Digest32(pruned.hash),
+        };
+        let nothing = Digest32(INITIAL_HASH);
+        let none = record::PrunedBody { number: 0, hash: nothing, receipts: 0, checkpoint: nothing };
+        let recorded = match &self.pruned {
+            Some(pruned) => pruned,
+            None if self.is_full() => &none,
+            // The record of the pruning is not among the last ones.
+            None => return Ok(()),
+        };
+        if *recorded == is {
+            Ok(())
+        } else {
+            Err(Finding::Row { table: "chains", record: first, what: "is not as it was" }.into())
+        }
+    }
+
+    fn conclude(&self) -> Finding {
+        let (head, pruned) = (self.tip.head, self.extent.pruned.number);
+        match self.checkpoint {
+            Some(point) if point.number > head.number => {
+                Finding::Short { last: head.number, number: point.number }
+            }
+            Some(point) if point.number < pruned => Finding::CheckpointPruned { number: point.number },
+            Some(point) if !self.is_checkpoint_seen => Finding::Differs { number: point.number },
+            Some(_) | None => Finding::Holds {
+                receipts: head.number - pruned,
+                pruned,
+                records: from_sqlite_int(self.tip.number - self.extent.first),
+                head,
+            },
+        }
+    }
+}
+
+fn to_step(record: &JournalRecord<'_>) -> Result<ReplayStep, CheckError> {
+    let JournalRecord { number, kind, about, body, .. } = *record;
+    let task = body.try_into().ok().filter(|_| kind == RecordKind::Task);
+    Ok(ReplayStep { number, kind, about, task })
+}
+
+/// The records of an intent before this one, according to the indexes; `None` if this one is not in them.
+fn check_indexes(
+    connection: &Connection,
+    record: &JournalRecord<'_>,
+    intent: &[u8; 16],
+) -> Result<Option<Vec<i64>>, CheckError> {
+    if let Some(proof) = record.proof {
+        let sql = "SELECT number FROM records WHERE proof = ?1";
+        let found = connection.prepare_cached(sql)?.query_row([proof], |row| row.get::<_, i64>(0));
+        if found != Ok(record.number) {
+            return Ok(None);
+        }
+    }
+    if record.kind == RecordKind::Receipt {
+        let found = match record.about {
+            Some(claim) => find_receipt(connection, claim)?,
+            None => None,
+        };
+        if found != Some(record.number) {
+            return Ok(None);
+        }
+    }
+    let mut statement = connection.prepare_cached(
+        "SELECT number FROM records WHERE intent = ?1 AND kind <> 'receipt' AND number <= ?2 ORDER BY number",
+    )?;
+    let numbers = statement.query_map(rusqlite::params![intent, record.number], |row| row.get(0))?;
+    let mut numbers = numbers.collect::<rusqlite::Result<Vec<i64>>>()?;
+    if record.kind != RecordKind::Receipt && numbers.pop() != Some(record.number) {
+        return Ok(None);
+    }
+    Ok(Some(numbers))
+}
+
+/// The state of an intent after its earlier records, which were checked before or are not among the last; `None` if
+/// they contradict each other.
+fn replay_earlier(
+    connection: &Connection,
+    record: &JournalRecord<'_>,
+    earlier: &[i64],
+    first: i64,
+) -> Result<Option<ReplayedIntent>, CheckError> {
+    let mut live = Some(ReplayedIntent::UNKNOWN);
+    for number in earlier {
+        let Some(before) = live else { return Ok(None) };
+        let sql = "SELECT kind, about, body FROM records WHERE number = ?1";
+        let step = connection.prepare_cached(sql)?.query_row([number], |row| {
+            let kind = row
+                .get_ref(0)?
+                .as_str()
+                .ok()
+                .and_then(RecordKind::parse)
+                .ok_or_else(|| record::column_error(0))?;
+            let task = row.get_ref(2)?.as_blob()?.try_into().ok().filter(|_| kind == RecordKind::Task);
+            Ok(ReplayStep { number: *number, kind, about: row.get(1)?, task })
+        })?;
+        live = before.after(&step, first);
+        // The index of the intent does not contain its receipt.
+        if step.kind == RecordKind::Claim
+            && let Some(receipt) =
+                find_receipt(connection, *number)?.filter(|receipt| *receipt < record.number)
+        {
+            let ended =
+                ReplayStep { number: receipt, kind: RecordKind::Receipt, about: Some(*number), task: None };
+            live = live.and_then(|live| live.after(&ended, first));
+            live = live.map(|live| ReplayedIntent { state: ReplayState::Closed(*number), ..live });
+        }
+    }
+    Ok(live)
+}
+
+/// Compares the tables, indexes and triggers with those of a journal.
+pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
+    // Without conversion: SQLite tells the same text as a blob apart, and an expression of it would not.
+    let list = |connection: &Connection| -> rusqlite::Result<Vec<[Value; 4]>> {
+        let sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name";
+        let mut statement = connection.prepare(sql)?;
+        statement.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))?.collect()
+    };
+    let right = Connection::open_in_memory()?;
+    right.execute_batch(&schema())?;
+    let (right, is) = (list(&right)?, list(connection)?);
+    let different =
+        is.iter().find(|one| !right.contains(one)).or_else(|| right.iter().find(|one| !is.contains(one)));
+    match different {
+        None => Ok(()),
+        Some([kind, name, table, _]) => {
+            let name = format!("{} {} on {}", display_value(kind), display_value(name), display_value(table));
+            Err(Finding::Schema { name }.into())
+        }
+    }
+}
+
+fn display_value(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::Text(text) => Cow::Borrowed(text),
+        Value::Blob(bytes) => String::from_utf8_lossy(bytes),
+        Value::Null | Value::Integer(_) | Value::Real(_) => Cow::Borrowed("?"),
+    }
+}
+
+/// Checks that the records reach the one of the marker beside the journal.
+pub(super) fn check_marker(connection: &Connection, marked: Option<&Marker>) -> Result<(), CheckError> {
+    let Some(Marker { number, hash, .. }) = marked else { return Ok(()) };
+    let extent = Extent::read(connection, "records")?;
+    if extent.last < *number {
+        return Err(Finding::Cut { last: extent.last, was: *number }.into());
+    }
+    if *number <= extent.first {
+        return Ok(());
+    }
+    let sql = "SELECT hash FROM records WHERE number = ?1";
+    let is = connection.query_row(sql, [number], |row| row.get::<_, Hash>(0)).optional()?;
+    if is == Some(*hash) { Ok(()) } else { Err(Finding::Changed { record: *number, intent: None }.into()) }
+}
+
+/// Checks a whole journal on one snapshot, so that a server may write meanwhile. `progress` receives the number of
+/// checked records from time to time.
+///
+/// # Errors
+/// SQLite's errors that are not caused by the content of the journal.
+pub(super) fn verify(
+    connection: &Connection,
+    path: &Path,
+    checkpoint: Option<Head>,
+    mut progress: impl FnMut(u64),
+) -> rusqlite::Result<Finding> {
+    // Read first: the server may write meanwhile.
+    let marked = files::read_marker(path);
+    let _snapshot = connection.unchecked_transaction()?;
+    let check = || -> Result<Finding, CheckError> {
+        check_schema(connection)?;
+        let mut verifier = Verifier::full(connection, checkpoint)?;
+        while verifier.check_chunk(connection, CHUNK_RECORDS)? {
+            progress(from_sqlite_int(verifier.tip.number));
+        }
+        let finding = verifier.finish(connection)?;
+        check_marker(connection, marked.as_ref())?;
+        check_structure(connection, verifier.tip.number)?;
+        Ok(finding)
+    };
+    match { check }() {
+        Ok(finding) | Err(CheckError::Found(finding)) => Ok(finding),
+        Err(CheckError::Sqlite(error)) => Err(error),
+    }
+}
+
+/// Runs SQLite's check of its own pages, and of the indexes of `tasks`; those of `records` were compared record by
+/// record.
+pub(super) fn check_structure(connection: &Connection, after: i64) -> Result<(), CheckError> {
+    for check in ["PRAGMA quick_check(1)", "PRAGMA integrity_check(tasks)"] {
+        let reason = connection.query_row(check, [], |row| row.get::<_, String>(0))?;
+        if reason != "ok" {
+            return Err(Finding::Unreadable { after, reason }.into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! The executor's use of tokio's runtime: tasks with an owner that ends them, and the clock of its timers.
+
+pub mod spawn;
+
+/// Reads the clock of tokio's timers. A test that pauses them sees its own time.
+#[must_use]
+#[allow(clippy::disallowed_methods, reason = "the one place that reads the clock of timers")]
+pub fn timer_now() -> tokio::time::Instant {
+    tokio::time::Instant::now()
+}

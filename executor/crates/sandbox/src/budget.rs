@@ -1,0 +1,182 @@
+//! Budgets for a guest's use of the host (bytes written to files, names created, folder entries listed, random
+//! bytes), and the streams that charge a component's file calls to them.
+//!
+//! Each use is charged before the call, so that no call exceeds a budget. Bytes written twice to the same place
+//! count twice, and a write beyond the end counts everything that the file grows by.
+
+use super::termination::TerminationReason;
+use a2g_types::limit::{BudgetUsage, Budgets, Limit};
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, InputStream, OutputStream, Pollable, StreamError, StreamResult,
+};
+
+/// The budgets of one execution, with their use so far.
+#[derive(Debug)]
+pub(super) struct Budget {
+    granted: Budgets,
+    written_bytes: AtomicU64,
+    created: AtomicU64,
+    random_bytes: AtomicU64,
+    directory_entries: AtomicU64,
+    fuel: OnceLock<u64>,
+}
+
+impl Budget {
+    pub(super) fn new(granted: Budgets) -> Self {
+        Self {
+            granted,
+            written_bytes: AtomicU64::new(0),
+            created: AtomicU64::new(0),
+            random_bytes: AtomicU64::new(0),
+            directory_entries: AtomicU64::new(0),
+            fuel: OnceLock::new(),
+        }
+    }
+
+    /// Charges `bytes` written to files, or ends the run.
+    // A budget instead of a quota: overwritten bytes count again, because the bound is on the disk's work and wear, and
+    // no count ever has to be taken back.
+    pub(super) fn write(&self, bytes: u64) -> Result<(), TerminationReason> {
+        spend(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
+    }
+
+    /// Charges one created name, or ends the run.
+    pub(super) fn create(&self) -> Result<(), TerminationReason> {
+        spend(&self.created, 1, self.granted.created, Limit::Created)
+    }
+
+    /// Charges `bytes` of randomness, or ends the run.
+    pub(super) fn random(&self, bytes: u64) -> Result<(), TerminationReason> {
+        spend(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
+    }
+
+    /// Charges one listed folder entry, or ends the run.
+    pub(super) fn list(&self) -> Result<(), TerminationReason> {
+        spend(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
+    }
+
+    /// Ends the run when one poll has more subscriptions than permitted.
+    pub(super) fn poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
+        if subscriptions > self.granted.subscriptions {
+            return Err(TerminationReason::Limit(Limit::Subscriptions));
+        }
+        Ok(())
+    }
+
+    /// Records the fuel that remained at the guest's end.
+    pub(super) fn record_remaining_fuel(&self, left: u64) {
+        if let Some(granted) = self.granted.fuel {
+            let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
+        }
+    }
+
+    /// The use of each budget so far.
+    pub(super) fn usage(&self) -> BudgetUsage {
+        BudgetUsage {
+            written_bytes: self.written_bytes.load(Ordering::Relaxed),
+            created: self.created.load(Ordering::Relaxed),
+            random_bytes: self.random_bytes.load(Ordering::Relaxed),
+            directory_entries: self.directory_entries.load(Ordering::Relaxed),
+            fuel: self.fuel.get().copied(),
+        }
+    }
+
+    /// The budgets as granted.
+    pub(super) fn limits(&self) -> Budgets {
+        self.granted
+    }
+}
+
+fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), TerminationReason> {
+    // Load and store need no atomic update: one guest has one thread, and others only read.
+    let total = spent.load(Ordering::Relaxed).saturating_add(more);
+    if total > most {
+        return Err(TerminationReason::Limit(limit));
+    }
+    spent.store(total, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The output of a future that completes in its first poll.
+// Used with wasmtime's `blocking_` calls, which work on this thread. Its other calls hand the work to a thread,
+// which a confined process cannot start and whose CPU time would not be charged to the guest.
+fn poll_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
+    let waits = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
+    work.now_or_never().unwrap_or_else(waits)
+}
+
+/// An input stream from a file that reads on the guest's thread.
+pub(super) struct FileInputStream {
+    pub(super) inner: DynInputStream,
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for FileInputStream {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl InputStream for FileInputStream {
+    fn read(&mut self, size: usize) -> StreamResult<Bytes> {
+        poll_once(self.inner.blocking_read(size))
+    }
+
+    async fn blocking_read(&mut self, size: usize) -> StreamResult<Bytes> {
+        self.inner.blocking_read(size).await
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}
+
+/// An output stream to a file that charges each write to the budget.
+pub(super) struct FileOutputStream {
+    pub(super) inner: DynOutputStream,
+    pub(super) budget: Arc<Budget>,
+}
+
+impl FileOutputStream {
+    fn spend(&self, bytes: usize) -> StreamResult<()> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.budget.write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for FileOutputStream {
+    async fn ready(&mut self) {
+        self.inner.ready().await;
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl OutputStream for FileOutputStream {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.spend(bytes.len())?;
+        poll_once(self.inner.blocking_write_and_flush(bytes))
+    }
+
+    async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.spend(bytes.len())?;
+        self.inner.blocking_write_and_flush(bytes).await
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.inner.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        self.inner.check_write()
+    }
+
+    async fn cancel(&mut self) {
+        self.inner.cancel().await;
+    }
+}

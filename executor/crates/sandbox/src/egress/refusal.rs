@@ -1,0 +1,119 @@
+//! The errors of requests, look-ups and connections.
+
+use a2g_types::outcome::DenialReason;
+use serde::{Deserialize, Serialize};
+
+/// A request, the body of its response, a look-up or a connection failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum EgressError {
+    /// A rule or a limit of the run denies it; counted in `usage.denied`.
+    #[error("the request is denied: {}", .0.as_str())]
+    Denied(DenialReason),
+    /// The network, the other side or the request itself is the cause.
+    #[error("{0}")]
+    Failed(NetworkError),
+}
+
+/// A failure for another reason than a rule or a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NetworkError {
+    /// The scheme is neither `http` nor `https`.
+    #[error("the scheme is neither `http` nor `https`")]
+    Scheme,
+    /// The method is `CONNECT`, which would open a tunnel.
+    #[error("this method is not supported")]
+    Method,
+    /// The request is not valid, or has trailers.
+    #[error("the request is malformed")]
+    Request,
+    /// The request's head is too large.
+    #[error("the head of the request is too large")]
+    RequestHead,
+    /// The request's body ended early.
+    #[error("the body of the request broke off")]
+    RequestBody,
+    /// The name has no address.
+    #[error("the name has no address")]
+    Name,
+    /// No address of the host accepted a connection.
+    #[error("no connection was accepted")]
+    Refused,
+    /// The connection was not established in time.
+    #[error("no connection was made in time")]
+    ConnectTimeout,
+    /// The executor does not trust the certificate for this host.
+    #[error("the certificate is not trusted for this host")]
+    Certificate,
+    /// The TLS handshake failed.
+    #[error("the TLS handshake failed")]
+    Tls,
+    /// The response did not begin, or did not continue, in time.
+    #[error("the response did not arrive in time")]
+    AnswerTimeout,
+    /// The response's head is too large.
+    #[error("the head of the response is too large")]
+    AnswerHead,
+    /// The response switches to another protocol.
+    #[error("the response switches to another protocol")]
+    Upgrade,
+    /// The response is not HTTP.
+    #[error("the response is not HTTP")]
+    Answer,
+    /// The other side closed the connection before the response was complete.
+    #[error("the response is incomplete")]
+    Incomplete,
+    /// A TCP connection of the guest's own failed.
+    #[error("the connection broke")]
+    Broken,
+    /// The run has ended.
+    #[error("the run has ended")]
+    Over,
+}
+
+impl From<NetworkError> for EgressError {
+    fn from(failure: NetworkError) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<DenialReason> for EgressError {
+    fn from(reason: DenialReason) -> Self {
+        Self::Denied(reason)
+    }
+}
+
+impl EgressError {
+    /// The refusal inside a socket's error, or [`NetworkError::Broken`].
+    pub(super) fn from_io(error: &std::io::Error) -> Self {
+        let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());
+        refusal.copied().unwrap_or(NetworkError::Broken.into())
+    }
+
+    /// The refusal inside an error of the HTTP library, or the failure that the error stands for.
+    pub(super) fn from_hyper(error: &hyper::Error) -> Self {
+        use std::error::Error as _;
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            if let Some(refusal) = inner.downcast_ref::<Self>() {
+                return *refusal;
+            }
+            let io = inner.downcast_ref::<std::io::Error>();
+            if let Some(refusal) = io.and_then(|io| io.get_ref()?.downcast_ref::<Self>()) {
+                return *refusal;
+            }
+            cause = inner.source();
+        }
+        let failure = if error.is_parse_too_large() {
+            NetworkError::AnswerHead
+        } else if error.is_parse() {
+            NetworkError::Answer
+        } else if error.is_body_write_aborted() {
+            NetworkError::RequestBody
+        } else if error.is_user() {
+            NetworkError::Request
+        } else {
+            NetworkError::Incomplete
+        };
+        failure.into()
+    }
+}

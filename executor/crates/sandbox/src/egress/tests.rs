@@ -1,0 +1,185 @@
+//! Names whose answer changes or never arrives, which needs a resolver of the test's own.
+
+use super::*;
+use a2g_capability::{Ceilings, Claims, HostClaims, HostPattern};
+use a2g_types::clock::SystemClock;
+use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_types::outcome::DenialReason;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use http_body_util::{BodyExt as _, Empty};
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// A grant of the network under these budgets, for every name.
+fn grant(budgets: NetworkBudgets) -> Grant {
+    let ceilings = Ceilings {
+        memory: MemoryLimit::from_mb(64).unwrap(),
+        cpu: CpuPercent::new(100).unwrap(),
+        timeout: Timeout::from_seconds(30).unwrap(),
+        output: OutputLimit::from_bytes(1024).unwrap(),
+        network: true,
+        hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
+        network_budgets: budgets,
+        areas: Vec::new(),
+        access: Access::ReadOnly,
+        budgets: Budgets {
+            written: MemoryLimit::from_mb(1).unwrap(),
+            created: 1,
+            handles: 32,
+            subscriptions: 1,
+            random_bytes: 1,
+            directory_entries: 1,
+            fuel: None,
+            hard_links: false,
+        },
+    };
+    Grant::meet(crate::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+}
+
+/// A small budget of each kind.
+const BUDGETS: NetworkBudgets =
+    NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
+
+/// A resolver with one answer per look-up; it never answers after the last.
+struct Changing(Mutex<Vec<Vec<IpAddr>>>);
+
+impl Resolve for Changing {
+    fn addresses<'a>(
+        &'a self,
+        _: &'a Domain,
+    ) -> Pin<Box<dyn Future<Output = std::io::Result<Vec<IpAddr>>> + Send + 'a>> {
+        Box::pin(async {
+            let next = self.0.lock().unwrap().pop();
+            match next {
+                Some(addresses) => Ok(addresses),
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+fn egress(answers: &[&[&str]], allowed_addresses: SocketAddr) -> Arc<Egress> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let settings = EgressSettings {
+        allowed_addresses: vec![allowed_addresses.to_string().parse().unwrap()],
+        hosts: BTreeMap::new(),
+        connect: Duration::from_millis(500),
+    };
+    let answers = answers.iter().rev().map(|list| list.iter().map(|text| text.parse().unwrap()).collect());
+    let mut egress = Egress::new(settings, None, clock).unwrap();
+    egress.resolver = Arc::new(Changing(Mutex::new(answers.collect())));
+    Arc::new(egress)
+}
+
+/// A server that answers each connection with 204 and counts them.
+async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::<Mutex<usize>>::default();
+    let counting = Arc::clone(&count);
+    a2g_runtime::spawn::spawn_run_task(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            *counting.lock().unwrap() += 1;
+            let mut head = [0; 1024];
+            let _read = stream.read(&mut head).await;
+            let _written = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
+        }
+    });
+    (address, count)
+}
+
+async fn ask(network: &Network, port: u16) -> Result<u16, EgressError> {
+    let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    let mut request = http::Request::new(body);
+    *request.uri_mut() = format!("http://changes.example:{port}/").parse().unwrap();
+    let backend = network.backend().unwrap();
+    backend.send(request, Timeouts::default()).await.map(|answer| answer.status().as_u16())
+}
+
+#[tokio::test]
+async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
+    let (address, connections) = server().await;
+    // A second look-up for the same request would get the next answer, or none.
+    let answers: [&[&str]; 5] =
+        [&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"], &[]];
+    let egress = egress(&answers, address);
+    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    let port = address.port();
+    let denied = Err(DenialReason::Address.into());
+    assert_eq!(ask(&network, port).await, Ok(204));
+    assert_eq!(ask(&network, port).await, denied);
+    assert_eq!(ask(&network, port).await, denied);
+    assert_eq!(ask(&network, port).await, Ok(204));
+    assert_eq!(*connections.lock().unwrap(), 2);
+    assert_eq!(ask(&network, port).await, Err(NetworkError::Name.into()));
+    // A name server that never answers.
+    assert_eq!(ask(&network, port).await, Err(NetworkError::ConnectTimeout.into()));
+    let what = network.session().unwrap().denials().0;
+    let what = what.iter().map(|denial| denial.what.as_str()).collect::<Vec<_>>();
+    let authority = format!("http://changes.example:{port}");
+    assert_eq!(what, [format!("{authority} (127.0.0.2)"), format!("{authority} (10.0.0.1)")]);
+}
+
+#[tokio::test]
+async fn a_line_that_is_closed_sends_nothing() {
+    let (address, connections) = server().await;
+    let egress = egress(&[&["127.0.0.1"]], address);
+    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    network.close();
+    assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
+    assert_eq!(*connections.lock().unwrap(), 0);
+}
+
+async fn connect(network: &Network, address: SocketAddr) -> Result<Body, EgressError> {
+    let upload = Empty::new().map_err(|never| match never {}).boxed_unsync();
+    network.backend().unwrap().connect(address, upload).await
+}
+
+#[tokio::test]
+async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
+    let (address, _) = server().await;
+    // The second answer is for another name; after the last one no name resolves.
+    let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
+    let egress = egress(&answers, address);
+    let agent = AgentDid::parse("did:a2g:one:1").unwrap();
+    let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
+    let look_up = |network: &Network, name: &str| network.backend().unwrap().look_up(name.to_owned());
+    let not_looked_up = EgressError::from(DenialReason::NotLookedUp);
+    assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
+    assert_eq!(look_up(&run, "One.example.").await, Ok(vec![address.ip()]));
+    assert_eq!(look_up(&other, "two.example").await, Err(DenialReason::Address.into()));
+    assert_eq!(connect(&other, address).await.err(), Some(not_looked_up), "what one run found is no other's");
+    // The name is not looked up again; it would have no address.
+    drop(connect(&run, address).await.unwrap());
+    drop(connect(&run, address).await.unwrap());
+    let elsewhere = SocketAddr::new(address.ip(), address.port().wrapping_add(1));
+    assert_eq!(connect(&run, elsewhere).await.err(), Some(DenialReason::Address.into()));
+    let usage = run.session().unwrap().usage();
+    // Refused, looked up and connected, connected again, refused.
+    assert_eq!((usage.requests, usage.connections), (4, 1));
+    assert_eq!(usage.contacted.len(), 1);
+    assert_eq!(usage.contacted[0].authority, format!("tcp://one.example:{}", address.port()));
+    assert_eq!(usage.contacted[0].requests, 2);
+    run.close();
+    assert_eq!(connect(&run, address).await.err(), Some(NetworkError::Over.into()));
+    assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::Over.into()));
+}
+
+#[tokio::test]
+async fn a_run_remembers_so_many_look_ups_and_the_latest() {
+    let (address, _) = server().await;
+    let answers = std::iter::once(&["127.0.0.1"][..]).chain([&["93.184.216.34"][..]; 256]);
+    let egress = egress(&answers.collect::<Vec<_>>(), address);
+    let run = egress.open(
+        &AgentDid::parse("did:a2g:one:1").unwrap(),
+        &grant(NetworkBudgets { requests: 1000, ..BUDGETS }),
+    );
+    let backend = run.backend().unwrap();
+    for number in 0..256 {
+        Arc::clone(&backend).look_up(format!("n{number}.example")).await.unwrap();
+    }
+    drop(connect(&run, address).await.unwrap());
+    backend.look_up("last.example".to_owned()).await.unwrap();
+    assert_eq!(connect(&run, address).await.err(), Some(DenialReason::NotLookedUp.into()));
+}

@@ -1,0 +1,204 @@
+//! A guest's own TCP connections: name look-ups, and bytes in both directions.
+//!
+//! A run connects only to addresses that its own look-ups returned, or that its rules list as addresses.
+// Rules are about names, and `connect` about addresses. A reverse look-up would trust the owner of the address, and the
+// addresses of `*.example.com` cannot be enumerated. So the run remembers the name that gave it an address.
+
+use super::Body;
+use super::connection::MeteredStream;
+use super::refusal::{EgressError, NetworkError};
+use super::session::{ConnectionSlot, NetworkSession};
+use a2g_capability::{Domain, Host};
+use a2g_runtime::spawn;
+use a2g_types::outcome::DenialReason;
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+use http_body_util::BodyExt as _;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::timeout_at;
+
+/// The most look-ups that a run remembers. Addresses of a forgotten one have to be looked up again.
+const MAX_REMEMBERED_ADDRESSES: usize = 256;
+/// The most addresses of one name that a guest receives.
+const MAX_ADDRESSES: usize = 32;
+/// The most bytes that are read from a socket at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// The results of a run's look-ups, the latest last.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedNames(VecDeque<ResolvedName>);
+
+/// The result of one look-up.
+#[derive(Debug)]
+struct ResolvedName {
+    name: Domain,
+    addresses: Vec<IpAddr>,
+    /// The look-up has already been counted for the first connection to one of the addresses.
+    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one
+    // request to the person who set the limit.
+    prepaid: bool,
+}
+
+impl ResolvedNames {
+    fn insert(&mut self, name: Domain, addresses: Vec<IpAddr>) {
+        if self.0.len() >= MAX_REMEMBERED_ADDRESSES {
+            self.0.pop_front();
+        }
+        self.0.push_back(ResolvedName { name, addresses, prepaid: true });
+    }
+
+    /// The latest name that gave this address, and `true` if the connection has been counted already.
+    fn name_of(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
+        let mut gave = self.0.iter_mut().rev().filter(|answer| answer.addresses.contains(&address));
+        let latest = gave.next()?;
+        Some((latest.name.clone(), std::mem::take(&mut latest.prepaid)))
+    }
+}
+
+impl NetworkSession {
+    fn resolved_names(&self) -> MutexGuard<'_, ResolvedNames> {
+        self.resolved_names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks up a name; an address is its own result.
+    pub(super) async fn authorize_and_look_up(
+        self: &Arc<Self>,
+        text: &str,
+    ) -> Result<Vec<IpAddr>, EgressError> {
+        self.count(text)?;
+        // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
+        let host = match text.parse::<Ipv6Addr>() {
+            Ok(_) => Host::parse(&format!("[{text}]")),
+            Err(_) => Host::parse(text),
+        };
+        let host = host.map_err(|_| self.deny(DenialReason::Authority, text))?;
+        let what = host.to_string();
+        self.check_host(&host, &what)?;
+        self.check_rate_limit(&what)?;
+        // A look-up takes a connection's slot, because it may take as long.
+        let slot = self.acquire_slot(&what)?;
+        let found = timeout_at(self.connect_deadline(None), self.checked_addresses(&host, None, &what)).await;
+        drop(slot);
+        let mut addresses = found.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
+        addresses.truncate(MAX_ADDRESSES);
+        match host {
+            Host::Name(_) if addresses.is_empty() => return Err(NetworkError::Name.into()),
+            Host::Name(name) => self.resolved_names().insert(name, addresses.clone()),
+            // The rules list it, and are asked again when the guest connects.
+            Host::Address(_) => {}
+        }
+        Ok(addresses)
+    }
+
+    /// Connects to an address that was looked up, or that the rules list.
+    pub(super) async fn authorize_and_connect(
+        self: &Arc<Self>,
+        address: SocketAddr,
+        upload: Body,
+    ) -> Result<Body, EgressError> {
+        // Without the scope id of IPv6, which would select a network interface of the server.
+        let address = SocketAddr::new(address.ip(), address.port());
+        let (ip, port) = (address.ip(), address.port());
+        let found = self.resolved_names().name_of(ip);
+        let (host, prepaid) = match found {
+            Some((name, prepaid)) => (Host::Name(name), prepaid),
+            None => (Host::Address(ip), false),
+        };
+        let what = format!("tcp://{host}:{port}");
+        if !prepaid {
+            self.count(&what)?;
+        }
+        match &host {
+            Host::Name(_) => self.check_host(&host, &what)?,
+            Host::Address(ip) if self.is_listed(*ip) => {}
+            Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &what)),
+        }
+        // Again, because the look-up was checked without a port.
+        self.check_address(ip, Some(port), &host, &what)?;
+        if port == 0 {
+            return Err(NetworkError::Request.into());
+        }
+        if !prepaid {
+            self.check_rate_limit(&what)?;
+        }
+        let slot = self.acquire_slot(&what)?;
+        let by = self.connect_deadline(None);
+        let (stream, slot) = self.dial(&[address], &what, by, slot).await?;
+        Ok(ReceivedBody::new(stream, slot, upload).boxed_unsync())
+    }
+}
+
+/// The received bytes of a connection. The connection and its slot last until this is dropped, or the run ends.
+struct ReceivedBody {
+    chunks: mpsc::Receiver<Result<Bytes, EgressError>>,
+    driver: AbortHandle,
+    _slot: ConnectionSlot,
+}
+
+impl ReceivedBody {
+    fn new(stream: MeteredStream, slot: ConnectionSlot, upload: Body) -> Self {
+        // One chunk waits for the reader, and the next is read from the socket after that: TCP's own flow control then
+        // slows the sender down.
+        let (sender, chunks) = mpsc::channel(1);
+        let ended = slot.wait_ended();
+        let driver = spawn::spawn_run_task(async move {
+            let (reading, writing) = tokio::io::split(stream);
+            tokio::select! {
+                ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}
+                () = ended => {}
+            }
+        });
+        Self { chunks, driver: driver.abort_handle(), _slot: slot }
+    }
+}
+
+impl Drop for ReceivedBody {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl http_body::Body for ReceivedBody {
+    type Data = Bytes;
+    type Error = EgressError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
+        self.chunks.poll_recv(context).map(|chunk| chunk.map(|chunk| chunk.map(Frame::data)))
+    }
+}
+
+/// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more.
+async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
+    while let Some(Ok(part)) = upload.frame().await {
+        let Ok(chunk) = part.into_data() else { break };
+        // A budget that was exceeded has been recorded by the socket. The guest's next write fails, because
+        // `upload` is dropped.
+        if to.write_all(&chunk).await.is_err() {
+            return;
+        }
+    }
+    let _other_side_is_gone = to.shutdown().await;
+}
+
+/// Receives until the other side or the reader ends.
+async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, EgressError>>) {
+    // The channel's slot first: bytes are read only when the reader has room for them.
+    while let Ok(slot) = to.reserve().await {
+        let mut chunk = BytesMut::with_capacity(READ_BYTES);
+        match from.read_buf(&mut chunk).await {
+            Ok(0) => return,
+            Ok(_) => slot.send(Ok(chunk.freeze())),
+            Err(error) => return slot.send(Err(EgressError::from_io(&error))),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Webhooks: requests of the executor itself to callers' addresses, under the same checks as a guest's requests.
+
+use super::refusal::{EgressError, NetworkError};
+use super::session::NetworkSession;
+use super::target::Target;
+use super::{Egress, NetworkBackend as _, Timeouts};
+use a2g_capability::{HostPattern, Reach};
+use a2g_types::ident::AgentDid;
+use a2g_types::limit::NetworkBudgets;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request};
+use http_body_util::{BodyExt as _, Full};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The timeout for the head of a response.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// The network budget of one message in bytes, besides its own length. The body of the response is not read.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+
+/// Posts to hosts that the operator lists, and to no others.
+pub struct WebhookClient {
+    egress: Arc<Egress>,
+    reach: Reach,
+}
+
+impl WebhookClient {
+    /// A client that may post to `hosts`. Their addresses are checked like those of a guest's requests.
+    #[must_use]
+    pub fn new(egress: Arc<Egress>, hosts: Vec<HostPattern>) -> Self {
+        Self { egress, reach: Reach::for_executor(hosts) }
+    }
+
+    /// Checks that a URL names a listed host. The host's addresses are looked up and checked with every message.
+    ///
+    /// # Errors
+    /// [`EgressError`] with the reason that nothing would be posted to the URL.
+    pub fn check(&self, url: &str) -> Result<(), EgressError> {
+        let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
+        let target = Target::parse(&uri)?;
+        self.reach.check(&target.host).map_err(|_| a2g_types::outcome::DenialReason::DomainNotAllowed.into())
+    }
+
+    /// Posts JSON and returns the status of the response. Redirects are not followed.
+    ///
+    /// # Errors
+    /// [`EgressError`] when the message was not sent or no response arrived.
+    pub async fn post(
+        &self,
+        owner: &AgentDid,
+        url: &str,
+        headers: &[(&'static str, String)],
+        body: String,
+    ) -> Result<u16, EgressError> {
+        let most = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
+        let budgets = NetworkBudgets {
+            requests: 1,
+            connections: 1,
+            sent_bytes: most,
+            received_bytes: MAX_ANSWER_BYTES,
+        };
+        let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
+            // Headers carry the caller's token for its webhook.
+            value.set_sensitive(true);
+            request = request.header(HeaderName::from_static(name), value);
+        }
+        let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        let request = request.body(body).map_err(|_| NetworkError::Request)?;
+        let session = NetworkSession::for_executor(
+            Arc::clone(&self.egress),
+            owner.clone(),
+            self.reach.clone(),
+            budgets,
+        );
+        let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
+        let answer = Arc::clone(&session).send(request, timeouts).await;
+        let status = answer.map(|answer| answer.status().as_u16());
+        session.close();
+        status
+    }
+}

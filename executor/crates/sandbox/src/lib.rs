@@ -1,0 +1,783 @@
+//! One execution in one store.
+//!
+//! ```text
+//! Artifact + Permit + Input ─▶ Execution::new ─▶ execute ─▶ Outcome
+//!                                   │ create the store: limiter, throttle, deadline, streams, preopens
+//!                                   │ read the limits back from the live store
+//!                                   │ run the guest, check it at every epoch tick
+//!                                   └ drop the store
+//! ```
+//! [`Sandbox::execute`] works in any process: it needs a thread that may block, and a tokio runtime for
+//! its timers. It never panics because of a guest, never trusts a number that a guest supplies, and never
+//! reuses a store.
+
+mod artifact;
+mod budget;
+mod budgeted;
+mod denials;
+pub mod egress;
+mod engine;
+mod events;
+mod filesystem;
+mod label;
+mod limiter;
+mod linkers;
+mod listing;
+mod meter;
+mod network;
+mod output;
+mod path_text;
+mod preopens;
+mod preview1;
+mod sockets;
+mod state;
+mod termination;
+mod throttle;
+mod typed;
+mod walk;
+
+pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
+pub use events::{Event, EventSink};
+pub use termination::Abort;
+
+use crate::egress::Network;
+use a2g_capability::{Grant, GrantView, Permit};
+use a2g_types::clock::Clock;
+use a2g_types::error_chain::BoxedError;
+use a2g_types::json::JsonText;
+use a2g_types::limit::{Access, Bound, Budgets, Layer, Limit};
+use a2g_types::outcome::{End, GrantedArea, Outcome, RunMetrics, Usage};
+use a2g_types::tool::Contract;
+use artifact::{NetworkVariants, PreparedGuest};
+use budget::Budget;
+use limiter::MemoryGauge;
+pub use meter::Accounting;
+use meter::{Meter, MeteredFuture};
+use output::{GuestStream, OutputCollector, StdStream};
+use serde_json::Value;
+use state::{Deadline, EffectiveLimits, Preopen, PreopenKind, RunStats, StoreState};
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use termination::{TerminationReason, end_from_error, is_out_of_handles};
+use wasmtime::component::{InstancePre, Linker as ComponentLinker};
+use wasmtime::{Engine, Linker as CoreLinker, Store, UpdateDeadline};
+use wasmtime_wasi::filesystem::WasiFilesystemView as _;
+use wasmtime_wasi::p2::bindings::CommandPre;
+use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
+use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
+
+/// Descriptors reserved for the process itself: connections, logs, the engine.
+const OWN_DESCRIPTORS: u64 = 256;
+/// The most bytes that one host call may copy out of a guest.
+// wasmtime's `set_hostcall_fuel` also bounds the buffer of one `fd_read` or `fd_write`, and a guest that reads
+// a file in one call passes a buffer as large as the file: at 1 MiB, reading 2 MB would fail. Lists of poll
+// subscriptions, the reason for a smaller value, have a limit of their own.
+const MAX_HOSTCALL_BYTES: usize = 16 << 20;
+
+/// The engine, the linkers and the epoch ticker. A process has one.
+pub struct Sandbox {
+    engine: Engine,
+    core: CoreLinker<StoreState>,
+    component: ComponentLinker<StoreState>,
+    /// `component` plus the network interfaces.
+    component_with_network: ComponentLinker<StoreState>,
+    ticker: engine::Ticker,
+    preopens: preopens::Preopens,
+    /// The process's own limit on handles per run, derived from its descriptor limit.
+    max_handles: u64,
+    meters_fuel: bool,
+    clock: Arc<dyn Clock>,
+}
+
+/// A sandbox could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// wasmtime rejected the engine's settings or a linker definition.
+    #[error("the WebAssembly engine cannot be set up")]
+    Engine(#[source] BoxedError),
+    /// The operating system refused a thread or a folder.
+    #[error("the sandbox cannot be set up")]
+    System(#[from] std::io::Error),
+}
+
+/// The input of a guest.
+#[derive(Debug)]
+pub enum Input {
+    /// A governed call: the arguments object as JSON text. Output is recorded.
+    Arguments(String),
+    /// A module that an operator runs directly: its standard streams are the executor's own.
+    Passthrough {
+        /// The command line, the program's name first.
+        args: Vec<String>,
+        /// The environment.
+        env: Vec<(String, String)>,
+    },
+}
+
+/// One execution as other threads observe it while it runs.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    stats: Arc<RunStats>,
+    grant: GrantView,
+    network: Network,
+    abort: Arc<Abort>,
+    started_at: Instant,
+}
+
+impl Execution {
+    /// A run under `grant` over `network` whose clock starts at `now`. Its events go to `events`;
+    /// `accounting` selects the CPU clock that is charged to the guest.
+    #[must_use]
+    pub fn begin(
+        grant: GrantView,
+        network: Network,
+        abort: Arc<Abort>,
+        accounting: Accounting,
+        events: EventSink,
+        now: Instant,
+    ) -> Self {
+        Self {
+            stats: Arc::new(RunStats {
+                meter: Arc::new(Meter::new(accounting)),
+                memory: Arc::new(MemoryGauge { events: events.clone(), ..MemoryGauge::default() }),
+                collector: Arc::new(OutputCollector::new(grant.output(), events.clone())),
+                denials: denials::Denials::new(events.clone()),
+                effective_limits: std::sync::OnceLock::new(),
+                budget: Arc::new(Budget::new(grant.budgets())),
+                events,
+            }),
+            grant,
+            network,
+            abort,
+            started_at: now,
+        }
+    }
+
+    /// Records an event of the same run in another process.
+    pub fn record_event(&self, event: Event) {
+        let stats = &self.stats;
+        match event {
+            Event::EffectiveLimits(effective_limits) => drop(stats.effective_limits.set(effective_limits)),
+            Event::MemoryPeak(bytes) => stats.memory.record(bytes),
+            Event::Log(level, message) => stats.collector.record_remote_line(level, &message),
+            Event::Progress(progress) => stats.collector.record_remote_progress(progress),
+            Event::Artifact(artifact) => stats.collector.record_remote_artifact(artifact),
+            // The server's own network session has counted these already; the child's would be listed a second time.
+            Event::Denied(_, reason, _) if reason.is_egress_denial() => {}
+            Event::Denied(what, reason, count) => stats.denials.merge_count(&what, reason, count),
+        }
+    }
+
+    /// The run's output limit, in bytes.
+    #[must_use]
+    pub fn output_limit(&self) -> u64 {
+        self.grant.output().value.bytes()
+    }
+
+    /// The grant that the run executes under.
+    #[must_use]
+    pub fn grant(&self) -> &Grant {
+        &self.grant
+    }
+
+    /// The cancellation handle of the run.
+    #[must_use]
+    pub fn abort(&self) -> &Arc<Abort> {
+        &self.abort
+    }
+
+    /// The run's network.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The start of the run, on the monotonic clock.
+    #[must_use]
+    pub fn started_at(&self) -> Instant {
+        self.started_at
+    }
+
+    /// The moment at which the run's timeout expires.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.started_at + self.grant.timeout().value.duration()
+    }
+
+    /// The outcome at `now`, with `end` as the run's end. [`Sandbox::execute`] uses it, and so does the runner of
+    /// a guest that is stuck in a host call and cannot produce its own outcome.
+    #[must_use]
+    pub fn outcome(&self, end: End, now: Instant) -> Outcome {
+        let stats = &self.stats;
+        let (mut denied, mut denied_truncated) =
+            self.network.session().map(|session| session.denials()).unwrap_or_default();
+        let (others, more_of_them) = stats.denials.list();
+        denied.extend(others);
+        denied_truncated |= more_of_them || denied.len() > Usage::MAX_DENIALS;
+        denied.truncate(Usage::MAX_DENIALS);
+        // A guest that was never instantiated has no live store to read the limits from, so the grant's
+        // own values are reported.
+        let effective_limits = stats.effective_limits.get().cloned().unwrap_or_else(|| EffectiveLimits {
+            memory: self.grant.memory(),
+            cpu: self.grant.cpu(),
+            timeout: self.grant.timeout(),
+            handles: self.grant.budgets().handles,
+            filesystem: Vec::new(),
+            blocked: Vec::new(),
+        });
+        Outcome {
+            end,
+            metrics: RunMetrics {
+                wall: now.saturating_duration_since(self.started_at),
+                cpu: stats.meter.cpu_from_other_thread(),
+                peak_memory_bytes: stats.memory.peak.load(std::sync::atomic::Ordering::Relaxed),
+                output_bytes: stats.collector.bytes(),
+                peak_resident_bytes: None,
+            },
+            output: stats.collector.finish(),
+            usage: Usage {
+                memory: effective_limits.memory,
+                cpu: effective_limits.cpu,
+                timeout: effective_limits.timeout,
+                output: stats.collector.limit(),
+                filesystem: effective_limits.filesystem,
+                blocked: effective_limits.blocked,
+                filesystem_emptied_by: self.grant.emptied_by(),
+                budgets: Budgets { handles: effective_limits.handles, ..stats.budget.limits() },
+                spent: Some(stats.budget.usage()),
+                network: self.grant.network(),
+                network_used: self.network.session().map(|session| session.usage()),
+                denied,
+                denied_truncated,
+            },
+        }
+    }
+}
+
+impl Sandbox {
+    /// Sets up the engine for `concurrent` executions at once. With `meters_fuel`, generated code counts its
+    /// instructions, which makes it slower; code compiled for one setting cannot be loaded under the other.
+    ///
+    /// # Ambient Authority
+    /// Creates an empty folder in the system's temporary folder and unlinks its name again.
+    ///
+    /// # Errors
+    /// [`SandboxError`] when the machine cannot reserve the address space.
+    pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
+        let refused = |error: wasmtime::Error| SandboxError::Engine(error.into());
+        let engine = engine::pooling_engine(concurrent, meters_fuel).map_err(refused)?;
+        Ok(Self {
+            core: linkers::core_linker(&engine).map_err(refused)?,
+            component_with_network: {
+                let mut component_with_network = linkers::component_linker(&engine).map_err(refused)?;
+                network::link(&mut component_with_network).map_err(refused)?;
+                component_with_network
+            },
+            component: linkers::component_linker(&engine).map_err(refused)?,
+            ticker: engine::Ticker::new(&engine, concurrent),
+            engine,
+            preopens: preopens::Preopens::new()?,
+            max_handles: handles_per_run(concurrent),
+            meters_fuel,
+            clock,
+        })
+    }
+
+    /// Starts the epoch ticker's thread, which otherwise starts with the first guest. The thread runs `first`
+    /// before anything else, for example to confine itself.
+    ///
+    /// # Errors
+    /// No thread can be started, or `first` failed.
+    pub fn start_ticker(
+        &self,
+        first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.ticker.start(first)
+    }
+
+    /// Performs the per-thread initialisation that the first guest would otherwise pay for.
+    pub fn warm_up(&self) {
+        // About 100 of a child's 299 page faults were code touched for the first time after its job had
+        // arrived. A child runs this while it waits for the job.
+        Engine::tls_eager_initialize();
+        drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
+    }
+
+    /// The empty folder that stands for everything that is not granted. Guests find it open as `/`, so that
+    /// attempts outside the grant are recorded; a confined process has to be allowed into it as well.
+    #[must_use]
+    pub fn outside(&self) -> BorrowedFd<'_> {
+        self.preopens.outside()
+    }
+
+    /// A hash of wasmtime's version, the engine's settings and the processor, in hexadecimal. Compiled code can
+    /// be loaded exactly where it is equal.
+    #[must_use]
+    pub fn compatibility(&self) -> String {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        self.engine.precompile_compatibility_hash().hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+
+    /// Loads and links the output of a [`ModuleCompiler`].
+    ///
+    /// # Errors
+    /// [`ArtifactError::Load`] when the bytes were compiled for another engine, [`ArtifactError::Unlinkable`]
+    /// when the module imports something that is not linked or lacks the export of its contract.
+    pub fn load(&self, code: Code<'_>) -> Result<Artifact, ArtifactError> {
+        let Code { module, component, componentised, contract } = code;
+        let load = |error: wasmtime::Error| ArtifactError::Load(error.into());
+        let prepared = if component {
+            match contract {
+                Contract::Command => PreparedGuest::ComponentCommand(self.component_command(module)?),
+                Contract::Typed => {
+                    PreparedGuest::Typed(self.component(module, contract, typed::ToolPre::new)?)
+                }
+            }
+        } else {
+            let module = artifact::load_module(&self.engine, module).map_err(load)?;
+            let exports = module.exports().map(|export| export.name()).collect::<Vec<_>>();
+            let contract_mismatch = artifact::contract_mismatch(contract, &exports);
+            match contract {
+                Contract::Command => {
+                    // Checked here, so that a module with a wrong `_start` is rejected when it is added and not
+                    // at its first run.
+                    let start = module.get_export("_start");
+                    let start = start.as_ref().and_then(wasmtime::ExternType::func);
+                    if !start.is_some_and(|start| start.params().len() == 0 && start.results().len() == 0) {
+                        let missing = "it exports no function `_start` without parameters and results";
+                        return Err(contract_mismatch(wasmtime::Error::msg(missing)));
+                    }
+                    let native = self.core.instantiate_pre(&module);
+                    PreparedGuest::CoreCommand {
+                        native: native.map_err(artifact::link_error(contract))?,
+                        componentised: componentised.map(|code| self.component_command(code)).transpose()?,
+                    }
+                }
+                Contract::Typed => {
+                    return Err(contract_mismatch(wasmtime::Error::msg(
+                        "a typed tool has to be a component",
+                    )));
+                }
+            }
+        };
+        Ok(Artifact(prepared))
+    }
+
+    fn component_command(
+        &self,
+        compiled: &File,
+    ) -> Result<NetworkVariants<CommandPre<StoreState>>, ArtifactError> {
+        self.component(compiled, Contract::Command, CommandPre::new)
+    }
+
+    /// Links a component for runs without a network and, when it imports the network, for runs with one.
+    fn component<P>(
+        &self,
+        compiled: &File,
+        contract: Contract,
+        fit: impl Fn(InstancePre<StoreState>) -> wasmtime::Result<P>,
+    ) -> Result<NetworkVariants<P>, ArtifactError> {
+        let component = artifact::load_component(&self.engine, compiled)
+            .map_err(|error| ArtifactError::Load(error.into()))?;
+        let shape = component.component_type();
+        let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
+        let contract_mismatch = artifact::contract_mismatch(contract, &exports);
+        let link_error = artifact::link_error(contract);
+        if !network::is_imported(&component, &self.engine) {
+            let pre = self.component.instantiate_pre(&component).map_err(link_error)?;
+            return Ok(NetworkVariants {
+                without_network: fit(pre).map_err(contract_mismatch)?,
+                with_network: None,
+            });
+        }
+        // Without a network the imports are linked too, as functions that end the run with a reason: a tool
+        // that uses the network only sometimes can be added and run without one.
+        let link = |linker: &ComponentLinker<StoreState>, on| {
+            let mut linker = linker.clone();
+            network::link_unavailable(&mut linker, &component, &self.engine, on).map_err(&link_error)?;
+            let pre = linker.instantiate_pre(&component).map_err(&link_error)?;
+            fit(pre).map_err(&contract_mismatch)
+        };
+        Ok(NetworkVariants {
+            without_network: link(&self.component, false)?,
+            with_network: Some(link(&self.component_with_network, true)?),
+        })
+    }
+
+    /// The observer of a run under `permit` over `network` in this process, which `abort` can stop. The run's
+    /// clock starts now.
+    #[must_use]
+    pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
+        Execution::begin(
+            permit.grant().clone(),
+            network,
+            abort,
+            Accounting::Thread,
+            EventSink::default(),
+            self.clock.monotonic(),
+        )
+    }
+
+    /// Runs one guest to its end.
+    ///
+    /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll, so that
+    /// their CPU time is counted.
+    pub async fn execute(
+        &self,
+        artifact: &Artifact,
+        permit: Permit,
+        input: Input,
+        execution: &Execution,
+    ) -> Outcome {
+        let meter = Arc::clone(&execution.stats.meter);
+        let guest =
+            MeteredFuture::new(meter, &self.ticker, self.run_guest(artifact, permit, input, execution));
+        let end = tokio::select! {
+            biased;
+            end = guest => end.unwrap_or_else(|error| {
+                End::NotStarted(format!("no thread can be started to watch it: {error}"))
+            }),
+            // The epoch callback covers guests that compute; these two cover guests that wait in a host call.
+            reason = execution.abort.wait() => End::Aborted(reason),
+            () = tokio::time::sleep_until(execution.deadline().into()) => End::LimitReached(Limit::Time),
+        };
+        execution.outcome(end, self.clock.monotonic())
+    }
+
+    /// Runs a typed tool's `describe` and returns its name, version, description and arguments schema.
+    ///
+    /// # Errors
+    /// [`ArtifactError::Unlinkable`] when the tool does not answer within the permit.
+    pub async fn describe(&self, artifact: &Artifact, permit: Permit) -> Result<[String; 4], ArtifactError> {
+        let link_error = artifact::link_error(Contract::Typed);
+        let PreparedGuest::Typed(tool) = &artifact.0 else {
+            return Err(link_error(wasmtime::Error::msg("it does not export `describe`")));
+        };
+        let execution = self.begin(&permit, Network::Off, Arc::default());
+        let described = MeteredFuture::new(Arc::clone(&execution.stats.meter), &self.ticker, async {
+            let mut store = self.make_store(permit, &Input::Arguments(String::new()), &execution)?;
+            tool.pick(false).instantiate_async(&mut store).await?.call_describe(&mut store).await
+        });
+        let described = tokio::time::timeout_at(execution.deadline().into(), described)
+            .await
+            .map_err(|_| link_error(wasmtime::Error::msg("`describe` did not answer in time")))?;
+        let typed::a2g::tool::types::Descriptor { name, version, description, arguments_schema } =
+            described.map_err(|error| link_error(error.into()))?.map_err(link_error)?;
+        Ok([name, version, description, arguments_schema])
+    }
+
+    async fn run_guest(
+        &self,
+        artifact: &Artifact,
+        permit: Permit,
+        input: Input,
+        execution: &Execution,
+    ) -> End {
+        let stats = &execution.stats;
+        let mut store = match self.make_store(permit, &input, execution) {
+            Ok(store) => store,
+            Err(error) => return End::NotStarted(format!("the store cannot be made: {error:#}")),
+        };
+        let end = run(artifact, &mut store, input, stats).await;
+        // Generated code writes its fuel counter back at calls and returns only, so the counter of a guest that
+        // was stopped in between is stale and is not reported.
+        if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
+            stats.budget.record_remaining_fuel(left);
+        }
+        match stats.meter.accounting() {
+            Accounting::Thread => drop(store),
+            // The process ends with its guest. Dropping the store would clear the guest's memory for a next
+            // guest that never comes: 64 of a child's 299 page faults.
+            Accounting::Process => std::mem::forget(store),
+        }
+        end
+    }
+
+    /// Creates the store of one execution and reads its limits back.
+    fn make_store(
+        &self,
+        permit: Permit,
+        input: &Input,
+        execution: &Execution,
+    ) -> wasmtime::Result<Store<StoreState>> {
+        let stats = &execution.stats;
+        let grant = permit.grant();
+        let mut wasi = WasiCtxBuilder::new();
+        // File calls block this thread instead of moving to a pool: the thread's CPU clock then counts their
+        // work, and no file call pays for a hand-over.
+        wasi.allow_blocking_current_thread(true).max_random_size(budgeted::MAX_RANDOM_BYTES);
+        let stream = |channel, passthrough| GuestStream {
+            collector: Arc::clone(&stats.collector),
+            channel,
+            passthrough,
+        };
+        match input {
+            Input::Arguments(arguments) => {
+                wasi.stdin(wasmtime_wasi::p2::pipe::MemoryInputPipe::new(arguments.clone()))
+                    .stdout(stream(StdStream::Stdout, false))
+                    .stderr(stream(StdStream::Stderr, false));
+            }
+            Input::Passthrough { args, env } => {
+                wasi.inherit_stdin()
+                    .args(args)
+                    .envs(env)
+                    .stdout(stream(StdStream::Stdout, true))
+                    .stderr(stream(StdStream::Stderr, true));
+            }
+        }
+        let mut wasi = wasi.build_p1();
+        let (filesystem, kinds) = self.preopens.for_run(permit.roots(), grant)?;
+        *wasi.ctx().ctx.filesystem() = filesystem;
+        let now = self.clock.monotonic();
+        let state = StoreState {
+            wasi,
+            http: network::Http::new(execution.network.backend()),
+            network: grant.network(),
+            limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&stats.memory)),
+            throttle: throttle::Throttle::new(grant.cpu(), now),
+            deadline: Deadline { timeout: grant.timeout(), at: execution.deadline() },
+            preopens: Vec::new(),
+            walks: !grant.has_only_whole_trees(),
+            walked_paths: HashMap::new(),
+            links: !permit.roots().should_watch_outside(),
+            hard_links: grant.budgets().hard_links || !permit.roots().should_watch_outside(),
+            renumbered: false,
+            stats: Arc::clone(stats),
+        };
+        let mut store = Store::new(&self.engine, state);
+        store.limiter(|state| &mut state.limiter);
+        store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
+        let handles = grant.budgets().handles.min(self.max_handles);
+        let handles = usize::try_from(handles).unwrap_or(usize::MAX);
+        // A file takes one component handle and one entry of the host's table, so both get the same bound.
+        store.set_max_component_handles(handles);
+        store.data_mut().wasi.ctx().table.set_max_capacity(handles);
+        match (grant.budgets().fuel, self.meters_fuel) {
+            // Fails on an engine without fuel metering: a fuel limit that cannot be enforced is never ignored.
+            (Some(fuel), _) => store.set_fuel(fuel)?,
+            // A metering engine starts stores with no fuel at all.
+            (None, true) => store.set_fuel(u64::MAX)?,
+            (None, false) => {}
+        }
+        store.set_epoch_deadline(1);
+        let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
+        store.epoch_deadline_callback(move |mut store| check_at_tick(store.data_mut(), &*clock, &abort));
+        // The report states the limits of the live store, not those of the grant, so that a wiring mistake
+        // above becomes visible.
+        read_back(store.data_mut(), kinds)?;
+        Ok(store)
+    }
+}
+
+/// The number of handles for each of `concurrent` guests that leaves [`OWN_DESCRIPTORS`] to the process.
+/// Raises the process's soft descriptor limit to its hard one.
+fn handles_per_run(concurrent: u32) -> u64 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    // Failing to raise the limit is no error: the share below follows from the limit that is effective.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MAX_HANDLES };
+    let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
+    share.max(Budgets::MIN_HANDLES)
+}
+
+/// Checks a running guest for cancellation, its deadline and its CPU share.
+fn check_at_tick(
+    state: &mut StoreState,
+    clock: &dyn Clock,
+    abort: &Abort,
+) -> wasmtime::Result<UpdateDeadline> {
+    if let Some(reason) = abort.reason() {
+        return Err(TerminationReason::Aborted(reason).into());
+    }
+    let now = clock.monotonic();
+    if now >= state.deadline.at {
+        return Err(TerminationReason::Limit(Limit::Time).into());
+    }
+    Ok(match state.throttle.charge(state.stats.meter.cpu(), now) {
+        Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
+        // A child has one thread, and the guest's outgoing bytes leave between its steps. Without this yield,
+        // a guest that polls in a loop until it may write would never see its bytes sent.
+        None if state.http.is_on() => UpdateDeadline::Yield(1),
+        None => UpdateDeadline::Continue(1),
+    })
+}
+
+/// Reads the limits back from the live store, before the guest's first instruction.
+fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Result<()> {
+    let (mut filesystem, mut blocked) = (Vec::new(), Vec::new());
+    for ((descriptor, path), kind) in state.filesystem().get_directories()?.into_iter().zip(kinds) {
+        let wasmtime_wasi::filesystem::Descriptor::Dir(dir) = state.ctx().table.delete(descriptor)? else {
+            return Err(wasmtime::Error::msg("a preopened folder is not a folder"));
+        };
+        if let PreopenKind::Granted { access, root } = &kind {
+            let value = if dir.perms.write_not_permitted() { Access::ReadOnly } else { Access::ReadWrite };
+            let access = Bound { value, layer: access.layer };
+            match root {
+                Some(root) => {
+                    filesystem.extend(root.areas().iter().map(|area| GrantedArea {
+                        path: path.clone(),
+                        pattern: area.value.to_string(),
+                        access,
+                        set_by: area.layer,
+                    }));
+                    blocked.extend(root.blocked_globs().iter().map(|Bound { value, layer }| {
+                        let value = value.text().to_owned();
+                        Bound { value, layer: *layer }
+                    }));
+                }
+                None => {
+                    let pattern = format!("{}/**", path.trim_end_matches('/'));
+                    filesystem.push(GrantedArea {
+                        path: path.clone(),
+                        pattern,
+                        access,
+                        set_by: Layer::Executor,
+                    });
+                }
+            }
+        }
+        state.preopens.push(Preopen { path, kind, handle: dir.dir });
+    }
+    let effective_limits = EffectiveLimits {
+        memory: state.limiter.limit(),
+        cpu: state.throttle.limit(),
+        timeout: state.deadline.timeout,
+        handles: u64::try_from(state.ctx().table.max_capacity()).unwrap_or(u64::MAX),
+        filesystem,
+        blocked,
+    };
+    state.stats.events.emit(|| Event::EffectiveLimits(effective_limits.clone()));
+    let _set_once = state.stats.effective_limits.set(effective_limits);
+    Ok(())
+}
+
+/// Runs a guest in its store.
+async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, stats: &RunStats) -> End {
+    let governed = matches!(input, Input::Arguments(_));
+    let network = store.data().http.is_on();
+    let ended = match &artifact.0 {
+        // Native code serves whole trees only: paths are checked one by one over WASI 0.2 alone.
+        PreparedGuest::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
+        PreparedGuest::CoreCommand { componentised: Some(pre), .. } => {
+            component_command(pre.pick(network), store).await
+        }
+        PreparedGuest::CoreCommand { componentised: None, .. } => {
+            return End::NotStarted("it cannot run under a scope other than whole trees".to_owned());
+        }
+        PreparedGuest::ComponentCommand(pre) => component_command(pre.pick(network), store).await,
+        PreparedGuest::Typed(pre) => match input {
+            Input::Arguments(arguments) => {
+                return typed_tool(pre.pick(network), store, &arguments, stats).await;
+            }
+            Input::Passthrough { .. } => {
+                return End::NotStarted("a typed tool is run by its name, with arguments".to_owned());
+            }
+        },
+    };
+    let failed = match &ended {
+        Ok(()) => None,
+        Err(error) => end_from_error(error, &stats.memory, || is_out_of_handles(&mut *store)),
+    };
+    match failed {
+        Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: stats.collector.stderr_tail() },
+        Some(end) => end,
+        None if governed => command_result(&stats.collector.take_stdout()),
+        None => End::Returned(JsonText::null()),
+    }
+}
+
+/// Stopped between two of the guest's own instructions.
+fn is_stopped(end: &End) -> bool {
+    matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
+}
+
+async fn core_command(
+    pre: &wasmtime::InstancePre<StoreState>,
+    store: &mut Store<StoreState>,
+) -> wasmtime::Result<()> {
+    let instance = pre.instantiate_async(&mut *store).await?;
+    let start = instance.get_typed_func::<(), ()>(&mut *store, "_start")?;
+    start.call_async(store, ()).await
+}
+
+async fn component_command(
+    pre: &CommandPre<StoreState>,
+    store: &mut Store<StoreState>,
+) -> wasmtime::Result<()> {
+    let command = pre.instantiate_async(&mut *store).await?;
+    match command.wasi_cli_run().call_run(store).await? {
+        Ok(()) => Ok(()),
+        Err(()) => Err(wasmtime_wasi::I32Exit(1).into()),
+    }
+}
+
+async fn typed_tool(
+    pre: &typed::ToolPre<StoreState>,
+    store: &mut Store<StoreState>,
+    arguments: &str,
+    stats: &RunStats,
+) -> End {
+    let answered = async {
+        let tool = pre.instantiate_async(&mut *store).await?;
+        tool.call_invoke(&mut *store, arguments).await
+    };
+    match answered.await {
+        Ok(Ok(result)) => match stats.collector.charge_result(result.len()) {
+            Ok(()) => parse_result(&result),
+            Err(stop) => stop.into(),
+        },
+        Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
+            let said = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
+            match stats.collector.charge_result(said) {
+                Ok(()) => End::ToolError { code, message, detail: detail.as_deref().map(error_detail) },
+                Err(stop) => stop.into(),
+            }
+        }
+        // A typed tool answers by returning, so an exit is a failure even with code 0.
+        Err(error) => end_from_error(&error, &stats.memory, || is_out_of_handles(&mut *store))
+            .unwrap_or(End::Exited { code: 0, stderr_tail: stats.collector.stderr_tail() }),
+    }
+}
+
+/// The result of a command: its standard output as JSON, `null` when it wrote nothing.
+fn command_result(stdout: &[u8]) -> End {
+    if stdout.iter().all(u8::is_ascii_whitespace) {
+        return End::Returned(JsonText::null());
+    }
+    std::str::from_utf8(stdout).map_or(End::ResultNotJson, parse_result)
+}
+
+/// Parses a tool's result. Text that is not JSON, or that some JSON reader of the report could not read, is
+/// [`End::ResultNotJson`].
+#[must_use]
+pub fn parse_result(text: &str) -> End {
+    JsonText::parse(text).map_or(End::ResultNotJson, End::Returned)
+}
+
+/// The longest detail of a tool's error that is parsed to a JSON value, in bytes.
+// The value becomes part of the error that a caller receives, which is held as a tree of many times the text's
+// size.
+const MAX_DETAIL_BYTES: usize = 16 << 10;
+
+/// The detail of a tool's error as a JSON value; as a JSON string of the text when the text is long or not JSON
+/// that every reader of the report can read.
+#[must_use]
+pub fn error_detail(text: &str) -> Value {
+    let short = (text.len() <= MAX_DETAIL_BYTES).then(|| JsonText::parse(text).ok()).flatten();
+    let value = short.and_then(|text| serde_json::from_str(text.as_str()).ok());
+    value.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// The authority of the test process, which its tests share.
+#[cfg(test)]
+fn test_authority() -> &'static a2g_capability::Authority {
+    static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
+        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
+    &AUTHORITY
+}

@@ -1,0 +1,255 @@
+//! The guest's network interfaces: `wasi:http` here and `wasi:sockets` in [`super::sockets`], both over the
+//! run's backend.
+//!
+//! A component that imports a network interface is linked twice when it is loaded. In a run with a network,
+//! its calls go to the backend, which alone decides about destinations. In a run without one, each of those
+//! functions ends the run with an error that names the layer that denied the network. No run has UDP: the
+//! interface can be imported, because standard libraries import it, but no socket is created.
+
+use super::sockets;
+use super::state::StoreState;
+use crate::egress::{Body, EgressError, MAX_HEAD_BYTES, NetworkBackend, NetworkError, Timeouts};
+use a2g_types::limit::{Bound, Layer};
+use a2g_types::outcome::DenialReason;
+use http_body_util::BodyExt as _;
+use std::sync::Arc;
+use wasmtime::Engine;
+use wasmtime::component::types::ComponentItem;
+use wasmtime::component::{Component, Linker, ResourceType, Val};
+use wasmtime_wasi_http::{
+    Error as HttpError, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+/// The interfaces for outgoing HTTP requests.
+const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
+/// The UDP interface. Its functions need a socket, and none can be created.
+const UDP: &str = "wasi:sockets/udp";
+/// The interface that would create a UDP socket.
+const UDP_CREATE: &str = "wasi:sockets/udp-create-socket";
+/// The most bytes of a request body that wait to be sent.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The `wasi:http` context of one store.
+pub(super) struct Http {
+    context: WasiHttpCtx,
+    hooks: Hooks,
+}
+
+// wasmtime-wasi-http is built without its default sender, which resolves and connects without any check of
+// addresses: this hook is the only way out.
+struct Hooks {
+    backend: Option<Arc<dyn NetworkBackend>>,
+}
+
+impl Http {
+    pub(super) fn new(backend: Option<Arc<dyn NetworkBackend>>) -> Self {
+        let mut context = WasiHttpCtx::new();
+        context.set_field_size_limit(MAX_HEAD_BYTES);
+        Self { context, hooks: Hooks { backend } }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.hooks.backend.is_some()
+    }
+
+    /// The run's network backend; `None` in a run without a network.
+    pub(super) fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
+        self.hooks.backend.clone()
+    }
+}
+
+impl WasiHttpView for StoreState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        let Self { wasi, http, .. } = self;
+        let table = wasmtime_wasi::WasiView::ctx(wasi).table;
+        WasiHttpCtxView { hooks: &mut http.hooks, table, ctx: &mut http.context }
+    }
+}
+
+/// The response to a request, and a future that drives its connection.
+type SendResult = Result<(http::Response<WasiBody>, Background), HttpError>;
+type Background = Box<dyn Future<Output = Result<(), HttpError>> + Send>;
+
+impl WasiHttpHooks for Hooks {
+    fn set_host_header(&mut self) -> bool {
+        // The network session writes the host that it has checked.
+        false
+    }
+
+    fn send_request(
+        &mut self,
+        request: http::Request<WasiBody>,
+        options: Option<RequestOptions>,
+        _processed: Background,
+    ) -> Box<dyn Future<Output = SendResult> + Send> {
+        let backend = self.backend.clone();
+        let RequestOptions { connect_timeout, first_byte_timeout, between_bytes_timeout } =
+            options.unwrap_or_default();
+        let timeouts = Timeouts {
+            connect: connect_timeout,
+            first_byte: first_byte_timeout,
+            between_bytes: between_bytes_timeout,
+        };
+        let request: http::Request<Body> =
+            request.map(|body| body.map_err(|_broken_off| NetworkError::RequestBody.into()).boxed_unsync());
+        Box::new(async move {
+            // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+            let backend = backend.ok_or(HttpError::HttpRequestDenied)?;
+            let answer = backend.send(request, timeouts).await.map_err(http_error)?;
+            let answer = answer.map(|body| body.map_err(http_error).boxed_unsync());
+            Ok((answer, Box::new(std::future::ready(Ok(()))) as Background))
+        })
+    }
+
+    fn p2_outgoing_body_chunk_size(&mut self) -> usize {
+        CHUNK_BYTES
+    }
+}
+
+/// The `wasi:http` error code of a refusal.
+fn http_error(refusal: EgressError) -> HttpError {
+    match refusal {
+        EgressError::Denied(reason) => match reason {
+            DenialReason::Authority => HttpError::HttpRequestUriInvalid,
+            DenialReason::Address | DenialReason::IpLiteral | DenialReason::NotLookedUp => {
+                HttpError::DestinationIpProhibited
+            }
+            DenialReason::Connections => HttpError::ConnectionLimitReached,
+            DenialReason::SentBytes => HttpError::HttpRequestBodySize(None),
+            DenialReason::ReceivedBytes => HttpError::HttpResponseBodySize(None),
+            DenialReason::DomainNotAllowed
+            | DenialReason::DomainBlocked
+            | DenialReason::Requests
+            | DenialReason::RequestRate
+            | DenialReason::NetworkOff
+            | DenialReason::NotOffered
+            | DenialReason::OutsideScope
+            | DenialReason::EscapesRoot
+            | DenialReason::ReadOnly
+            | DenialReason::HostPermissions
+            | DenialReason::Link
+            | DenialReason::HardLink => HttpError::HttpRequestDenied,
+        },
+        EgressError::Failed(failure) => match failure {
+            NetworkError::Scheme | NetworkError::Request => HttpError::HttpProtocolError,
+            NetworkError::Method => HttpError::HttpRequestMethodInvalid,
+            NetworkError::RequestHead => HttpError::HttpRequestHeaderSectionSize(None),
+            NetworkError::RequestBody => HttpError::HttpRequestBodySize(None),
+            NetworkError::Name => HttpError::DestinationNotFound,
+            NetworkError::Refused => HttpError::ConnectionRefused,
+            NetworkError::ConnectTimeout => HttpError::ConnectionTimeout,
+            NetworkError::Certificate => HttpError::TlsCertificateError,
+            NetworkError::Tls => HttpError::TlsProtocolError,
+            NetworkError::AnswerTimeout => HttpError::HttpResponseTimeout,
+            NetworkError::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
+            NetworkError::Upgrade => HttpError::HttpUpgradeFailed,
+            NetworkError::Answer => HttpError::HttpProtocolError,
+            NetworkError::Incomplete | NetworkError::Broken => HttpError::HttpResponseIncomplete,
+            NetworkError::Over => HttpError::ConnectionTerminated,
+        },
+    }
+}
+
+/// A guest called a network interface that its run does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NetworkDeniedError {
+    #[error("it called `{interface}`, and this run has no network: {}", denial_advice(*.layer))]
+    Off { interface: &'static str, layer: Layer },
+    #[error("it called `{interface}`, which this executor does not offer: use `wasi:http` or TCP")]
+    NotOffered { interface: &'static str },
+}
+
+/// The layer's reason, with the setting to change.
+fn denial_advice(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the verdict does not grant it (`network_allowed`)",
+        Layer::Operator => {
+            "the operator does not grant it: `a2g-executor run` grants one by a policy (`--policy`)"
+        }
+        Layer::Condition => "the verdict is under the condition `no_network`",
+        Layer::StandingPolicy => {
+            "the standing policy of the agent allows no host that the other layers allow \
+             (`capabilities.network.allowed_domains`)"
+        }
+        Layer::Tool => "the tool does not ask for it: set `network = true` in its `tool.toml`",
+        Layer::Executor => {
+            "the executor's configuration does not allow it (`ceilings.network_allowed`, \
+             `network.allowed_domains`)"
+        }
+        Layer::Caller => "the caller did not ask for it",
+    }
+}
+
+/// The name of a network interface without its version; `None` when `import` is not one or has an unsupported
+/// version.
+fn network_interface(import: &str) -> Option<&'static str> {
+    let (name, version) = import.split_once('@')?;
+    let mut known = HTTP.into_iter().chain(sockets::OFFERED).chain([UDP, UDP_CREATE]);
+    known.find(|known| *known == name && version.starts_with("0.2."))
+}
+
+/// Returns `true` when a component imports any network interface.
+pub(super) fn is_imported(component: &Component, engine: &Engine) -> bool {
+    component.component_type().imports(engine).any(|(name, _)| network_interface(name).is_some())
+}
+
+/// Links `wasi:http` and outgoing TCP, for runs with a network.
+pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
+    sockets::link(linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+}
+
+/// Links the network interfaces that a run does not have: all of them, or UDP alone when the network is `on`.
+/// Each function ends the run. With the network `on`, creating a UDP socket is an error for the guest instead.
+pub(super) fn link_unavailable(
+    linker: &mut Linker<StoreState>,
+    component: &Component,
+    engine: &Engine,
+    on: bool,
+) -> wasmtime::Result<()> {
+    // Resources of earlier imports: an import that names one of them again must not define it twice.
+    let mut known = Vec::new();
+    for (import, item) in component.component_type().imports(engine) {
+        let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
+        let mut resources = Vec::new();
+        for (name, export) in instance.exports(engine) {
+            if let ComponentItem::Resource(resource) = export.ty
+                && !known.contains(&resource)
+            {
+                known.push(resource);
+                resources.push(name);
+            }
+        }
+        let Some(interface) = network_interface(import) else { continue };
+        if on && interface != UDP && interface != UDP_CREATE {
+            continue;
+        }
+        let mut linked = linker.instance(import)?;
+        for name in resources {
+            linked.resource(name, ResourceType::host::<NetworkDeniedError>(), |_, _| Ok(()))?;
+        }
+        for (name, export) in instance.exports(engine) {
+            let ComponentItem::ComponentFunc(_) = export.ty else { continue };
+            linked.func_new(name, move |mut store, _, _, results| {
+                let state = store.data_mut();
+                let Bound { value, layer } = state.network;
+                let denials = &state.stats.denials;
+                if !value {
+                    denials.record(interface, DenialReason::NetworkOff);
+                    return Err(NetworkDeniedError::Off { interface, layer }.into());
+                }
+                denials.record(interface, DenialReason::NotOffered);
+                match results {
+                    // An error that the guest can handle, because the network itself is granted.
+                    [result] if interface == UDP_CREATE => {
+                        let code = Val::Enum("not-supported".to_owned());
+                        *result = Val::Result(Err(Some(Box::new(code))));
+                        Ok(())
+                    }
+                    [] | [_, ..] => Err(NetworkDeniedError::NotOffered { interface }.into()),
+                }
+            })?;
+        }
+    }
+    Ok(())
+}

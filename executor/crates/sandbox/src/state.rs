@@ -1,0 +1,111 @@
+//! The data of one wasmtime store, and the part of it that other threads observe.
+
+use super::budget::Budget;
+use super::denials::Denials;
+use super::events::EventSink;
+use super::limiter::{Limiter, MemoryGauge};
+use super::meter::Meter;
+use super::network::Http;
+use super::output::OutputCollector;
+use super::throttle::Throttle;
+use super::walk::WalkedPath;
+use a2g_capability::Root;
+use a2g_types::limit::{Access, Bound};
+use a2g_types::outcome::GrantedArea;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use wasmtime_wasi::p1::WasiP1Ctx;
+use wasmtime_wasi::{WasiCtxView, WasiView};
+
+/// The data of one store. It belongs to one execution and is never reused.
+pub(super) struct StoreState {
+    /// The context of both WASI versions, with preview 1's descriptor table.
+    pub(super) wasi: WasiP1Ctx,
+    pub(super) http: Http,
+    /// The grant's decision about the network, and the layer that made it.
+    pub(super) network: Bound<bool>,
+    pub(super) limiter: Limiter,
+    pub(super) throttle: Throttle,
+    pub(super) deadline: Deadline,
+    pub(super) preopens: Vec<Preopen>,
+    /// Some root is not granted whole, so every path has to be walked.
+    pub(super) walks: bool,
+    /// The walked paths of the guest's open folders and listings, by handle; empty unless `walks`.
+    pub(super) walked_paths: HashMap<u32, WalkedPath>,
+    /// Links may be created: only in folders that the operator opened on the command line.
+    pub(super) links: bool,
+    /// Files with more than one name (hard links) may be opened.
+    pub(super) hard_links: bool,
+    /// Preview 1's descriptors 0 to 2 may have become files.
+    pub(super) renumbered: bool,
+    pub(super) stats: Arc<RunStats>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    pub(super) timeout: Bound<Timeout>,
+    pub(super) at: std::time::Instant,
+}
+
+/// A folder that the guest finds open at its start.
+#[derive(Debug, Clone)]
+pub(super) struct Preopen {
+    /// The guest path of the folder.
+    pub(super) path: String,
+    pub(super) kind: PreopenKind,
+    /// The store's own handle; the folder is recognised by pointer equality with it.
+    pub(super) handle: Arc<std::fs::File>,
+}
+
+impl Preopen {
+    /// The granted part of the folder; `None` for the folder that stands for everything else, and for one that
+    /// the operator opened with everything below it.
+    pub(super) fn root(&self) -> Option<Arc<Root>> {
+        match &self.kind {
+            PreopenKind::Granted { root, .. } => root.clone(),
+            PreopenKind::Outside => None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PreopenKind {
+    /// A granted root; without one, a folder that the operator opened on the command line.
+    Granted { access: Bound<Access>, root: Option<Arc<Root>> },
+    /// The empty folder that stands for everything that is not granted.
+    // A guest's libc resolves a path among its open folders, so a path outside all of them would never reach
+    // the host, and the attempt would not be recorded.
+    Outside,
+}
+
+/// The statistics of an execution. Other threads read them while the guest runs or is stuck in a host call.
+#[derive(Debug)]
+pub(super) struct RunStats {
+    pub(super) meter: Arc<Meter>,
+    pub(super) memory: Arc<MemoryGauge>,
+    pub(super) collector: Arc<OutputCollector>,
+    pub(super) denials: Denials,
+    /// Read back from the live store before the guest's first instruction.
+    pub(super) effective_limits: OnceLock<EffectiveLimits>,
+    pub(super) budget: Arc<Budget>,
+    pub(super) events: EventSink,
+}
+
+/// The limits as read back from the live store.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EffectiveLimits {
+    pub(super) memory: Bound<MemoryLimit>,
+    pub(super) cpu: Bound<CpuPercent>,
+    pub(super) timeout: Bound<Timeout>,
+    pub(super) handles: u64,
+    pub(super) filesystem: Vec<GrantedArea>,
+    pub(super) blocked: Vec<Bound<String>>,
+}
+
+impl WasiView for StoreState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        self.wasi.ctx()
+    }
+}

@@ -1,0 +1,132 @@
+//! Ending a guest from inside its store, and turning the resulting wasmtime error into an [`End`].
+
+use super::limiter::MemoryGauge;
+use super::network::NetworkDeniedError;
+use a2g_types::limit::Limit;
+use a2g_types::outcome::{AbortReason, End};
+use std::sync::atomic::{AtomicU8, Ordering};
+use tokio::sync::Notify;
+use wasmtime::component::{Resource, ResourceTableError};
+use wasmtime::{AsContextMut, PoolConcurrencyLimitError, Trap};
+
+/// The executor's reason to end a guest, carried through wasmtime as an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum TerminationReason {
+    #[error("the {} limit was reached", .0.as_str())]
+    Limit(Limit),
+    #[error("{}", .0.message())]
+    Aborted(AbortReason),
+}
+
+impl From<TerminationReason> for End {
+    fn from(stop: TerminationReason) -> Self {
+        match stop {
+            TerminationReason::Limit(limit) => Self::LimitReached(limit),
+            TerminationReason::Aborted(reason) => Self::Aborted(reason),
+        }
+    }
+}
+
+/// Stops a running guest from another thread. The first reason wins.
+#[derive(Debug, Default)]
+pub struct Abort {
+    reason: AtomicU8,
+    triggered: Notify,
+}
+
+impl Abort {
+    /// Stops the guest for `reason`, unless it was stopped before.
+    pub fn trigger(&self, reason: AbortReason) {
+        let code = match reason {
+            AbortReason::Cancelled => 1,
+            AbortReason::Revoked => 2,
+            AbortReason::Shutdown => 3,
+            AbortReason::Lost => 4,
+        };
+        let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
+        self.triggered.notify_waiters();
+    }
+
+    /// The first reason given; `None` while the guest may run.
+    #[must_use]
+    pub fn reason(&self) -> Option<AbortReason> {
+        match self.reason.load(Ordering::SeqCst) {
+            0 => None,
+            1 => Some(AbortReason::Cancelled),
+            2 => Some(AbortReason::Revoked),
+            3 => Some(AbortReason::Shutdown),
+            _lost => Some(AbortReason::Lost),
+        }
+    }
+
+    /// Waits for a reason.
+    pub async fn wait(&self) -> AbortReason {
+        loop {
+            // Registered before the check: a reason given in between would otherwise be missed.
+            let triggered = self.triggered.notified();
+            if let Some(reason) = self.reason() {
+                return reason;
+            }
+            triggered.await;
+        }
+    }
+}
+
+/// The resource type of the one handle that [`is_out_of_handles`] takes.
+struct Probe;
+
+/// Returns `true` when the store has no free handle. The store must not be used again, because the probe takes the
+/// last one.
+// wasmtime 48 has no error type for a component that names or lends one handle too many, only two texts, of which
+// one changed unnoticed. A guest that holds every handle and breaks the contract in another way gets the same
+// answer, which is true of it too.
+pub(super) fn is_out_of_handles(store: impl AsContextMut) -> bool {
+    Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
+}
+
+/// The end of a run whose guest failed with `error`; `is_out_of_handles` is asked only if nothing else explains it.
+/// `None` for an exit with code 0, which is no failure.
+pub(super) fn end_from_error(
+    error: &wasmtime::Error,
+    memory: &MemoryGauge,
+    is_out_of_handles: impl FnOnce() -> bool,
+) -> Option<End> {
+    if let Some(stop) = error.downcast_ref::<TerminationReason>() {
+        return Some((*stop).into());
+    }
+    if let Some(no_network) = error.downcast_ref::<NetworkDeniedError>() {
+        return Some(End::Trapped(no_network.to_string()));
+    }
+    // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.
+    let refused_memory = memory.refused.load(Ordering::Relaxed);
+    if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
+        return match exit.0 {
+            0 => None,
+            _failed if refused_memory => Some(End::LimitReached(Limit::Memory)),
+            code => Some(End::Exited { code, stderr_tail: String::new() }),
+        };
+    }
+    if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
+        return Some(End::LimitReached(Limit::Fuel));
+    }
+    if error.downcast_ref::<Trap>() == Some(&Trap::StackOverflow) {
+        return Some(End::LimitReached(Limit::Stack));
+    }
+    // A guest that was refused memory usually aborts with an `unreachable`. An initial memory that is far too
+    // large is refused by the kernel before the limiter is asked.
+    let no_room = |error: &std::io::Error| error.kind() == std::io::ErrorKind::OutOfMemory;
+    if refused_memory || error.downcast_ref().is_some_and(no_room) {
+        return Some(End::LimitReached(Limit::Memory));
+    }
+    if error.is::<PoolConcurrencyLimitError>() {
+        return Some(End::NotStarted("too many guests are stuck in host calls to start another".to_owned()));
+    }
+    if let Some(trap) = error.downcast_ref::<Trap>() {
+        return Some(End::Trapped(trap.to_string()));
+    }
+    // wasmtime has an error type for a full host table, and none for a component's own handles.
+    if matches!(error.downcast_ref(), Some(ResourceTableError::Full)) || is_out_of_handles() {
+        return Some(End::LimitReached(Limit::Handles));
+    }
+    Some(End::Trapped("the guest broke the contract of a host call".to_owned()))
+}

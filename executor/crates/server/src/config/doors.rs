@@ -1,0 +1,163 @@
+//! The configuration of the doors of the other protocols.
+
+use super::{InvalidValueError, check_max, file, invalid, to_usize};
+use crate::serve::a2a::{A2aSettings, RateLimits};
+use crate::serve::a2e::A2eSettings;
+use crate::serve::{DoorAccess, DoorSettings, ListenAddress, NexusSettings};
+use a2g_capability::HostPattern;
+use a2g_types::call::Door;
+use a2g_types::ident::AgentDid;
+use a2g_wire::a2a::Dialect;
+use a2g_wire::nexus::message::SignatureScope;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The doors that are served besides A2G; `None`: the door is disabled.
+#[derive(Debug, Clone)]
+pub struct Doors {
+    /// A2A 0.3.0.
+    pub a2a: Option<A2aSettings>,
+    /// The hosts of webhooks that A2A tasks may be posted to; empty: webhooks are disabled.
+    pub webhook_domains: Vec<HostPattern>,
+    /// A2E 1.0.
+    pub a2e: Option<A2eSettings>,
+    /// Genesis Nexus.
+    pub nexus: Option<NexusSettings>,
+    /// sovereign JSON-RPC 3.0.
+    pub sovereign: Option<DoorSettings>,
+}
+
+impl Doors {
+    pub(super) fn parse(
+        section: file::Doors,
+        at: impl Fn(PathBuf) -> PathBuf,
+    ) -> Result<Self, InvalidValueError> {
+        let file::Doors { a2a: section_a2a, a2e, nexus, sovereign } = section;
+        let domains = section_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
+        let webhook_domains = domains.collect::<Result<_, _>>();
+        let webhook_domains =
+            webhook_domains.map_err(|error| invalid("doors.a2a.webhook_domains")(&error))?;
+        Ok(Self {
+            a2a: parse_a2a(section_a2a)?,
+            webhook_domains,
+            a2e: parse_a2e(a2e)?,
+            nexus: parse_nexus(nexus, at)?,
+            sovereign: parse_door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
+        })
+    }
+
+    /// Checks that a door without authentication is reachable from this machine only.
+    pub(super) fn check_reach(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
+        let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
+        let doors = [
+            ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.access)),
+            ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.access)),
+            ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.access)),
+            ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.access)),
+        ];
+        let open = doors.into_iter().find(|(_, access)| *access == Some(DoorAccess::Public));
+        match open {
+            Some((key, _)) if !listen.is_local() => Err(invalid(key)(&format_args!(
+                "is `everybody`, and other machines can call {listen}: this needs a loopback address or a Unix socket"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueError> {
+    let file::A2e {
+        enabled,
+        open_to,
+        agent,
+        max_parallel,
+        max_sessions,
+        max_sessions_per_caller,
+        reconnect_seconds,
+        idle_seconds,
+    } = section;
+    let door = parse_door(Door::A2e, "doors.a2e.agent", file::Door { enabled, open_to, agent })?;
+    let max_sessions = check_max("doors.a2e.max_sessions", max_sessions, 100_000)?;
+    let per_caller = check_max("doors.a2e.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
+    let seconds = |key, value| check_max(key, value, 86_400).map(Duration::from_secs);
+    let settings = |door| {
+        Ok(A2eSettings {
+            door,
+            max_parallel: to_usize(check_max("doors.a2e.max_parallel", max_parallel, 1024)?),
+            max_sessions: to_usize(max_sessions),
+            max_sessions_per_caller: to_usize(per_caller),
+            reconnect: seconds("doors.a2e.reconnect_seconds", reconnect_seconds)?,
+            idle: seconds("doors.a2e.idle_seconds", idle_seconds)?,
+        })
+    };
+    door.map(settings).transpose()
+}
+
+fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValueError> {
+    let file::A2aDoor {
+        enabled,
+        open_to,
+        agent,
+        dialect,
+        requests_per_minute: per_minute,
+        requests_per_hour: per_hour,
+        requests_at_once: at_once,
+        webhook_domains: _,
+    } = section;
+    let count = |key, value| {
+        check_max(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
+    };
+    // `within` has refused zero.
+    let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
+    let limits = RateLimits {
+        per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,
+        per_hour: rate("doors.a2a.requests_per_hour", per_hour)?,
+        at_once: count("doors.a2a.requests_at_once", at_once)?,
+    };
+    let dialect = match dialect {
+        file::Dialect::A2a => Dialect::A2a,
+        file::Dialect::Acp => Dialect::Acp,
+    };
+    let door = parse_door(Door::A2a, "doors.a2a.agent", file::Door { enabled, open_to, agent })?;
+    Ok(door.map(|door| A2aSettings { door, dialect, limits }))
+}
+
+fn parse_door(
+    door: Door,
+    key: &'static str,
+    section: file::Door,
+) -> Result<Option<DoorSettings>, InvalidValueError> {
+    let file::Door { enabled, open_to, agent } = section;
+    let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
+    let agent = AgentDid::parse(&agent).map_err(|error| invalid(key)(&error))?;
+    Ok(enabled.then_some(DoorSettings { access: parse_access(open_to), agent }))
+}
+
+fn parse_access(section: file::DoorAccess) -> DoorAccess {
+    match section {
+        file::DoorAccess::Callers => DoorAccess::Callers,
+        file::DoorAccess::Everybody => DoorAccess::Public,
+    }
+}
+
+fn parse_nexus(
+    section: file::Nexus,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Option<NexusSettings>, InvalidValueError> {
+    let file::Nexus { open_to, id, key_file, signature_scope, heartbeat_seconds } = section;
+    let heartbeat = check_max("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
+    if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {
+        return Err(invalid("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
+    }
+    Ok(key_file.map(|key_file| NexusSettings {
+        access: parse_access(open_to),
+        id,
+        key_file: at(key_file),
+        scope: match signature_scope {
+            file::SignatureScope::Header => SignatureScope::Header,
+            file::SignatureScope::Full => SignatureScope::Full,
+        },
+        heartbeat: Duration::from_secs(heartbeat),
+    }))
+}

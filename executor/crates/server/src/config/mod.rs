@@ -1,0 +1,785 @@
+//! The configuration: a TOML file, parsed and checked, with every limit present.
+//!
+//! An unknown key, a wrong type or a number out of range is refused with its line and key: no command starts with a
+//! configuration that was only partly understood.
+
+mod doors;
+mod file;
+
+pub use doors::Doors;
+
+use crate::serve::{ConnectionLimits, ListenAddress, TlsSettings};
+use a2g_capability::{Area, Ceilings, Host, HostClaims, HostPattern, Mount, Mounts, Tree};
+use a2g_core::catalog::CompileLimits;
+use a2g_core::run::Capacity;
+use a2g_govern::{GovernorUrl, IssuerSettings, KeyForm, SignatureSettings, TrustSettings};
+use a2g_isolate::{Isolation, User};
+use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
+use a2g_types::durability::Durability;
+use a2g_types::ident::{AgentDid, Issuer, ToolName, did_you_mean};
+use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_wire::strict_json::JsonBounds;
+use file::File;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("`{path}` cannot be read: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system. It is part of the message and therefore not a `source`, which an error chain would
+        /// print twice.
+        error: std::io::Error,
+    },
+    /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
+    #[error("`{path}` is not a valid configuration\n{reason}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's message, with line and column.
+        reason: String,
+    },
+    /// A value is not valid.
+    #[error("`{path}`{line}: `{key}` {reason}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// ` line N`, if the key is in the file.
+        line: String,
+        /// The key.
+        key: String,
+        /// The reason, as the rest of a sentence that begins with the key.
+        reason: String,
+    },
+}
+
+/// The checked configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The executor's own DID.
+    pub did: AgentDid,
+    /// The address of the HTTP port.
+    pub listen: ListenAddress,
+    /// The list of callers; `None`: callers are not authenticated.
+    pub callers: Option<PathBuf>,
+    /// Issuers of the JSON Web Tokens that callers may present.
+    pub issuers: Vec<IssuerSettings>,
+    /// The TLS files of the HTTP port.
+    pub tls: Option<TlsSettings>,
+    /// Size and depth limits of a message.
+    pub bounds: JsonBounds,
+    /// `Host` names that are accepted besides loopback names and the address of the port.
+    pub allowed_hosts: Vec<String>,
+    /// `Origin` values that are accepted. A request without one does not come from a web page.
+    pub allowed_origins: Vec<String>,
+    /// Limits for connections to the HTTP port.
+    pub connections: ConnectionLimits,
+    /// Isolation of the tools that are not in [`Self::inline_tools`].
+    pub isolation: Isolation,
+    /// The tools that run on a thread of the server.
+    pub inline_tools: BTreeSet<ToolName>,
+    /// Policy for protections that the kernel lacks; `None`: [`Self::containment_at`] decides.
+    pub containment: Option<Containment>,
+    /// The user of every run, where the server is root; `None`: the owner of its folders.
+    pub run_as: Option<User>,
+    /// Child processes that are forked ahead of time.
+    pub waiting: usize,
+    /// The lifetime of an address layout that children share.
+    pub layout: Layout,
+    /// Executions that run and wait at once.
+    pub capacity: Capacity,
+    /// Time that runs may take to end after SIGTERM.
+    pub drain: Duration,
+    /// The remote governor; `None`: the built-in one.
+    pub governor: Option<GovernorUrl>,
+    /// The policies of the built-in governor; `None`: the built-in policy.
+    pub policies: Option<PathBuf>,
+    /// The file in which the built-in governor records reports.
+    pub reports: Option<PathBuf>,
+    /// The journal's file.
+    pub journal: PathBuf,
+    /// The event that a commit of the journal waits for.
+    pub durability: Durability,
+    /// The key that signs the journal's checkpoints; without one they are not signed.
+    pub journal_key: Option<PathBuf>,
+    /// Undelivered reports above which no further intent runs.
+    pub max_undelivered: usize,
+    /// Interval of heartbeats to the governor.
+    pub heartbeat: Duration,
+    /// The keys that verdicts' proofs are verified with, and the signature that intents need.
+    pub trust: TrustSettings,
+    /// The folder of tools.
+    pub catalog: PathBuf,
+    /// The private folder of compiled tools.
+    pub cache: PathBuf,
+    /// Heap memory above which new calls are refused.
+    pub memory: MemoryLimit,
+    /// Limits on the compilation of one module.
+    pub compile_limits: CompileLimits,
+    /// The executor's ceilings.
+    pub ceilings: Ceilings,
+    /// The map from guest paths to host folders.
+    pub mounts: Mounts,
+    /// Egress settings, for runs with a network.
+    pub egress: EgressSettings,
+    /// Certificates that are trusted besides the machine's own.
+    pub ca_file: Option<PathBuf>,
+    /// The doors of the other protocols.
+    pub doors: Doors,
+}
+
+/// Policy for protections that the kernel lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Containment {
+    /// Tools run without it, and a warning is logged.
+    BestEffort,
+    /// The executor does not start.
+    Required,
+}
+
+/// The lifetime of an address layout that children share.
+#[derive(Debug, Clone, Copy)]
+pub struct Layout {
+    /// Runs after which the zygote, and with it the layout, is replaced.
+    pub renew_runs: u64,
+    /// Time after which it is replaced.
+    pub renew_after: Duration,
+    /// `true` gives every child a layout of its own.
+    pub fresh: bool,
+}
+
+/// The configuration file that is read if none is named and it exists.
+pub const DEFAULT_FILE: &str = "executor.toml";
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names file, line and key.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
+        let base = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Self::parse(&text, path, base)
+    }
+
+    /// Bytes of memory that one caller may make the server hold: a quarter of the budget, or half where callers are not
+    /// authenticated. The share is a caller's and not an agent's, because a caller may name any number of agents.
+    #[must_use]
+    pub fn caller_share(&self) -> u64 {
+        self.memory.bytes() / if self.callers.is_some() { 4 } else { 2 }
+    }
+
+    /// Bytes of output that all concurrent runs together may produce.
+    #[must_use]
+    pub fn max_expected_output(&self) -> u64 {
+        (self.capacity.concurrent as u64).saturating_mul(self.ceilings.output.bytes())
+    }
+
+    /// The default configuration.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the defaults do not fit this machine, such as without a home folder.
+    pub fn without_file() -> Result<Self, ConfigError> {
+        Self::parse("", Path::new("the defaults"), Path::new("."))
+    }
+
+    /// The containment for calls that arrive at `listen`: the configured one, or else [`Containment::Required`] where
+    /// other machines can call: their callers are not the developer, and a missing protection would be one line in a
+    /// log. On loopback it is best effort, so that a developer without Landlock can start.
+    #[must_use]
+    pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
+        let is_local = listen.is_none_or(ListenAddress::is_local);
+        self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
+    }
+
+    /// Checks again that no file of the executor is in a folder that guests can reach, after options of the command
+    /// line changed paths.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the two folders.
+    pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
+        check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
+            .and_then(|()| self.doors.check_reach(&self.listen))
+            .map_err(|error| error.at_path(origin, "", 0))?;
+        self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
+    }
+
+    /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
+    fn check_private_paths(&self) -> Result<(), InvalidValueError> {
+        let tls = self.tls.as_ref();
+        let socket = match &self.listen {
+            ListenAddress::Unix(path) => Some(path),
+            ListenAddress::Tcp(_) => None,
+        };
+        let own = [
+            ("catalog.cache", Some(&self.cache)),
+            ("journal.path", Some(&self.journal)),
+            ("journal.key", self.journal_key.as_ref()),
+            ("governor.reports", self.reports.as_ref()),
+            ("governor.policies", self.policies.as_ref()),
+            ("network.ca_file", self.ca_file.as_ref()),
+            ("server.callers", self.callers.as_ref()),
+            ("server.listen", socket),
+            ("server.tls.certificate", tls.map(|tls| &tls.certificate)),
+            ("server.tls.key", tls.map(|tls| &tls.key)),
+            ("server.tls.client_ca", tls.and_then(|tls| tls.client_ca.as_ref())),
+            ("trust.keys", self.trust.keys.as_ref()),
+            (
+                "trust.intent_signature.key_file",
+                self.trust.signature.as_ref().map(|signature| &signature.key_file),
+            ),
+            ("doors.nexus.key_file", self.doors.nexus.as_ref().map(|nexus| &nexus.key_file)),
+        ];
+        let own = own.into_iter().filter_map(|(key, path)| Some((key, path?)));
+        let issuers = self.issuers.iter().map(|issuer| ("server.issuer.keys", &issuer.keys));
+        check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
+    }
+
+    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would fail
+    /// on them only later.
+    ///
+    /// # Ambient Authority
+    /// Looks at the folders, and reads the file again for its line numbers.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] names the first that is missing.
+    pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
+        let mounts = self.mounts.as_slice().iter().enumerate();
+        let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
+        let mut named = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
+        let missing = named.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
+            (key, nth, format!("names `{}`, and there is no such folder", folder.display()))
+        });
+        let no_tool = || {
+            let mut inline = self.inline_tools.iter();
+            let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
+            let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
+            let known = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect::<Vec<_>>();
+            let nearest = did_you_mean(tool.as_str(), known.iter().map(String::as_str));
+            let reason =
+                format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
+            Some(("executor.inline_tools", 0, reason))
+        };
+        let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
+        // The defaults have no file, and so no line number.
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
+    }
+
+    fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
+            path: path.to_owned(),
+            reason: with_nearest(error.to_string().trim_end()),
+        })?;
+        check_file(file, base).map_err(|error| error.at_path(path, text, 0))
+    }
+}
+
+/// The parser's message with the nearest of the expected names added. The message has both in one line: ``unknown field
+/// `lisen`, expected one of `listen`, …``.
+fn with_nearest(reason: &str) -> String {
+    let line = |line: &str| {
+        let mut quoted = line.split('`').skip(1).step_by(2);
+        let unknown = quoted.next().filter(|_| line.starts_with("unknown "));
+        match unknown.map(|name| (format!("`{name}`"), did_you_mean(name, quoted))) {
+            Some((name, nearest)) => line.replacen(&name, &format!("{name}{nearest}"), 1),
+            None => line.to_owned(),
+        }
+    };
+    reason.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// An invalid value, by its dotted key.
+struct InvalidValueError {
+    key: &'static str,
+    reason: String,
+}
+
+impl InvalidValueError {
+    /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
+    fn at_path(self, path: &Path, text: &str, nth: usize) -> ConfigError {
+        let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
+        ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
+    }
+}
+
+fn invalid(key: &'static str) -> impl Fn(&dyn std::fmt::Display) -> InvalidValueError {
+    move |reason| InvalidValueError { key, reason: reason.to_string() }
+}
+
+fn parse_limit<T>(
+    key: &'static str,
+    value: u64,
+    make: impl Fn(u64) -> Result<T, OutOfRangeError>,
+) -> Result<T, InvalidValueError> {
+    make(value).map_err(|error| invalid(key)(&error))
+}
+
+fn check_max(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
+    check_range(key, value, 1, most)
+}
+
+fn check_range(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
+    if (least..=most).contains(&value) {
+        Ok(value)
+    } else {
+        Err(invalid(key)(&OutOfRangeError { min: least, max: most }))
+    }
+}
+
+fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
+    let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
+    let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
+    let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
+    let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
+    let areas = areas.concat();
+    let mounts = mount
+        .into_iter()
+        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
+    let mounts =
+        mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| invalid("mount.guest")(&e))?;
+    let cache = match catalog.cache {
+        Some(cache) => at(cache),
+        None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
+            invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
+        })?,
+    };
+    let journal_path = match journal.path {
+        Some(path) => at(path),
+        None => default_folder("XDG_STATE_HOME", ".local/state")
+            .map(|state| state.join("journal.db"))
+            .ok_or_else(|| {
+                invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
+            })?,
+    };
+    let reports = governor.reports.map(at);
+    let ca_file = network.ca_file.clone().map(at);
+    let journal_key = journal.key.map(at);
+    let listen = match server.listen.parse().map_err(|e| invalid("server.listen")(&e))? {
+        ListenAddress::Unix(path) => ListenAddress::Unix(at(path)),
+        tcp @ ListenAddress::Tcp(_) => tcp,
+    };
+    let callers = server.callers.map(at);
+    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, at)?;
+    let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
+        certificate: at(certificate),
+        key: at(key),
+        client_ca: client_ca.map(at),
+    });
+    check_port(&listen, callers.as_deref(), tls.as_ref())?;
+    let trust = parse_trust(trust, at)?;
+    if trust.keys.is_some() && executor.did == file::Executor::default().did {
+        return Err(invalid("executor.did")(
+            &"has to be set where `trust.keys` is: a proof names the executor by this DID, and all executors without \
+              one of their own share the default",
+        ));
+    }
+    let doors = Doors::parse(doors, at)?;
+    let (hosts, network_budgets) = parse_network_limits(&network)?;
+    let egress = parse_egress(&network)?;
+    let waiting = match executor.waiting {
+        Some(given) => check_max("executor.waiting", given, 256)?,
+        None => u64::from(default_waiting()),
+    };
+    let capacity = parse_capacity(&executor)?;
+    let output =
+        parse_limit("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
+    let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
+    let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
+    let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
+    let memory = parse_limit("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
+    let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
+    let inline_tools =
+        inline_tools.collect::<Result<_, _>>().map_err(|e| invalid("executor.inline_tools")(&e))?;
+    let config = Config {
+        did: AgentDid::parse(&executor.did).map_err(|e| invalid("executor.did")(&e))?,
+        listen,
+        callers,
+        issuers,
+        tls,
+        bounds: JsonBounds {
+            max_bytes: to_usize(check_max("server.max_body_bytes", server.max_body_bytes, 1 << 30)?),
+            max_depth: to_usize(check_max("server.max_json_depth", server.max_json_depth, 100)?),
+            max_tree_bytes: to_usize((memory.bytes() / 4).max(server.max_body_bytes.saturating_mul(8))),
+        },
+        memory,
+        allowed_hosts: server.allowed_hosts,
+        allowed_origins: server.allowed_origins,
+        connections: ConnectionLimits {
+            max_connections: to_usize(check_max("server.max_connections", server.max_connections, 100_000)?),
+            request_timeout: Duration::from_secs(check_max(
+                "server.request_seconds",
+                server.request_seconds,
+                3600,
+            )?),
+        },
+        isolation: match executor.isolation {
+            file::Isolation::Process => Isolation::Process,
+            file::Isolation::Inline => Isolation::Inline,
+        },
+        inline_tools,
+        containment: executor.containment.map(|containment| match containment {
+            file::Containment::BestEffort => Containment::BestEffort,
+            file::Containment::Required => Containment::Required,
+        }),
+        run_as: executor
+            .run_as
+            .map(|user| User::parse(&user))
+            .transpose()
+            .map_err(|e| invalid("executor.run_as")(&e))?,
+        waiting: to_usize(waiting),
+        layout: Layout {
+            renew_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after: Duration::from_secs(check_max(
+                "executor.renew_seconds",
+                executor.renew_seconds,
+                86_400,
+            )?),
+            fresh: executor.fresh_layout,
+        },
+        capacity,
+        drain: Duration::from_secs(check_max("executor.drain_seconds", executor.drain_seconds, 3600)?),
+        governor: governor
+            .url
+            .map(|url| GovernorUrl::parse(&url))
+            .transpose()
+            .map_err(|e| invalid("governor.url")(&e))?,
+        policies: governor.policies.map(at),
+        reports,
+        journal: journal_path,
+        durability: journal.durability,
+        journal_key,
+        max_undelivered: to_usize(check_max("journal.max_undelivered", journal.max_undelivered, 10_000_000)?),
+        heartbeat: Duration::from_secs(check_max(
+            "governor.heartbeat_seconds",
+            governor.heartbeat_seconds,
+            86_400,
+        )?),
+        trust,
+        catalog: at(catalog.tools),
+        cache,
+        compile_limits: CompileLimits {
+            cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
+            memory: parse_limit(
+                "catalog.compile_memory_mb",
+                catalog.compile_memory_mb,
+                MemoryLimit::from_mb,
+            )?,
+        },
+        ceilings: Ceilings {
+            memory: parse_limit("ceilings.max_memory_mb", ceilings.max_memory_mb, MemoryLimit::from_mb)?,
+            cpu: parse_limit("ceilings.max_cpu_percent", ceilings.max_cpu_percent, CpuPercent::new)?,
+            timeout: parse_limit(
+                "ceilings.timeout_seconds",
+                ceilings.timeout_seconds,
+                Timeout::from_seconds,
+            )?,
+            output,
+            budgets: Budgets {
+                written: parse_limit(
+                    "ceilings.max_written_mb",
+                    ceilings.max_written_mb,
+                    MemoryLimit::from_mb,
+                )?,
+                created: check_max("ceilings.max_created", ceilings.max_created, Budgets::MAX)?,
+                handles: check_range(
+                    "ceilings.max_handles",
+                    ceilings.max_handles,
+                    Budgets::MIN_HANDLES,
+                    Budgets::MAX_HANDLES,
+                )?,
+                subscriptions: check_max(
+                    "ceilings.max_subscriptions",
+                    ceilings.max_subscriptions,
+                    Budgets::MAX_HANDLES,
+                )?,
+                random_bytes: check_max(
+                    "ceilings.max_random_bytes",
+                    ceilings.max_random_bytes,
+                    Budgets::MAX,
+                )?,
+                directory_entries: check_max(
+                    "ceilings.max_directory_entries",
+                    ceilings.max_directory_entries,
+                    Budgets::MAX,
+                )?,
+                fuel: ceilings
+                    .max_fuel
+                    .map(|fuel| check_max("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
+                    .transpose()?,
+                hard_links: ceilings.hard_links,
+            },
+            network: ceilings.network_allowed,
+            hosts,
+            network_budgets,
+            access: if ceilings.read_only { Access::ReadOnly } else { Access::ReadWrite },
+            areas,
+        },
+        mounts,
+        egress,
+        ca_file,
+        doors,
+    };
+    config.check_private_paths()?;
+    Ok(config)
+}
+
+/// Checks that client certificates have a list of callers, and that TLS has a port.
+fn check_port(
+    listen: &ListenAddress,
+    callers: Option<&Path>,
+    tls: Option<&TlsSettings>,
+) -> Result<(), InvalidValueError> {
+    let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
+    if asks_for_certificates && callers.is_none() {
+        return Err(invalid("server.tls.client_ca")(
+            &"needs `server.callers`, which maps certificates to roles and agents",
+        ));
+    }
+    if tls.is_some() && listen.ip().is_none() {
+        return Err(invalid("server.tls")(&"is for a TCP port, and `server.listen` is a Unix socket"));
+    }
+    Ok(())
+}
+
+/// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
+/// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
+/// would trust any host that answers there, and could start only while it does.
+fn parse_issuers(
+    tables: Vec<file::Issuer>,
+    callers: Option<&Path>,
+    did: &str,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<Vec<IssuerSettings>, InvalidValueError> {
+    let invalid = invalid("server.issuer");
+    if !tables.is_empty() && callers.is_none() {
+        return Err(invalid(
+            &"needs `server.callers`, which maps the subjects of its tokens to roles and agents",
+        ));
+    }
+    let mut issuers = Vec::<IssuerSettings>::new();
+    for file::Issuer { issuer, keys, audience } in tables {
+        let issuer = Issuer::parse(&issuer).map_err(|error| invalid(&error))?;
+        if issuers.iter().any(|other| other.issuer == issuer) {
+            return Err(invalid(&format_args!("names `{issuer}` twice: put all of its keys into one file")));
+        }
+        let audience = match audience {
+            Some(audience) if audience.is_empty() => return Err(invalid(&"has an empty `audience`")),
+            Some(audience) => audience,
+            None if did == file::Executor::default().did => {
+                return Err(invalid(
+                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the default \
+                      audience: a token for the default DID would be valid at every executor that has it",
+                ));
+            }
+            None => did.to_owned(),
+        };
+        issuers.push(IssuerSettings { issuer, keys: at(keys), audience });
+    }
+    Ok(issuers)
+}
+
+/// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
+/// queued ones, so that there is always room for another agent.
+fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
+    let concurrent = match executor.concurrent {
+        Some(given) => check_max("executor.concurrent", given, 4096)?,
+        None => u64::from(default_concurrent()),
+    };
+    let queue = check_max("executor.queue", executor.queue, 1_000_000)?;
+    let concurrent_per_agent = match executor.concurrent_per_agent {
+        Some(given) => check_max("executor.concurrent_per_agent", given, concurrent)?,
+        None => (concurrent * 3).div_ceil(4),
+    };
+    let queue_per_agent = match executor.queue_per_agent {
+        Some(given) => check_max("executor.queue_per_agent", given, queue)?,
+        None => queue.div_ceil(4),
+    };
+    Ok(Capacity {
+        concurrent: to_usize(concurrent),
+        concurrent_per_agent: to_usize(concurrent_per_agent),
+        queue: to_usize(queue),
+        queue_per_agent: to_usize(queue_per_agent),
+    })
+}
+
+fn parse_trust(
+    trust: file::Trust,
+    at: impl Fn(PathBuf) -> PathBuf,
+) -> Result<TrustSettings, InvalidValueError> {
+    let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
+    let signature = |signature: file::IntentSignature| {
+        let file::IntentSignature { key_file, key_form, escape_non_ascii } = signature;
+        let key_form = match key_form {
+            file::KeyForm::Ascii => KeyForm::Ascii,
+            file::KeyForm::Bytes => KeyForm::Bytes,
+        };
+        SignatureSettings { key_file: at(key_file), key_form, escape_non_ascii }
+    };
+    Ok(TrustSettings {
+        signature: intent_signature.map(signature),
+        keys: keys.map(&at),
+        max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
+    })
+}
+
+/// The hosts that runs may reach, and their network budgets.
+fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
+    let patterns = |key: &'static str, texts: &[String]| {
+        let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
+        parsed.map_err(|error| invalid(key)(&error))
+    };
+    let count =
+        |key, value, most| check_max(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    let claims = HostClaims {
+        allowed: Some(patterns("network.allowed_domains", &network.allowed_domains)?),
+        blocked: patterns("network.blocked_domains", &network.blocked_domains)?,
+        requests_per_minute: None,
+    };
+    let budgets = NetworkBudgets {
+        requests: count("network.max_requests", network.max_requests, NetworkBudgets::MAX_REQUESTS)?,
+        connections: count(
+            "network.max_connections",
+            network.max_connections,
+            NetworkBudgets::MAX_CONNECTIONS,
+        )?,
+        sent_bytes: check_max("network.max_sent_bytes", network.max_sent_bytes, NetworkBudgets::MAX_BYTES)?,
+        received_bytes: check_max(
+            "network.max_received_bytes",
+            network.max_received_bytes,
+            NetworkBudgets::MAX_BYTES,
+        )?,
+    };
+    Ok((claims, budgets))
+}
+
+fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueError> {
+    let allowed_addresses = network.allowed_addresses.iter().map(|text| text.parse::<AllowedAddress>());
+    let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
+        Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
+        Ok(_) => Err(invalid("network.hosts")(&"has to map names to one address or more each")),
+        Err(error) => Err(invalid("network.hosts")(&error)),
+    });
+    Ok(EgressSettings {
+        allowed_addresses: allowed_addresses
+            .collect::<Result<_, _>>()
+            .map_err(|e| invalid("network.allowed_addresses")(&e))?,
+        hosts: hosts.collect::<Result<_, _>>()?,
+        connect: Duration::from_secs(check_max("network.connect_seconds", network.connect_seconds, 3600)?),
+    })
+}
+
+/// Checks that no path of `own` is in a folder that guests can reach, and that no such folder is inside another.
+fn check_apart<'a>(
+    areas: &[Area],
+    mounts: &Mounts,
+    own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
+) -> Result<(), InvalidValueError> {
+    let resolved = |path: &Path| {
+        // The path itself may not exist yet: its nearest existing ancestor is resolved.
+        let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
+        nearest.map_or_else(
+            || path.to_owned(),
+            |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
+        )
+    };
+    let own = own.map(|(key, path)| (key, resolved(path))).collect::<Vec<_>>();
+    // Every host folder that a guest's path may start in: that of each area, and each mount that an area covers.
+    let mounted =
+        mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
+    let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
+    let mut bases =
+        bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolved(&host)).collect::<Vec<_>>();
+    bases.sort();
+    bases.dedup();
+    for host in &bases {
+        if let Some((key, inside)) = own.iter().find(|(_, path)| path.starts_with(host)) {
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}`, which contains the executor's own `{}` (`{key}`): move one of the two",
+                host.display(),
+                inside.display()
+            )));
+        }
+        // A guest that may change the outer folder could replace the inner one.
+        if let Some(outer) = bases.iter().find(|outer| *outer != host && host.starts_with(outer)) {
+            return Err(invalid("ceilings.filesystem_scope")(&format_args!(
+                "lets guests into `{}` and, by another mount, into `{}` inside it: make them separate folders",
+                outer.display(),
+                host.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn to_usize(value: u64) -> usize {
+    usize::try_from(value).unwrap_or(usize::MAX)
+}
+
+/// Two for each core, so that one is prepared while another runs, and at most what an eighth of memory has room for.
+fn default_waiting() -> u32 {
+    default_concurrent().div_ceil(8)
+}
+
+/// Memory for messages and answers, besides the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
+/// at most 128 MB.
+fn default_memory_mb() -> u64 {
+    (machine_memory() >> 26).clamp(64, 128)
+}
+
+/// Bytes of memory of the machine.
+fn machine_memory() -> u64 {
+    sysinfo::System::new().map_or(0, |mut system| {
+        system.refresh_memory();
+        system.total_memory()
+    })
+}
+
+/// Sixteen for each core, but at most what memory has room for at 64 MB each.
+fn default_concurrent() -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let room = machine_memory() >> 26;
+    let at_once = u64::try_from(cores.saturating_mul(16)).unwrap_or(u64::MAX).min(room.max(1));
+    u32::try_from(at_once).unwrap_or(u32::MAX)
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "this is the configuration, the one place that reads the environment"
+)]
+fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
+    let folder = |name| std::env::var(name).ok().filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = folder(variable).or_else(|| folder("HOME").map(|home| home.join(at_home)));
+    base.map(|base| base.join("a2g-executor"))
+}
+
+/// The line number of the nth occurrence of a dotted key, from 0. A search by text is enough: the file has been parsed
+/// already.
+fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
+    let (table, last) = key.split_once('.')?;
+    let mut here = "";
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| {
+            let line = line.trim();
+            if let Some(name) = line.strip_prefix('[') {
+                here = name.trim_matches(['[', ']', ' ']);
+                // The key can name a table.
+                return here == key;
+            }
+            let named = line.split('=').next().unwrap_or_default().trim();
+            (here == table && named == last) || named == key
+        })
+        .nth(nth)
+        .map(|(index, _)| index + 1)
+}
+
+#[cfg(test)]
+mod tests;

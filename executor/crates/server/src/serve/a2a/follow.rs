@@ -1,0 +1,273 @@
+//! Follows a call to the end of its task. A client that disconnects does not end it.
+
+use super::A2a;
+use super::tasks::{TaskHandle, TaskRecord};
+use a2g_core::run::{Executor, GatewayAnswer, IntentState, RunEventSink, TaskPersistence, all_agents};
+use a2g_journal::JournalTask;
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::Receipt;
+use a2g_types::verdict::Verdict;
+use a2g_wire::a2a::fault;
+use a2g_wire::a2a::governance::{
+    Feedback, GOVERNOR_SOURCE, PendingPermission, PermissionDecision, permission_options,
+};
+use a2g_wire::a2a::message::{Part, TaskState, TaskUpdate};
+use serde_json::{Map, json};
+use std::sync::Arc;
+use time::OffsetDateTime;
+
+/// The `source` of a decision that arrived as `g2a/directive`.
+const BY_DIRECTIVE: &str = "directive";
+
+/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Five writes
+/// of its own made a blocking `message/send` several times as slow as A2G's call.
+struct A2aTaskPersistence {
+    handle: Arc<TaskHandle>,
+    executor: Arc<Executor>,
+}
+
+impl TaskPersistence for A2aTaskPersistence {
+    fn on_wait(&self) {
+        self.handle.persist_in_background(&self.executor);
+    }
+
+    fn fallback_task(&self) -> Option<JournalTask> {
+        self.handle.unsaved_row()
+    }
+
+    fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask {
+        self.handle.prepare(|record| {
+            end_record(record, self.handle.id, receipt, verdict, self.executor.clock().now())
+        })
+    }
+}
+
+/// Ends the task of a finished run. `verdict` is the one that allowed it, `None` when the governor was not asked in
+/// this call.
+fn end_record(
+    record: &mut TaskRecord,
+    id: IntentId,
+    receipt: &Receipt,
+    verdict: Option<&Verdict>,
+    now: OffsetDateTime,
+) -> Vec<TaskUpdate> {
+    if let Some(verdict) = verdict {
+        let summary = format!("{} by the governor", verdict.decision.as_str());
+        let decision = PermissionDecision::new(&id.to_string(), GOVERNOR_SOURCE, true, now, &summary);
+        record.governance.permission_decisions.push(decision);
+        record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
+    }
+    // The prompt was answered through another door: only a directive can have approved the intent.
+    if record.is_prompting() {
+        let call = id.to_string();
+        let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
+        record.governance.permission_decisions.push(decision);
+    }
+    record.end_with_receipt(receipt, now)
+}
+
+impl A2a {
+    /// Runs a call in a tokio task of its own.
+    pub(super) fn start(self: &Arc<Self>, handle: Arc<TaskHandle>, call: Call) {
+        let door = Arc::clone(self);
+        self.executor.sessions().spawn(async move { door.run_to_end(&handle, call).await });
+    }
+
+    pub(super) async fn run_to_end(&self, handle: &Arc<TaskHandle>, call: Call) {
+        let (task, clock) = (Arc::clone(handle), Arc::clone(self.executor.clock()));
+        let persistence =
+            Arc::new(A2aTaskPersistence { handle: Arc::clone(handle), executor: Arc::clone(&self.executor) });
+        let sink =
+            RunEventSink::new(move |event| task.on_event(event, clock.now())).with_persistence(persistence);
+        // A claimed call belongs to the executor, so dropping this future does not cancel the run.
+        let answer = tokio::select! {
+            answer = self.executor.handle_intent(call, sink) => answer,
+            _by = handle.wait_for_stop() => return self.await_end(handle).await,
+        };
+        match answer {
+            Ok(GatewayAnswer { verdict, receipt: Some(receipt) }) => {
+                self.finish(handle, &receipt, Some(&verdict)).await;
+            }
+            Ok(GatewayAnswer { verdict, receipt: None }) => {
+                self.prompt(handle, &verdict).await;
+                self.await_end(handle).await;
+            }
+            // The run has ended; the task ends once the journal has room for the receipt.
+            Err(Fault::ReceiptPending { .. }) => {
+                handle.mark_waiting_for_room(self.executor.clock().now());
+                self.await_end(handle).await;
+            }
+            Err(fault) => self.fail(handle, &fault).await,
+        }
+    }
+
+    /// Waits for the end of an intent that another process started, or whose run this future no longer holds.
+    async fn await_end(&self, handle: &Arc<TaskHandle>) {
+        let outcome = tokio::select! {
+            outcome = self.executor.await_outcome(handle.id) => outcome,
+            by = handle.wait_for_stop() => {
+                if let Err(fault) = self.executor.cancel(handle.id, &all_agents, &by).await {
+                    tracing::warn!(task = %handle.id, ?fault, "the run of a canceled task could not be cancelled");
+                }
+                self.executor.await_outcome(handle.id).await
+            }
+        };
+        let stopped = handle.is_stopped();
+        let _recorded = handle.directive.lock().await;
+        match outcome {
+            Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,
+            Ok(None) if stopped => {
+                self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
+            }
+            Ok(None) => {
+                let why = "it did not run: it was denied, or not approved in time";
+                self.end_without_run(handle, TaskState::Rejected, why).await;
+            }
+            Err(fault) => self.fail(handle, &fault).await,
+        }
+    }
+
+    /// Moves the task to `input-required` with a permission prompt.
+    async fn prompt(&self, handle: &TaskHandle, verdict: &Verdict) {
+        let now = self.executor.clock().now();
+        handle
+            .settle(self.executor.journal(), |record| {
+                if record.state().is_terminal() {
+                    return Vec::new();
+                }
+                let tool = record.tool.as_ref().map(ToString::to_string).unwrap_or_default();
+                let why = verdict.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                let summary = format!("A person has to permit this call of `{tool}`{why}");
+                let pending = PendingPermission {
+                    tool_call_id: handle.id.to_string(),
+                    tool_id: tool,
+                    options: permission_options(),
+                    summary: vec![summary.clone()],
+                    created_at: now,
+                };
+                let asked = json!({
+                    "toolCallId": pending.tool_call_id,
+                    "toolId": pending.tool_id,
+                    "permission_options": pending.options,
+                });
+                let parts =
+                    vec![Part::text(summary), Part::data(asked.as_object().cloned().unwrap_or_default())];
+                record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
+                record.governance.pending_permissions.push(pending);
+                vec![record.set_state(TaskState::InputRequired, parts, now)]
+            })
+            .await;
+    }
+
+    /// Ends the task of a finished run, with the `verdict` that allowed it if the governor was asked in this call. The
+    /// receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the same
+    /// end from the receipt.
+    async fn finish(&self, handle: &TaskHandle, receipt: &Receipt, verdict: Option<&Verdict>) {
+        if handle.publish(true) {
+            return;
+        }
+        let has_feedback = !handle.record().governance.governor_feedback.is_empty();
+        let found = match verdict {
+            None if !has_feedback => self.executor.verdict(handle.id),
+            Some(_) | None => Ok(None),
+        };
+        let found = found.unwrap_or_else(|fault| {
+            tracing::warn!(task = %handle.id, ?fault, "the verdict of a task cannot be read");
+            None
+        });
+        let (verdict, now) = (verdict.or(found.as_ref()), self.executor.clock().now());
+        handle
+            .change(self.executor.journal(), |record| end_record(record, handle.id, receipt, verdict, now))
+            .await;
+    }
+
+    async fn fail(&self, handle: &TaskHandle, fault: &Fault) {
+        if let Fault::Internal(detail) = fault {
+            tracing::error!(task = %handle.id, detail, "a task ended with an internal error");
+        }
+        let now = self.executor.clock().now();
+        handle
+            .settle(self.executor.journal(), |record| {
+                if let Fault::Refused { blocked_by: BlockedBy::VerdictDenied, message, .. } = fault {
+                    let decision =
+                        PermissionDecision::new(&handle.id.to_string(), GOVERNOR_SOURCE, false, now, message);
+                    record.governance.permission_decisions.push(decision);
+                }
+                let (state, message, details) = fault::end_for_fault(fault);
+                record.end(state, message, details, now)
+            })
+            .await;
+    }
+
+    async fn end_without_run(&self, handle: &TaskHandle, state: TaskState, why: &str) {
+        let now = self.executor.clock().now();
+        handle
+            .settle(self.executor.journal(), |record| {
+                let details = Map::from_iter([("ran".to_owned(), false.into())]);
+                record.end(state, why.to_owned(), details, now)
+            })
+            .await;
+    }
+
+    /// Resumes the tasks that an earlier process left open: running ones are followed, finished ones get their end.
+    pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
+        // One task at a time, because each record may be large.
+        for task in self.store.open_tasks() {
+            let Some(handle) = self.store.find(task).await? else { continue };
+            let record = handle.record();
+            let asks_for_a_message = record.state() == TaskState::InputRequired && !record.is_prompting();
+            if asks_for_a_message {
+                continue;
+            }
+            match self.executor.status(handle.id).await? {
+                Some((_, IntentState::Finished(Some(receipt)))) => {
+                    self.finish(&handle, &receipt, None).await;
+                }
+                Some((_, IntentState::Finished(None))) => {
+                    self.end_without_run(
+                        &handle,
+                        TaskState::Failed,
+                        "it ran, and its report is no longer stored here",
+                    )
+                    .await;
+                }
+                Some((_, IntentState::Escalated)) => {
+                    if !record.is_prompting() {
+                        self.restore_prompt(&handle).await;
+                    }
+                    let (door, handle) = (Arc::clone(self), handle);
+                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
+                }
+                Some((_, IntentState::Queued | IntentState::Running)) => {
+                    let (door, handle) = (Arc::clone(self), handle);
+                    self.executor.sessions().spawn(async move { door.await_end(&handle).await });
+                }
+                None if record.is_prompting() => {
+                    self.end_without_run(&handle, TaskState::Rejected, "it was not approved in time").await;
+                }
+                None => {
+                    let why = "the executor ended before the tool ran: send the call again";
+                    self.end_without_run(&handle, TaskState::Failed, why).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Self::prompt`], for an escalation that an earlier process did not get to record. The prompt then has no
+    /// reason.
+    async fn restore_prompt(&self, handle: &TaskHandle) {
+        let verdict = Verdict {
+            decision: a2g_types::verdict::Decision::Escalate,
+            intent: handle.id,
+            risk: None,
+            manifest: a2g_types::verdict::Manifest::default(),
+            conditions: Vec::new(),
+            expires_at: None,
+            reason: None,
+        };
+        self.prompt(handle, &verdict).await;
+    }
+}

@@ -1,0 +1,816 @@
+//! The A2A door: `POST /a2a/rpc`, the agent card, and the governance history of a task.
+//!
+//! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with `null`: the known
+//! clients send such requests and wait for an answer.
+
+mod follow;
+mod limits;
+mod stream;
+mod tasks;
+
+pub use limits::RateLimits;
+
+use super::connections::Connection;
+use super::http::is_json;
+use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, DoorSettings, ProtocolRouter, check_call_agent};
+use a2g_core::run::Executor;
+use a2g_govern::Caller;
+use a2g_govern::Role::{self, Approver, Governor, Operator};
+use a2g_journal::{TaskKey, TaskQuery, TaskSummary};
+use a2g_types::call::{Call, Door, Priority};
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::memory::Charge;
+use a2g_types::verdict::Directive;
+use a2g_wire::a2a::card::{self, CardSettings};
+use a2g_wire::a2a::decode::{self, A2aDecodeError, A2aRequest, SendParams, StreamingMethod};
+use a2g_wire::a2a::fault::Problem;
+use a2g_wire::a2a::governance::PermissionDecision;
+use a2g_wire::a2a::message::{Message, Part, TaskState};
+use a2g_wire::a2a::page::PageToken;
+use a2g_wire::a2a::push::{self, PushConfig, Webhooks};
+use a2g_wire::a2a::{Dialect, encode, fault};
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::strict_json::JsonBounds;
+use axum::extract::{Path, Request as HttpRequest, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use limits::{CallerLimiter, RateLimitGuard};
+use std::sync::Arc;
+use std::time::Duration;
+use stream::{StreamStart, TaskStream};
+use tasks::{TaskHandle, TaskRecord, TaskStore, TaskWebhooks};
+
+const MAX_MESSAGES: usize = 100;
+/// Bytes of the messages of a task that waits for a message with a tool call.
+const MAX_HISTORY_BYTES: usize = 256 << 10;
+const MAX_WEBHOOKS: usize = 8;
+/// Wait for the end of a canceled run before `tasks/cancel` is answered.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Retry delay for a request that the shutdown cut off.
+const SHUTDOWN_RETRY_MS: u64 = 1_000;
+/// Roles that may read the tasks of other callers.
+const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
+
+const CALL_PROMPT: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
+                           `taskId`; the skills of the agent card are the tools.";
+
+/// The operator's settings of the A2A door.
+#[derive(Debug, Clone)]
+pub struct A2aSettings {
+    /// Access and default agent.
+    pub door: DoorSettings,
+    /// The shapes of its answers.
+    pub dialect: Dialect,
+    /// Rate limits for each caller.
+    pub limits: RateLimits,
+}
+
+/// The properties of the HTTP port that the A2A door is served on.
+#[derive(Debug, Clone, Copy)]
+pub struct A2aPort {
+    /// Size and depth limits of a message.
+    pub bounds: JsonBounds,
+    /// `true` if the port speaks TLS: the agent card then has `https` URLs.
+    pub tls: bool,
+    /// `true` if the operator has a list of callers.
+    pub lists_callers: bool,
+    /// `true` if any listed caller may present a JSON Web Token.
+    pub takes_jwts: bool,
+    /// Time that a stream may go unread before it is closed.
+    pub write_timeout: Duration,
+}
+
+struct A2a {
+    executor: Arc<Executor>,
+    settings: A2aSettings,
+    port: A2aPort,
+    webhooks: Option<Arc<dyn Webhooks>>,
+    store: TaskStore,
+}
+
+/// The routers of this door: its paths for authenticated callers, and the public agent card. Tasks that an earlier
+/// process left open are resumed.
+///
+/// # Errors
+/// If the journal cannot be read.
+pub async fn routers(
+    executor: Arc<Executor>,
+    settings: A2aSettings,
+    port: A2aPort,
+    webhooks: Option<Arc<dyn Webhooks>>,
+) -> Result<[ProtocolRouter; 2], Fault> {
+    let access = settings.door.access;
+    let limiter = Arc::new(CallerLimiter::new(settings.limits, Arc::clone(executor.clock())));
+    let hooks = webhooks.clone().map(|post| TaskWebhooks { post, dialect: settings.dialect });
+    let store = TaskStore::new(Arc::clone(&executor), hooks).await?;
+    let door = Arc::new(A2a { executor, settings, port, webhooks, store });
+    door.resume().await?;
+    let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
+    let routes = Router::new()
+        .route("/a2a/rpc", post(rpc))
+        .route("/a2a/tasks/{task}/governor/history", get(governor_history))
+        .route("/a2a/tasks/{task}/stream", get(task_stream))
+        .layer(middleware::from_fn_with_state((limiter, door.settings.dialect), limit_rate))
+        .with_state(Arc::clone(&door));
+    let public = public.with_state(door);
+    Ok([
+        ProtocolRouter { routes, auth: AuthPolicy::Required(access) },
+        ProtocolRouter { routes: public, auth: AuthPolicy::Public },
+    ])
+}
+
+/// Middleware that counts a request and adds the `X-RateLimit` headers.
+async fn limit_rate(
+    State((limiter, dialect)): State<(Arc<CallerLimiter>, Dialect)>,
+    Extension(caller): Extension<Arc<Caller>>,
+    mut request: HttpRequest,
+    next: Next,
+) -> Response {
+    let (status, guard) = limiter.try_acquire(caller.name());
+    let mut response = match guard {
+        Some(guard) => {
+            request.extensions_mut().insert(Arc::new(guard));
+            next.run(request).await
+        }
+        None => {
+            let message = "too many requests: see the `X-RateLimit` headers".to_owned();
+            let fault = Fault::Busy { message, retry_after_ms: status.retry_after_ms() };
+            let text = fault::to_error(&fault.into(), dialect).response(&Id::null(), dialect);
+            json_response(StatusCode::TOO_MANY_REQUESTS, text)
+        }
+    };
+    limiter.write_headers(status, response.headers_mut());
+    response
+}
+
+async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
+    let card = card::public_card(&door.endpoint(&uri, &headers), &door.executor.tools());
+    json_response(StatusCode::OK, card.to_string())
+}
+
+async fn governor_history(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(task): Path<String>,
+) -> Response {
+    match door.readable_task(&caller, &task).await {
+        Ok(handle) => {
+            let history = serde_json::to_string(&handle.record().governance).unwrap_or_default();
+            json_response(StatusCode::OK, history)
+        }
+        Err(problem) => door.http_problem(&problem),
+    }
+}
+
+/// The event stream that `message/stream` names in the ACP dialect.
+async fn task_stream(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(guard): Extension<Arc<RateLimitGuard>>,
+    Path(task): Path<String>,
+) -> Response {
+    match door.readable_task(&caller, &task).await {
+        Ok(handle) => door.stream_task(&handle, Id::null(), guard, &connection),
+        Err(problem) => door.http_problem(&problem),
+    }
+}
+
+/// The caller of a request, and the guards that a streamed answer keeps.
+struct RequestContext {
+    caller: Arc<Caller>,
+    connection: Arc<Connection>,
+    guard: Arc<RateLimitGuard>,
+    card_settings: CardSettings,
+    /// The request's share of its caller's memory budget.
+    charge: Charge,
+}
+
+async fn rpc(
+    State(door): State<Arc<A2a>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(guard): Extension<Arc<RateLimitGuard>>,
+    Extension(body): Extension<BufferedBody>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let dialect = door.settings.dialect;
+    let decoded = match body.text(&door.port.bounds) {
+        Ok(text) => decode::request(text),
+        Err(fault) => Err(A2aDecodeError { id: Id::null(), fault, streaming: None }),
+    };
+    let (id, request) = match decoded {
+        Ok(decoded) => decoded,
+        Err(A2aDecodeError { id, fault, streaming }) => {
+            return error_response(&id, &fault.into(), streaming, dialect);
+        }
+    };
+    let streaming = request.streaming();
+    let (card_settings, charge) = (door.endpoint(&uri, &headers), body.charge());
+    let request_context = RequestContext { caller, connection, guard, card_settings, charge };
+    // In a task of its own: a client that disconnects must not leave a task without its follower.
+    let answer_id = id.clone();
+    let sessions = door.executor.sessions().clone();
+    let answered = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });
+    let problem = match answered.await {
+        Ok(Some(Ok(response))) => return response,
+        Ok(Some(Err(problem))) => problem,
+        Ok(None) => {
+            let message = "the executor is shutting down".to_owned();
+            Fault::Busy { message, retry_after_ms: SHUTDOWN_RETRY_MS }.into()
+        }
+        Err(panicked) => Fault::Internal(format!("the task of an answer panicked: {panicked}")).into(),
+    };
+    if let Problem::Core(Fault::Internal(detail)) = &problem {
+        tracing::error!(detail, "internal error at the A2A door");
+    }
+    error_response(&id, &problem, streaming, dialect)
+}
+
+/// The error response; an event where the method streams, because such clients read nothing else.
+fn error_response(
+    id: &Id,
+    problem: &Problem,
+    streaming: Option<StreamingMethod>,
+    dialect: Dialect,
+) -> Response {
+    let response = fault::to_error(problem, dialect).response(id, dialect);
+    match streaming {
+        Some(method) if method.is_event_stream(dialect) => stream::error_event(&response),
+        Some(_) | None => ok_response(response),
+    }
+}
+
+impl A2a {
+    async fn answer(
+        self: Arc<Self>,
+        request_context: RequestContext,
+        id: &Id,
+        request: A2aRequest,
+    ) -> Result<Response, Problem> {
+        let dialect = self.settings.dialect;
+        let caller = &*request_context.caller;
+        Ok(match request {
+            A2aRequest::Send(sent) | A2aRequest::Provide { sent } => {
+                let (blocking, history) = (sent.blocking, sent.history);
+                let AcceptedMessage { handle, call } =
+                    self.accept_message(&request_context, *sent, !blocking).await?;
+                let record = match call {
+                    Some(call) if blocking => self.run_until_settled(&handle, call).await,
+                    Some(call) => {
+                        self.start(Arc::clone(&handle), call);
+                        handle.record()
+                    }
+                    None => handle.record(),
+                };
+                ok_response(encode::task_response(id, &record.task, history, dialect))
+            }
+            A2aRequest::Stream(sent) => {
+                let AcceptedMessage { handle, call } =
+                    self.accept_message(&request_context, *sent, true).await?;
+                let (record, updates) = handle.subscribe();
+                if let Some(call) = call {
+                    self.start(Arc::clone(&handle), call);
+                }
+                match dialect {
+                    Dialect::A2a => {
+                        let stream =
+                            self.new_stream(id.clone(), request_context.guard, &request_context.connection);
+                        let start = StreamStart { record, updates, waits_for_a_person: false };
+                        stream.into_response(start, self.executor.sessions())
+                    }
+                    Dialect::Acp => ok_response(encode::stream_response(id, &record.task.id)),
+                }
+            }
+            A2aRequest::Get { task, history } => {
+                let record = self.readable_task(caller, &task).await?.record();
+                ok_response(encode::task_response(id, &record.task, history, dialect))
+            }
+            A2aRequest::List { context, limit, offset, after } => {
+                let owner =
+                    if caller.is_any_of(&READ_ALL_ROLES) { None } else { Some(self.agent_of(caller)?) };
+                let unsaved = self.unsaved_tasks(owner.as_ref(), context.as_deref());
+                let after = after.map(|PageToken { created, task }| TaskKey { created, task });
+                let query = TaskQuery { owner, context, after, limit: 0, unsaved };
+                self.list_tasks(id, query, limit, offset).await?
+            }
+            A2aRequest::Cancel { task } => {
+                let handle = self.find_task(caller, &task, &[Governor, Operator]).await?;
+                let record = self.cancel(caller, &handle).await?;
+                ok_response(encode::cancel_response(id, &record.task, dialect))
+            }
+            A2aRequest::Resubscribe { task } => {
+                let handle = self.readable_task(caller, &task).await?;
+                self.stream_task(&handle, id.clone(), request_context.guard, &request_context.connection)
+            }
+            A2aRequest::Permit { task, approved } => {
+                let record = self.answer_prompt(caller, &task, approved).await?;
+                ok_response(encode::task_response(id, &record.task, None, dialect))
+            }
+            A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
+            A2aRequest::GetPush { task, config } => {
+                let record = self.webhook_task(caller, &task).await?.record();
+                let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
+                let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
+                ok_response(push::get_response(id, &task, found))
+            }
+            A2aRequest::ListPush { task } => {
+                let record = self.webhook_task(caller, &task).await?.record();
+                ok_response(push::list_response(id, &task, &record.pushes))
+            }
+            A2aRequest::DeletePush { task, config } => {
+                let handle = self.webhook_task(caller, &task).await?;
+                let pending_write = handle.try_change(self.executor.journal(), |record| {
+                    let before = record.pushes.len();
+                    record.pushes.retain(|found| found.id != config);
+                    if record.pushes.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
+                })?;
+                pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
+                ok_response(push::delete_response(id))
+            }
+            // In the ACP dialect every client gets the extended card.
+            A2aRequest::ExtendedCard
+                if dialect == Dialect::A2a && !request_context.card_settings.requires_auth =>
+            {
+                return Err(Problem::NoExtendedCard);
+            }
+            A2aRequest::ExtendedCard => {
+                let card =
+                    card::extended_card(&request_context.card_settings, &self.executor.tools(), dialect);
+                ok_response(encode::response(id, &card))
+            }
+        })
+    }
+
+    /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
+    fn endpoint(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
+        let scheme = if self.port.tls { "https" } else { "http" };
+        let asks = self.port.lists_callers && self.settings.door.access == DoorAccess::Callers;
+        let pushes = self.webhooks.is_some();
+        let url = format!("{scheme}://{authority}/a2a/rpc");
+        CardSettings { url, requires_auth: asks, accepts_jwts: self.port.takes_jwts, supports_push: pushes }
+    }
+
+    /// A task that the caller may read. The task of another caller is reported as not found.
+    async fn readable_task(&self, caller: &Caller, task: &str) -> Result<Arc<TaskHandle>, Problem> {
+        self.find_task(caller, task, &READ_ALL_ROLES).await
+    }
+
+    /// A task of the caller, or any task for a caller with one of these roles.
+    async fn find_task(
+        &self,
+        caller: &Caller,
+        task: &str,
+        roles: &[Role],
+    ) -> Result<Arc<TaskHandle>, Problem> {
+        // Task ids are UUIDs: any other text names no task.
+        let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
+        let handle = self.store.find(id).await?.ok_or(Problem::TaskNotFound)?;
+        let theirs = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
+        if theirs { Ok(handle) } else { Err(Problem::TaskNotFound) }
+    }
+
+    /// A task of the caller, if webhooks are enabled.
+    async fn webhook_task(&self, caller: &Caller, task: &str) -> Result<Arc<TaskHandle>, Problem> {
+        match self.webhooks {
+            Some(_) => self.find_task(caller, task, &[]).await,
+            None => Err(Problem::PushUnsupported),
+        }
+    }
+
+    /// Checks the URL of a webhook, and adds an id and the time of creation.
+    fn complete_webhook(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
+        let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
+        webhooks.check(&config.url).map_err(|error| Problem::invalid(at, &error.to_string()))?;
+        let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
+        Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
+    }
+
+    async fn set_push(
+        &self,
+        caller: &Caller,
+        id: &Id,
+        task: &str,
+        config: PushConfig,
+    ) -> Result<Response, Problem> {
+        let handle = self.webhook_task(caller, task).await?;
+        let config = self.complete_webhook(config, "/pushNotificationConfig/url")?;
+        let set = config.clone();
+        let pending_write = handle.try_change(self.executor.journal(), |record| {
+            add_webhook(record, set)?;
+            Ok::<_, Problem>(Vec::new())
+        })?;
+        pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
+        Ok(ok_response(push::set_response(id, task, &config, self.settings.dialect)))
+    }
+
+    /// The agent that owns the tasks of a caller.
+    fn agent_of(&self, caller: &Caller) -> Result<AgentDid, Problem> {
+        let agent = self.settings.door.agent_of(Door::A2a, caller, None)?;
+        if caller.may_act_as(&agent) {
+            return Ok(agent);
+        }
+        let message = format!("`{}` does not send intents in the name of `{agent}`", caller.name());
+        Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
+    }
+
+    /// Runs a call until its task has settled, which is then on the disk. A task that has settled without having ended
+    /// is followed further in the background.
+    async fn run_until_settled(self: &Arc<Self>, handle: &Arc<TaskHandle>, call: Call) -> Arc<TaskRecord> {
+        let (door, task) = (Arc::clone(self), Arc::clone(handle));
+        let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
+        tokio::select! {
+            () = &mut follow => handle.record(),
+            settled = handle.wait_until_settled() => {
+                self.executor.sessions().spawn(follow);
+                settled
+            }
+        }
+    }
+
+    /// Accepts a message for a new task or an existing one. `at_once`: the caller gets an answer before the task
+    /// settles.
+    async fn accept_message(
+        &self,
+        request_context: &RequestContext,
+        sent: SendParams,
+        at_once: bool,
+    ) -> Result<AcceptedMessage, Problem> {
+        let caller = &request_context.caller;
+        let SendParams { message, call, blocking: _, history: _, accepts, push } = sent;
+        let push =
+            push.map(|config| self.complete_webhook(*config, "/configuration/pushNotificationConfig/url"));
+        let push = push.transpose()?;
+        if !encode::is_output_accepted(&accepts) {
+            let message = "results are `application/json` or `text/plain`: accept one of them".to_owned();
+            return Err(Problem::ContentType(message));
+        }
+        let agent = self.agent_of(caller)?;
+        let existing = match &message.task_id {
+            Some(task) => Some(self.find_task(caller, task, &[]).await?),
+            None => None,
+        };
+        let id = existing.as_ref().map_or_else(IntentId::random, |handle| handle.id);
+        let owner = existing.as_ref().map_or(agent, |handle| handle.record().owner.clone());
+        let call = match call {
+            None => None,
+            Some(asked) => {
+                let call = Call {
+                    door: Door::A2a,
+                    agent: owner.clone(),
+                    intent: id,
+                    is_new: existing.is_none(),
+                    tool: asked.tool.clone(),
+                    arguments: asked.arguments.clone(),
+                    context: None,
+                    priority: Priority::Normal,
+                    at_most: asked.at_most,
+                    charge: request_context.charge.clone(),
+                };
+                check_call_agent(&self.executor, caller, &call)?;
+                self.executor.check_tool(&call).map_err(|fault| asked.relocate_fault(fault))?;
+                Some(call)
+            }
+        };
+        let handle = match existing {
+            Some(handle) => self.continue_task(handle, message, call.as_ref(), push).await?,
+            None => self.create_task(id, owner, message, call.as_ref(), push, at_once).await?,
+        };
+        Ok(AcceptedMessage { handle, call })
+    }
+
+    async fn create_task(
+        &self,
+        id: IntentId,
+        owner: AgentDid,
+        message: Message,
+        call: Option<&Call>,
+        push: Option<PushConfig>,
+        at_once: bool,
+    ) -> Result<Arc<TaskHandle>, Problem> {
+        let now = self.executor.clock().now();
+        if call.is_none() && !fits_history(&[&message]) {
+            return Err(too_long_fault());
+        }
+        let mut record = TaskRecord::new(id, owner, message, now);
+        record.pushes.extend(push);
+        match call {
+            Some(call) => record.tool = Some(call.tool.clone()),
+            None => {
+                record.set_state(TaskState::InputRequired, vec![Part::text(CALL_PROMPT)], now);
+            }
+        }
+        let handle = self.store.add(id, record)?;
+        // A task that is reported when it settles is written with its run, which saves a transaction.
+        if at_once || call.is_none() {
+            handle.persist(self.executor.journal()).await.map_err(|error| tasks::journal_fault(&error))?;
+        }
+        Ok(handle)
+    }
+
+    async fn continue_task(
+        &self,
+        handle: Arc<TaskHandle>,
+        message: Message,
+        call: Option<&Call>,
+        push: Option<PushConfig>,
+    ) -> Result<Arc<TaskHandle>, Problem> {
+        let now = self.executor.clock().now();
+        let pending_write = handle.try_change(self.executor.journal(), |record| {
+            check_accepts(record, &message)?;
+            if let Some(push) = push {
+                add_webhook(record, push)?;
+            }
+            let (id, context) = (record.task.id.clone(), record.task.context_id.clone());
+            let update = match call {
+                Some(call) => {
+                    record.tool = Some(call.tool.clone());
+                    record.set_state(TaskState::Submitted, Vec::new(), now)
+                }
+                None => record.set_state(TaskState::InputRequired, vec![Part::text(CALL_PROMPT)], now),
+            };
+            let message = Message { task_id: Some(id), context_id: Some(context), ..message };
+            record.task.history.push(message);
+            Ok::<_, Problem>(vec![update])
+        })?;
+        // The journal retries the write; the task continues meanwhile.
+        if let Err(error) = pending_write.await {
+            tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+        }
+        Ok(handle)
+    }
+
+    /// A page of the tasks that a query selects.
+    async fn list_tasks(
+        &self,
+        id: &Id,
+        query: TaskQuery,
+        limit: usize,
+        offset: usize,
+    ) -> Result<Response, Problem> {
+        // One more task than the page has tells whether there is a next page.
+        let query = TaskQuery { limit: offset + limit + 1, ..query };
+        let listed = self.executor.journal().tasks(query).await;
+        let (tasks, total) = listed.map_err(|error| tasks::journal_fault(&error))?;
+        let mut tasks = tasks.into_iter().skip(offset);
+        let page = tasks.by_ref().take(limit).collect::<Vec<_>>();
+        let next =
+            tasks.next().and(page.last()).map(|last| PageToken { created: last.created, task: last.task });
+        let page = page.iter().map(|task| self.list_item(task)).collect::<Vec<_>>();
+        Ok(ok_response(encode::list_response(id, &page, total, next.as_ref())))
+    }
+
+    /// The tasks of an owner and a context that are not in the journal yet.
+    fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
+        let unsaved = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
+        let meant = unsaved.filter(|(_, record)| {
+            owner.is_none_or(|owner| *owner == record.owner)
+                && context.is_none_or(|context| context == record.task.context_id)
+        });
+        let listed = |(task, record): (IntentId, Arc<TaskRecord>)| TaskSummary {
+            task,
+            context: record.task.context_id.clone(),
+            created: record.created,
+            status: record.status(),
+        };
+        meant.map(listed).collect()
+    }
+
+    /// A list item with the current status of its task.
+    fn list_item(&self, kept: &TaskSummary) -> serde_json::Value {
+        let TaskSummary { task, context, created, status } = kept;
+        let status = match self.store.get_cached(*task) {
+            Some(handle) => handle.record().status(),
+            None => status.clone(),
+        };
+        let status = serde_json::from_str(&status).unwrap_or_default();
+        encode::list_item(&task.to_string(), context, &status, *created, self.settings.dialect)
+    }
+
+    async fn cancel(&self, caller: &Caller, handle: &TaskHandle) -> Result<Arc<TaskRecord>, Problem> {
+        let now = self.executor.clock().now();
+        let waits_for_a_message = handle.try_change(self.executor.journal(), |record| {
+            if record.state() == TaskState::InputRequired && !record.is_prompting() {
+                return Ok(vec![record.set_state(TaskState::Canceled, Vec::new(), now)]);
+            }
+            Err(record.state())
+        });
+        match waits_for_a_message {
+            Ok(pending_write) => {
+                if let Err(error) = pending_write.await {
+                    tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+                }
+            }
+            Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
+            Err(_it_runs) => {
+                let prompted = handle.record().is_prompting();
+                handle.stop(caller.name());
+                let ended = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
+                if prompted && ended.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                    self.record_canceled(caller, handle).await;
+                }
+            }
+        }
+        let record = handle.record();
+        match record.state() {
+            // The run may have ended just before the cancellation.
+            state @ (TaskState::Completed | TaskState::Failed | TaskState::Rejected) => {
+                Err(Problem::NotCancelable(state))
+            }
+            TaskState::Canceled | TaskState::Submitted | TaskState::Working | TaskState::InputRequired => {
+                Ok(record)
+            }
+        }
+    }
+
+    /// Records that cancelling a task with a pending permission prompt denies it.
+    async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
+        let now = self.executor.clock().now();
+        handle
+            .change(self.executor.journal(), |record| {
+                let source = format!("caller:{}", caller.name());
+                let call = handle.id.to_string();
+                let decision = PermissionDecision::new(&call, &source, false, now, "the task was canceled");
+                record.governance.permission_decisions.push(decision);
+                Vec::new()
+            })
+            .await;
+    }
+
+    /// Answers the permission prompt of a task.
+    async fn answer_prompt(
+        &self,
+        caller: &Caller,
+        task: &str,
+        approved: bool,
+    ) -> Result<Arc<TaskRecord>, Problem> {
+        let handle = self.readable_task(caller, task).await?;
+        if !caller.is_any_of(&[Approver, Governor]) {
+            let message = format!(
+                "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
+                caller.name()
+            );
+            return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
+        }
+        if !handle.record().is_prompting() {
+            return Err(Problem::invalid(
+                "/permissionOptionId",
+                "no permission prompt of this task is pending",
+            ));
+        }
+        let directive = Directive { intent: handle.id, approved, manifest: None };
+        let _until_recorded = handle.directive.lock().await;
+        tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
+        self.executor.apply_directive(&directive, caller.name()).await.map_err(|fault| {
+            let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+            Fault::invalid("/permissionOptionId", message)
+        })?;
+        let now = self.executor.clock().now();
+        handle
+            .change(self.executor.journal(), |record| {
+                let source = format!("caller:{}", caller.name());
+                let summary = if approved { "approved by a person" } else { "denied by a person" };
+                let decision =
+                    PermissionDecision::new(&handle.id.to_string(), &source, approved, now, summary);
+                record.governance.permission_decisions.push(decision);
+                record.governance.pending_permissions.clear();
+                match (approved, record.state()) {
+                    (true, TaskState::InputRequired) => {
+                        vec![record.set_state(TaskState::Working, Vec::new(), now)]
+                    }
+                    (false, TaskState::InputRequired) => {
+                        let details = serde_json::Map::from_iter([("ran".to_owned(), false.into())]);
+                        record.end(TaskState::Rejected, summary.to_owned(), details, now)
+                    }
+                    (
+                        _,
+                        TaskState::Submitted
+                        | TaskState::Working
+                        | TaskState::Completed
+                        | TaskState::Canceled
+                        | TaskState::Failed
+                        | TaskState::Rejected,
+                    ) => Vec::new(),
+                }
+            })
+            .await;
+        Ok(handle.record())
+    }
+
+    fn new_stream(&self, id: Id, guard: Arc<RateLimitGuard>, connection: &Arc<Connection>) -> TaskStream {
+        let (dialect, write_timeout) = (self.settings.dialect, self.port.write_timeout);
+        TaskStream { id, dialect, write_timeout, _guard: guard, _work: connection.begin_request() }
+    }
+
+    /// Streams a task from now on. The stream stays open while the task waits for a permission.
+    fn stream_task(
+        &self,
+        handle: &TaskHandle,
+        id: Id,
+        guard: Arc<RateLimitGuard>,
+        connection: &Arc<Connection>,
+    ) -> Response {
+        let (record, updates) = handle.subscribe();
+        let start = StreamStart { record, updates, waits_for_a_person: true };
+        self.new_stream(id, guard, connection).into_response(start, self.executor.sessions())
+    }
+
+    /// The response to a failed request that is not JSON-RPC.
+    fn http_problem(&self, problem: &Problem) -> Response {
+        let failure = fault::to_error(problem, self.settings.dialect);
+        let status = match problem {
+            Problem::TaskNotFound => StatusCode::NOT_FOUND,
+            Problem::Core(_)
+            | Problem::ContextMismatch
+            | Problem::NotCancelable(_)
+            | Problem::TakesNoMessage(_)
+            | Problem::PushUnsupported
+            | Problem::PushNotFound
+            | Problem::NoExtendedCard
+            | Problem::ContentType(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        json_response(status, serde_json::json!({ "error": failure.message }).to_string())
+    }
+}
+
+/// A task that accepted a message, with the call to run.
+struct AcceptedMessage {
+    handle: Arc<TaskHandle>,
+    call: Option<Call>,
+}
+
+/// Adds a webhook; one with the same id is replaced.
+fn add_webhook(record: &mut TaskRecord, config: PushConfig) -> Result<(), Problem> {
+    record.pushes.retain(|before| before.id != config.id);
+    if record.pushes.len() >= MAX_WEBHOOKS {
+        return Err(Problem::invalid(
+            "/pushNotificationConfig",
+            "the task has as many webhooks as it may have: delete one first",
+        ));
+    }
+    record.pushes.push(config);
+    Ok(())
+}
+
+/// Checks that a task accepts this message in its current state.
+fn check_accepts(record: &TaskRecord, message: &Message) -> Result<(), Problem> {
+    let reject = |why: String| Err(Problem::TakesNoMessage(why));
+    if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
+        return Err(Problem::ContextMismatch);
+    }
+    match record.state() {
+        TaskState::InputRequired => {}
+        state @ (TaskState::Completed | TaskState::Canceled | TaskState::Failed | TaskState::Rejected) => {
+            return reject(format!("the task is {}: send a new message without a `taskId`", state.as_str()));
+        }
+        state @ (TaskState::Submitted | TaskState::Working) => {
+            return reject(format!(
+                "the task is {}, and accepts no message until it asks for one",
+                state.as_str()
+            ));
+        }
+    }
+    if record.is_prompting() {
+        return reject("a permission prompt is pending: answer it with `permissionOptionId`".to_owned());
+    }
+    if record.task.history.iter().any(|before| before.message_id == message.message_id) {
+        return reject("a message with this `messageId` was sent before".to_owned());
+    }
+    let all = record.task.history.iter().chain([message]).collect::<Vec<_>>();
+    if all.len() > MAX_MESSAGES || !fits_history(&all) {
+        return reject(
+            "the history of the task is too long: send a new message without a `taskId`".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// A waiting task stays in memory without counting against its owner's share, so its messages are bounded.
+fn fits_history(messages: &[&Message]) -> bool {
+    serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
+}
+
+fn too_long_fault() -> Problem {
+    let message = format!("a message that calls no tool has at most {MAX_HISTORY_BYTES} bytes");
+    Fault::invalid("/params/message", message).into()
+}
+
+fn ok_response(text: String) -> Response {
+    json_response(StatusCode::OK, text)
+}
+
+fn json_response(status: StatusCode, text: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}

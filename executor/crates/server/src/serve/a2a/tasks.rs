@@ -1,0 +1,639 @@
+//! The tasks of this door: each is a record in the journal, and all changes to it are serialized here.
+//!
+//! ```text
+//! submitted ─▶ working ─▶ completed, failed, canceled
+//!     │            ▲
+//!     ├────────────┼────▶ rejected: refused before it ran
+//!     ▼            │
+//! input-required ──┴────▶ canceled, rejected
+//! ```
+//! A task is in memory while its follower, a stream or a request holds it. Each change is sent to the streams and to
+//! the journal under the record's lock, so that all three see the same order. The task of a blocking call is written
+//! when the call has to wait, or in the transaction that starts its run; until then it exists in this process only. Its
+//! end is written with the receipt before any client learns of it: otherwise a crash could take back an end that a
+//! stream has reported. Changes in between are written again.
+
+use a2g_core::run::{Executor, RunEvent};
+use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy};
+use a2g_types::error_chain::ErrorChain;
+use a2g_types::fault::{Fault, RECEIPT_PENDING};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::outcome::Receipt;
+use a2g_wire::a2a::governance::Governance;
+use a2g_wire::a2a::message::{
+    ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
+};
+use a2g_wire::a2a::push::{self, PushConfig, PushNotification, Webhooks};
+use a2g_wire::a2a::{Dialect, encode, fault};
+use serde::{Deserialize, Serialize};
+use serde_json::Map;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use time::OffsetDateTime;
+use tokio::sync::{broadcast, watch};
+
+/// Updates that wait for a slow stream. A stream that falls further behind is closed.
+const MAX_UPDATES_BEHIND: usize = 256;
+/// Open tasks of one owner.
+const MAX_OPEN: usize = 250;
+
+/// A task with its governance history and webhooks. This is the document that the journal stores.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct TaskRecord {
+    pub(super) owner: AgentDid,
+    #[serde(with = "time::serde::rfc3339")]
+    pub(super) created: OffsetDateTime,
+    /// The tool of its call, once it has one.
+    pub(super) tool: Option<ToolName>,
+    pub(super) governance: Governance,
+    /// Its webhooks.
+    #[serde(default)]
+    pub(super) pushes: Vec<PushConfig>,
+    pub(super) task: Task,
+}
+
+impl TaskRecord {
+    /// A new task for a message.
+    pub(super) fn new(id: IntentId, owner: AgentDid, message: Message, now: OffsetDateTime) -> Self {
+        let id = id.to_string();
+        let context_id = message.context_id.clone().unwrap_or_else(|| IntentId::random().to_string());
+        let message = Message { task_id: Some(id.clone()), context_id: Some(context_id.clone()), ..message };
+        let status = TaskStatus {
+            state: TaskState::Submitted,
+            message: None,
+            timestamp: now.truncate_to_millisecond(),
+        };
+        let history = vec![message];
+        let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
+        let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
+        Self { owner, created, tool: None, governance, pushes: Vec::new(), task }
+    }
+
+    pub(super) fn state(&self) -> TaskState {
+        self.task.status.state
+    }
+
+    /// Returns `true` while a permission prompt is pending.
+    pub(super) fn is_prompting(&self) -> bool {
+        !self.governance.pending_permissions.is_empty()
+    }
+
+    /// Enters a state and returns the update. A question that was pending becomes part of the history.
+    pub(super) fn set_state(
+        &mut self,
+        state: TaskState,
+        parts: Vec<Part>,
+        now: OffsetDateTime,
+    ) -> TaskUpdate {
+        let Task { id, context_id, .. } = &self.task;
+        let message = (!parts.is_empty()).then(|| encode::agent_message(id, context_id, parts));
+        let status = TaskStatus { state, message, timestamp: now.truncate_to_millisecond() };
+        let before = std::mem::replace(&mut self.task.status, status);
+        if before.state == TaskState::InputRequired {
+            self.task.history.extend(before.message);
+        }
+        if state.is_terminal() {
+            self.governance.pending_permissions.clear();
+        }
+        self.status_update()
+    }
+
+    /// Ends the task. Returns no update if it has ended before.
+    pub(super) fn end(
+        &mut self,
+        state: TaskState,
+        message: String,
+        details: Map<String, serde_json::Value>,
+        now: OffsetDateTime,
+    ) -> Vec<TaskUpdate> {
+        if self.state().is_terminal() {
+            return Vec::new();
+        }
+        let details = (!details.is_empty()).then(|| Part::data(details));
+        let parts = std::iter::once(Part::text(message)).chain(details).collect();
+        vec![self.set_state(state, parts, now)]
+    }
+
+    /// Ends the task with the outcome of its run, and returns updates for the artifacts and the end.
+    pub(super) fn end_with_receipt(&mut self, receipt: &Receipt, now: OffsetDateTime) -> Vec<TaskUpdate> {
+        if self.state().is_terminal() {
+            return Vec::new();
+        }
+        let already_sent = self.task.artifacts.len();
+        self.task.artifacts = encode::artifacts(receipt);
+        self.task.metadata = Some(encode::run_metadata(receipt));
+        let new = self.task.artifacts.iter().skip(already_sent).cloned().collect::<Vec<_>>();
+        let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
+        let parts = match fault::end_for_receipt(receipt) {
+            (_, None) => Vec::new(),
+            (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
+        };
+        updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
+        updates
+    }
+
+    fn status_update(&self) -> TaskUpdate {
+        TaskUpdate::Status(Box::new(StatusUpdate {
+            task_id: self.task.id.clone(),
+            context_id: self.task.context_id.clone(),
+            status: self.task.status.clone(),
+            r#final: self.state().is_settled(),
+        }))
+    }
+
+    fn artifact_update(&self, artifact: TaskArtifact) -> TaskUpdate {
+        TaskUpdate::Artifact(Box::new(ArtifactUpdate {
+            task_id: self.task.id.clone(),
+            context_id: self.task.context_id.clone(),
+            artifact,
+            append: false,
+            last_chunk: true,
+        }))
+    }
+
+    /// The status as JSON text, as lists have it.
+    pub(super) fn status(&self) -> String {
+        serde_json::to_string(&self.task.status).unwrap_or_default()
+    }
+
+    fn to_row(&self, task: IntentId) -> JournalTask {
+        let ended = self.state().is_terminal().then_some(self.task.status.timestamp);
+        JournalTask {
+            task,
+            owner: self.owner.clone(),
+            context: self.task.context_id.clone(),
+            created: self.created,
+            ended,
+            status: self.status(),
+            // Serialization cannot fail: all map keys are strings.
+            document: serde_json::to_string(self).unwrap_or_default(),
+        }
+    }
+}
+
+/// The tasks that have not ended, by owner. The count is kept in memory, so that a new task needs no query.
+#[derive(Default)]
+struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
+
+impl OpenTasks {
+    /// Adds a task, unless its owner has [`MAX_OPEN`] already.
+    fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
+            let message = format!(
+                "{MAX_OPEN} tasks of `{owner}` are open, which is the most: cancel tasks that wait for a message, or answer them"
+            );
+            return Err(Fault::Busy { message, retry_after_ms: 60_000 });
+        }
+        all.entry(owner.clone()).or_default().insert(task);
+        Ok(())
+    }
+
+    fn ids(&self) -> Vec<IntentId> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().copied().collect()
+    }
+
+    fn remove(&self, owner: &AgentDid, task: IntentId) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = all.get_mut(owner) {
+            open.remove(&task);
+            if open.is_empty() {
+                all.remove(owner);
+            }
+        }
+    }
+}
+
+/// A task in memory.
+pub(super) struct TaskHandle {
+    pub(super) id: IntentId,
+    now: watch::Sender<Arc<TaskRecord>>,
+    updates: broadcast::Sender<Arc<TaskUpdate>>,
+    /// The caller that asked to stop it.
+    stop: watch::Sender<Option<Arc<str>>>,
+    /// `true` once its run has ended and the receipt waits for room in the journal.
+    waits_for_room: watch::Sender<bool>,
+    /// `true` once the journal has it, or was given it before any other caller could find it.
+    is_persisted: Arc<AtomicBool>,
+    /// Held from a person's directive until the task has recorded it. The directive ends the wait for the run at once,
+    /// and the follower of the run would otherwise record an end that does not name the person.
+    pub(super) directive: tokio::sync::Mutex<()>,
+    /// A change that is being written, and is published when the write is done.
+    pending: Mutex<Option<PendingChange>>,
+    /// The set that it belongs to until it ends.
+    open: Arc<OpenTasks>,
+    webhooks: Option<TaskWebhooks>,
+}
+
+#[derive(Clone)]
+pub(super) struct TaskWebhooks {
+    pub(super) post: Arc<dyn Webhooks>,
+    /// The dialect of the posted bodies.
+    pub(super) dialect: Dialect,
+}
+
+/// A change that is not published yet.
+struct PendingChange {
+    /// The record that the change starts from.
+    before: Arc<TaskRecord>,
+    after: TaskRecord,
+    updates: Vec<TaskUpdate>,
+}
+
+/// The pending answer to a write.
+pub(super) type PendingWrite = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
+
+impl TaskHandle {
+    pub(super) fn record(&self) -> Arc<TaskRecord> {
+        Arc::clone(&self.now.borrow())
+    }
+
+    /// The current record, and every later update.
+    pub(super) fn subscribe(&self) -> (Arc<TaskRecord>, broadcast::Receiver<Arc<TaskUpdate>>) {
+        // The borrow locks the record, so no update falls between the snapshot and the subscription.
+        let now = self.now.borrow();
+        (Arc::clone(&now), self.updates.subscribe())
+    }
+
+    /// Waits until the task has settled, or cannot settle before the journal has room.
+    pub(super) async fn wait_until_settled(&self) -> Arc<TaskRecord> {
+        let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
+        tokio::select! {
+            settled = now.wait_for(|record| record.state().is_settled()) => {
+                settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+            }
+            _it_waits = waits_for_room.wait_for(|waits| *waits) => self.record(),
+        }
+    }
+
+    /// Marks the task of a finished run whose receipt waits for room in the journal. The receipt ends it later.
+    pub(super) fn mark_waiting_for_room(&self, now: OffsetDateTime) {
+        self.now.send_if_modified(|record| {
+            if record.state().is_settled() {
+                return false;
+            }
+            let record = Arc::make_mut(record);
+            let before = record.state();
+            let update =
+                record.set_state(TaskState::Working, vec![Part::text(RECEIPT_PENDING.to_owned())], now);
+            self.send_updates(record, before, now, vec![update]);
+            false
+        });
+        self.waits_for_room.send_replace(true);
+    }
+
+    /// Requests that the task stop, in the name of a caller.
+    pub(super) fn stop(&self, by: &str) {
+        self.stop.send_replace(Some(by.into()));
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
+    /// Waits for a stop request, and returns the caller that made it.
+    pub(super) async fn wait_for_stop(&self) -> Arc<str> {
+        let mut stop = self.stop.subscribe();
+        let by = stop.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
+        by.unwrap_or_else(|| "nobody".into())
+    }
+
+    /// Waits until it has ended.
+    pub(super) async fn wait_until_ended(&self) -> Arc<TaskRecord> {
+        let mut now = self.now.subscribe();
+        let ended = now.wait_for(|record| record.state().is_terminal()).await;
+        ended.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+    }
+
+    /// Writes a new task before its call begins. On an error the task is discarded.
+    pub(super) async fn persist(&self, journal: &Journal) -> Result<(), JournalError> {
+        // Set before the write: no other caller has the id of a new task yet.
+        self.is_persisted.store(true, Ordering::Release);
+        let record = self.record();
+        let kept = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
+        if kept.is_err() {
+            self.open.remove(&record.owner, self.id);
+        }
+        kept
+    }
+
+    /// Changes the record, unless `change` returns an error. The change is on the disk when the returned future
+    /// resolves.
+    pub(super) fn try_change<E>(
+        &self,
+        journal: &Journal,
+        change: impl FnOnce(&mut TaskRecord) -> Result<Vec<TaskUpdate>, E>,
+    ) -> Result<PendingWrite, E> {
+        let mut changed = None;
+        self.now.send_if_modified(|now| {
+            let mut record = TaskRecord::clone(now);
+            let outcome = change(&mut record).map(|updates| {
+                self.send_updates(&record, now.state(), record.task.status.timestamp, updates);
+                let (pending_write, is_persisted) = (
+                    journal.store_task(record.to_row(self.id), RetryPolicy::Retry),
+                    Arc::clone(&self.is_persisted),
+                );
+                self.set_record(now, record);
+                let pending_write: PendingWrite = Box::pin(async move {
+                    pending_write.await?;
+                    is_persisted.store(true, Ordering::Release);
+                    Ok(())
+                });
+                pending_write
+            });
+            let is_changed = outcome.is_ok();
+            changed = Some(outcome);
+            is_changed
+        });
+        changed.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
+    }
+
+    /// Changes the record. On return the change is on the disk, or its write has failed for good.
+    pub(super) async fn change(
+        &self,
+        journal: &Journal,
+        change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>,
+    ) {
+        let pending_write =
+            self.try_change(journal, |record| Ok::<_, std::convert::Infallible>(change(record)));
+        let Ok(pending_write) = pending_write;
+        if let Err(error) = pending_write.await {
+            tracing::error!(task = %self.id, error = %ErrorChain(&error), "a task could not be written to the journal");
+        }
+    }
+
+    /// Replaces the record. A task that has ended leaves the set of open tasks.
+    fn set_record(&self, now: &mut Arc<TaskRecord>, record: TaskRecord) {
+        if record.state().is_terminal() {
+            self.open.remove(&record.owner, self.id);
+        }
+        *now = Arc::new(record);
+    }
+
+    fn is_persisted(&self) -> bool {
+        self.is_persisted.load(Ordering::Acquire)
+    }
+
+    /// Writes the task in the background, unless the journal has it already.
+    pub(super) fn persist_in_background(&self, executor: &Executor) {
+        if !self.is_persisted() {
+            let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
+            let Ok(pending_write) = self.try_change(executor.journal(), unchanged);
+            executor.sessions().spawn(pending_write);
+        }
+    }
+
+    /// The row to write with the start of its run; `None` if the journal has the task already.
+    pub(super) fn unsaved_row(&self) -> Option<JournalTask> {
+        (!self.is_persisted()).then(|| self.record().to_row(self.id))
+    }
+
+    /// Prepares a change and returns its row. [`Self::publish`] applies it and sends the updates.
+    pub(super) fn prepare(&self, change: impl FnOnce(&mut TaskRecord) -> Vec<TaskUpdate>) -> JournalTask {
+        let before = self.record();
+        let mut after = TaskRecord::clone(&before);
+        let updates = change(&mut after);
+        let kept = after.to_row(self.id);
+        *self.lock_pending() = Some(PendingChange { before, after, updates });
+        kept
+    }
+
+    fn lock_pending(&self) -> MutexGuard<'_, Option<PendingChange>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies the prepared change and sends its updates; `is_persisted` if the journal has it. Returns `false` if the
+    /// task has changed meanwhile, or if nothing was prepared because another process ran the intent.
+    pub(super) fn publish(&self, is_persisted: bool) -> bool {
+        let Some(PendingChange { before, after, updates }) = self.lock_pending().take() else { return false };
+        self.now.send_if_modified(|now| {
+            if !Arc::ptr_eq(now, &before) {
+                return false;
+            }
+            self.send_updates(&after, now.state(), after.task.status.timestamp, updates);
+            if is_persisted {
+                self.is_persisted.store(true, Ordering::Release);
+            }
+            self.set_record(now, after);
+            true
+        })
+    }
+
+    /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
+    /// fails, the change is published all the same and the write retried.
+    pub(super) async fn settle(
+        &self,
+        journal: &Journal,
+        change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
+    ) {
+        let kept = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
+        if let Err(error) = &kept {
+            tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
+        }
+        if !self.publish(kept.is_ok()) {
+            self.change(journal, change).await;
+        }
+    }
+
+    /// Applies an event of the run. Events are not written: the receipt has all that the run produced.
+    pub(super) fn on_event(&self, event: RunEvent, now: OffsetDateTime) {
+        self.now.send_if_modified(|record| {
+            // An event of a stuck guest may arrive after the run was ended.
+            if record.state().is_terminal() {
+                return false;
+            }
+            let record = Arc::make_mut(record);
+            let before = record.state();
+            let update = match event {
+                RunEvent::Started => record.set_state(TaskState::Working, Vec::new(), now),
+                RunEvent::Progress(progress) => {
+                    record.set_state(TaskState::Working, encode::progress_parts(&progress), now)
+                }
+                RunEvent::Log(line) => record.set_state(TaskState::Working, encode::log_parts(&line), now),
+                RunEvent::Artifact(made) => {
+                    let artifact = encode::artifact(&made, record.task.artifacts.len());
+                    record.task.artifacts.push(artifact.clone());
+                    record.artifact_update(artifact)
+                }
+            };
+            self.send_updates(record, before, now, vec![update]);
+            // No event settles a task, so those who wait for that are not woken.
+            false
+        });
+    }
+
+    fn send_updates(
+        &self,
+        record: &TaskRecord,
+        before: TaskState,
+        now: OffsetDateTime,
+        updates: Vec<TaskUpdate>,
+    ) {
+        for update in updates {
+            self.notify_webhooks(record, before, now, &update);
+            let _nobody_listens = self.updates.send(Arc::new(update));
+        }
+    }
+
+    /// Posts an update to the webhooks that subscribe to it.
+    fn notify_webhooks(
+        &self,
+        record: &TaskRecord,
+        before: TaskState,
+        now: OffsetDateTime,
+        update: &TaskUpdate,
+    ) {
+        let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
+        let notices = match hooks.dialect {
+            Dialect::A2a => push::task_notices(update, before, &record.task),
+            Dialect::Acp => push::event_notices(update, before, &record.task.id, now),
+        };
+        for (events, body) in notices {
+            let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
+            for config in record.pushes.iter().filter(wants) {
+                hooks.post.notify(PushNotification {
+                    of: (record.task.id.clone(), config.id.clone()),
+                    owner: record.owner.clone(),
+                    url: config.url.clone(),
+                    headers: config.headers(),
+                    body: body.clone(),
+                });
+            }
+        }
+    }
+}
+
+/// Held by the one request that reads a task from the journal: a second one could bring an older state of it into the
+/// place of a change that was made meanwhile.
+type LoadingLock = tokio::sync::Mutex<()>;
+
+pub(super) struct TaskStore {
+    executor: Arc<Executor>,
+    webhooks: Option<TaskWebhooks>,
+    handles: Mutex<HashMap<IntentId, Weak<TaskHandle>>>,
+    /// The locks of the tasks that are being read from the journal.
+    loading: Mutex<HashMap<IntentId, Weak<LoadingLock>>>,
+    open: Arc<OpenTasks>,
+}
+
+impl TaskStore {
+    /// Reads which tasks are open.
+    ///
+    /// # Errors
+    /// If the journal cannot be read.
+    pub(super) async fn new(executor: Arc<Executor>, webhooks: Option<TaskWebhooks>) -> Result<Self, Fault> {
+        let mut open = HashMap::<AgentDid, HashSet<IntentId>>::new();
+        for (task, owner) in executor.journal().open_tasks().await.map_err(|error| journal_fault(&error))? {
+            open.entry(owner).or_default().insert(task);
+        }
+        let open = Arc::new(OpenTasks(Mutex::new(open)));
+        Ok(Self { executor, webhooks, handles: Mutex::default(), loading: Mutex::default(), open })
+    }
+
+    /// Adds a new task.
+    ///
+    /// # Errors
+    /// If too many tasks of its owner are open.
+    pub(super) fn add(&self, id: IntentId, record: TaskRecord) -> Result<Arc<TaskHandle>, Fault> {
+        self.open.add(&record.owner, id)?;
+        let handle = self.insert(&mut self.lock(), id, record, false);
+        let record = handle.record();
+        // Only webhooks can be subscribed yet: no stream knows the id.
+        if !record.pushes.is_empty() {
+            let first = TaskUpdate::Task(Box::new(record.task.clone()));
+            handle.send_updates(&record, record.state(), record.created, vec![first]);
+        }
+        Ok(handle)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Weak<TaskHandle>>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(
+        &self,
+        all: &mut HashMap<IntentId, Weak<TaskHandle>>,
+        id: IntentId,
+        record: TaskRecord,
+        is_persisted: bool,
+    ) -> Arc<TaskHandle> {
+        let handle = Arc::new(TaskHandle {
+            id,
+            now: watch::Sender::new(Arc::new(record)),
+            updates: broadcast::Sender::new(MAX_UPDATES_BEHIND),
+            stop: watch::Sender::new(None),
+            waits_for_room: watch::Sender::new(false),
+            is_persisted: Arc::new(AtomicBool::new(is_persisted)),
+            directive: tokio::sync::Mutex::default(),
+            pending: Mutex::default(),
+            open: Arc::clone(&self.open),
+            webhooks: self.webhooks.clone(),
+        });
+        all.retain(|_, handle| handle.strong_count() > 0);
+        all.insert(id, Arc::downgrade(&handle));
+        handle
+    }
+
+    /// The tasks that are not in the journal yet. A task whose write is in progress may be found in both.
+    pub(super) fn unsaved_handles(&self) -> Vec<Arc<TaskHandle>> {
+        let handles = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        handles.into_iter().filter(|handle| !handle.is_persisted()).collect()
+    }
+
+    /// Finds a task in memory or in the journal. The lock of all handles is not held while the journal is read.
+    ///
+    /// # Errors
+    /// If the journal cannot be read, or too many reads of it wait.
+    pub(super) async fn find(&self, id: IntentId) -> Result<Option<Arc<TaskHandle>>, Fault> {
+        if let Some(handle) = self.get_cached(id) {
+            return Ok(Some(handle));
+        }
+        let loading = self.loading_lock(id);
+        let _loads_alone = loading.lock().await;
+        if let Some(handle) = self.get_cached(id) {
+            return Ok(Some(handle));
+        }
+        let found =
+            self.executor.journal().task(id, decode_record).await.map_err(|error| journal_fault(&error))?;
+        let Some(record) = found.transpose()? else { return Ok(None) };
+        Ok(Some(self.insert(&mut self.lock(), id, record, true)))
+    }
+
+    fn loading_lock(&self, id: IntentId) -> Arc<LoadingLock> {
+        let mut all = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = all.get(&id).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::default();
+        all.insert(id, Arc::downgrade(&lock));
+        lock
+    }
+
+    /// A task in memory.
+    pub(super) fn get_cached(&self, id: IntentId) -> Option<Arc<TaskHandle>> {
+        self.lock().get(&id).and_then(Weak::upgrade)
+    }
+
+    /// The tasks that have not ended. Before this process has added any, they are those of an earlier one.
+    pub(super) fn open_tasks(&self) -> Vec<IntentId> {
+        self.open.ids()
+    }
+}
+
+/// Decodes the stored document of a task.
+pub(super) fn decode_record(kept: &JournalTask) -> Result<TaskRecord, Fault> {
+    serde_json::from_str(&kept.document).map_err(|error| {
+        Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
+    })
+}
+
+pub(super) fn journal_fault(error: &JournalError) -> Fault {
+    match error {
+        JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
+            Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
+        }
+        JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
+    }
+}

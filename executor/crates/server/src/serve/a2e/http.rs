@@ -1,0 +1,246 @@
+//! A2E over HTTP: `POST /a2e/session`, `POST /a2e/send`, `GET /a2e/stream`, `GET /a2e/health`.
+//!
+//! Errors in a message are reported on the stream, and only errors in a request by HTTP. A session belongs to the
+//! caller that opened it; for any other caller it does not exist.
+
+use super::session::{Session, SessionCaller};
+use super::{A2eSettings, A2eShared};
+use crate::serve::connections::{Connection, RequestGuard};
+use crate::serve::http::{CallerDirectory, media_type};
+use crate::serve::protocol::{
+    AuthPolicy, BufferedBody, DoorAccess, NO_SHARE, ProtocolRouter, SelfReauthenticating,
+};
+use a2g_core::run::Executor;
+use a2g_govern::{Caller, Credential};
+use a2g_types::memory::Charge;
+use a2g_wire::a2e::encode;
+use a2g_wire::strict_json::JsonBounds;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// The header that names a session.
+const SESSION_HEADER: &str = "x-session-id";
+const MAX_LINES: usize = 16;
+/// Interval at which abandoned sessions are ended.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of the comments that keep a stream without events open.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The status and text for a request that is refused.
+type Refusal = (StatusCode, &'static str);
+
+struct Sessions {
+    shared: Arc<A2eShared>,
+    all: Mutex<Vec<SessionEntry>>,
+}
+
+struct SessionEntry {
+    owner: Box<str>,
+    session: Arc<Session>,
+}
+
+/// The router of this door. It spawns the task that ends abandoned sessions.
+#[must_use]
+pub fn router(
+    executor: Arc<Executor>,
+    settings: A2eSettings,
+    bounds: JsonBounds,
+    callers: CallerDirectory,
+) -> ProtocolRouter {
+    let access = settings.door.access;
+    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
+    let sessions = Arc::new(Sessions { shared, all: Mutex::default() });
+    let tasks = executor.sessions().clone();
+    tasks.spawn(sweep_sessions(Arc::downgrade(&sessions)));
+    tasks.spawn(drain_on_shutdown(Arc::downgrade(&sessions), executor));
+    let routes = Router::new()
+        .route("/a2e/session", post(open_session))
+        .route("/a2e/send", post(send))
+        .route("/a2e/stream", get(stream))
+        .route("/a2e/health", get(health))
+        .with_state(sessions);
+    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
+}
+
+async fn health(State(sessions): State<Arc<Sessions>>) -> Response {
+    json(encode::health(sessions.shared.uptime_seconds()))
+}
+
+async fn open_session(
+    State(sessions): State<Arc<Sessions>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(credential): Extension<Credential>,
+) -> Response {
+    let who = match sessions.shared.settings.door.access {
+        DoorAccess::Callers => SessionCaller::Authenticated(credential),
+        DoorAccess::Public => SessionCaller::Anonymous(Arc::clone(&caller)),
+    };
+    match sessions.open(caller.name(), who) {
+        Some(session) => json(encode::session(session.id())),
+        None => {
+            let message = "there are too many sessions, and all of them have calls: end one of them first\n";
+            (StatusCode::TOO_MANY_REQUESTS, message).into_response()
+        }
+    }
+}
+
+async fn send(
+    State(sessions): State<Arc<Sessions>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(body): Extension<BufferedBody>,
+    headers: HeaderMap,
+) -> Response {
+    // Clients of the protocol's own library send `text/plain`. A web page cannot use that to get here: `X-Session-Id`
+    // is not a header that a page may send without a CORS preflight.
+    let is_readable =
+        matches!(&*media_type(&headers), "application/json" | "application/x-ndjson" | "text/plain");
+    if !is_readable {
+        let message = "send `Content-Type: application/x-ndjson`\n";
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into_response();
+    }
+    let session = match sessions.find(&headers, &caller) {
+        Ok(session) => session,
+        Err(refusal) => return refusal.into_response(),
+    };
+    if !session.out.has_room() {
+        let message = "too many answers wait: read `/a2e/stream` first, then send this again\n";
+        return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")], message).into_response();
+    }
+    match &body {
+        BufferedBody::TooLong => session.receive(None, Ok(Charge::default())),
+        BufferedBody::NoRoom(_) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response();
+        }
+        BufferedBody::Whole(bytes, charge) => {
+            let lines = bytes.split(|&byte| byte == b'\n');
+            let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
+            if lines.len() > MAX_LINES {
+                let message = format!("a body holds at most {MAX_LINES} messages: none of these was read\n");
+                return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
+            }
+            lines.into_iter().for_each(|line| session.receive(Some(line), Ok(charge.clone())));
+        }
+    }
+    StatusCode::ACCEPTED.into_response()
+}
+
+async fn stream(
+    State(sessions): State<Arc<Sessions>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    headers: HeaderMap,
+) -> Response {
+    let session = match sessions.find(&headers, &caller) {
+        Ok(session) => session,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let stream = OpenStream { reader: session.out.attach(), session, _work: connection.begin_request() };
+    let events = futures_util::stream::unfold(stream, async |stream| {
+        let next = tokio::time::timeout(KEEP_ALIVE_INTERVAL, stream.session.next(stream.reader)).await;
+        let event = match next {
+            Ok(line) => format!("data: {}\n\n", line?),
+            Err(_no_news) => ":\n\n".to_owned(),
+        };
+        Some((Ok::<_, Infallible>(Bytes::from(event)), stream))
+    });
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    // The session checks its caller itself, because a later handshake may have presented another token.
+    (Extension(SelfReauthenticating), head, Body::from_stream(events)).into_response()
+}
+
+/// An open stream.
+struct OpenStream {
+    session: Arc<Session>,
+    reader: u64,
+    /// Marks the connection as busy, so that a new connection does not evict it and cancel calls.
+    _work: RequestGuard,
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.session.out.detach(self.reader);
+    }
+}
+
+impl Sessions {
+    fn lock(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that
+    /// has as many as it may. `None` if all candidates have calls.
+    fn open(&self, owner: &str, who: SessionCaller) -> Option<Arc<Session>> {
+        let settings = &self.shared.settings;
+        let mut all = self.lock();
+        let own = all.iter().filter(|entry| *entry.owner == *owner).count();
+        let is_full = own >= settings.max_sessions_per_caller;
+        if is_full || all.len() >= settings.max_sessions {
+            let candidates = all.iter().enumerate().filter(|(_, entry)| !is_full || *entry.owner == *owner);
+            let idle = candidates.filter_map(|(index, entry)| Some((entry.session.idle()?, index)));
+            let (_, index) = idle.max_by_key(|(idle, _)| *idle)?;
+            all.remove(index).session.abandon();
+        }
+        let session = Session::new(Arc::clone(&self.shared), owner, who);
+        all.push(SessionEntry { owner: owner.into(), session: Arc::clone(&session) });
+        Some(session)
+    }
+
+    /// The session that a request names, if it is the caller's.
+    fn find(&self, headers: &HeaderMap, caller: &Caller) -> Result<Arc<Session>, Refusal> {
+        let mut ids = headers.get_all(SESSION_HEADER).iter();
+        let (Some(id), None) = (ids.next(), ids.next()) else {
+            let message = "name one session in `X-Session-Id`: `POST /a2e/session` begins one\n";
+            return Err((StatusCode::BAD_REQUEST, message));
+        };
+        let all = self.lock();
+        let mut own = all.iter().filter(|entry| *entry.owner == *caller.name());
+        let found = own.find(|entry| entry.session.id().as_bytes() == id.as_bytes());
+        let message = "there is no such session: `POST /a2e/session` begins one\n";
+        found.map(|entry| Arc::clone(&entry.session)).ok_or((StatusCode::NOT_FOUND, message))
+    }
+
+    /// Ends sessions that are abandoned or whose caller is no longer authenticated, and removes those that have ended.
+    fn sweep(&self) {
+        self.lock().retain(|SessionEntry { owner, session }| {
+            if session.is_abandoned() || !session.is_authenticated() {
+                tracing::debug!(owner, "a session is ended, and its calls are cancelled");
+                session.abandon();
+                return false;
+            }
+            // Another session of the same caller may have used up the share of memory that its calls wait for.
+            session.start_waiting();
+            !session.has_ended()
+        });
+    }
+}
+
+/// Runs until the door is dropped.
+async fn sweep_sessions(sessions: Weak<Sessions>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        match sessions.upgrade() {
+            Some(sessions) => sessions.sweep(),
+            None => return,
+        }
+    }
+}
+
+/// Once the executor accepts no more calls, every session answers the calls that it has, and ends.
+async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
+    executor.wait_until_closed().await;
+    let Some(sessions) = sessions.upgrade() else { return };
+    for entry in sessions.lock().iter() {
+        executor.sessions().spawn(Arc::clone(&entry.session).drain(None));
+    }
+}
+
+fn json(answer: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
+}

@@ -1,0 +1,85 @@
+//! A2E on standard input and output. Standard output has messages only; logs go to standard error.
+
+use super::session::{Session, SessionCaller};
+use super::{A2eSettings, A2eShared};
+use crate::serve::http::CallerDirectory;
+use crate::serve::lines::{InputLine, open_stdin, read_line};
+use crate::serve::protocol::charge;
+use a2g_core::run::Executor;
+use a2g_govern::Credential;
+use a2g_types::memory::Charge;
+use a2g_wire::strict_json::JsonBounds;
+use std::sync::Arc;
+use tokio::io::AsyncWriteExt as _;
+
+/// The owner that the session's memory is counted for.
+const OWNER: &str = "stdio";
+
+/// Serves one session until standard input ends, the agent shuts it down, or the executor accepts no more calls; and
+/// then until every call is answered. With a list of callers, the handshake has to present the token of one; without,
+/// the process at the other end is the only caller.
+///
+/// # Errors
+/// If standard input cannot be read or standard output is closed; the calls are then cancelled.
+pub async fn serve_a2e_stdio(
+    executor: Arc<Executor>,
+    settings: A2eSettings,
+    bounds: JsonBounds,
+    known: CallerDirectory,
+) -> std::io::Result<()> {
+    let input = open_stdin()?;
+    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, known);
+    let session = Session::new(shared, OWNER, SessionCaller::Authenticated(Credential::default()));
+    let reader = session.out.attach();
+    // The end of input does not end the session: the writer does, once all calls are answered.
+    let reading = async {
+        read(&session, input, bounds, &executor).await?;
+        std::future::pending().await
+    };
+    tokio::select! {
+        written = write(&session, reader) => written,
+        failed = reading => failed,
+    }
+}
+
+/// Writes lines until the queue is closed.
+async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
+    let mut output = tokio::io::stdout();
+    while let Some(mut line) = session.next(reader).await {
+        line.push('\n');
+        let written = async {
+            output.write_all(line.as_bytes()).await?;
+            output.flush().await
+        };
+        if let Err(error) = written.await {
+            session.abandon();
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Reads messages until the end of input, and then drains the session.
+async fn read(
+    session: &Arc<Session>,
+    mut input: impl tokio::io::AsyncBufRead + Unpin,
+    bounds: JsonBounds,
+    executor: &Executor,
+) -> std::io::Result<()> {
+    loop {
+        // Backpressure: an agent that reads no answers gets no further message read.
+        session.out.wait_for_room().await;
+        let line = tokio::select! {
+            line = read_line(&mut input, bounds.max_bytes) => line?,
+            () = executor.wait_until_closed() => break,
+        };
+        match line {
+            InputLine::End => break,
+            InputLine::TooLong => session.receive(None, Ok(Charge::default())),
+            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
+            InputLine::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
+        }
+    }
+    Arc::clone(session).drain(None).await;
+    Ok(())
+}

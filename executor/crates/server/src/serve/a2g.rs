@@ -1,0 +1,222 @@
+//! The executor's A2G door: its methods by name, and the roles that may call each.
+
+use super::protocol::{check_call_agent, foreign_agent_message};
+use super::rpc::{Followups, error_object};
+use a2g_core::run::{Executor, IntentState, RunEventSink};
+use a2g_govern::Caller;
+use a2g_govern::Role::{self, Agent, Approver, Governor, Operator};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::memory::Charge;
+use a2g_wire::a2g::{decode, encode, openrpc};
+use jsonrpsee::RpcModule;
+use jsonrpsee::core::{RegisterMethodError, RpcResult};
+use jsonrpsee::types::{Extensions, Params};
+use serde_json::value::RawValue;
+use std::future::Future;
+use std::sync::{Arc, OnceLock};
+
+/// The methods that also run as notifications: those that a governor pushes.
+pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
+
+type Encoded = Box<RawValue>;
+
+/// Registers the methods of this door.
+///
+/// # Errors
+/// If two methods have one name.
+pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
+    let mut module = RpcModule::new(executor);
+    register(&mut module, "a2g/execute", &[Agent], execute)?;
+    register(&mut module, "a2g/intent", &[Agent], intent)?;
+    module.register_async_method(
+        "a2g/register",
+        |params: Params<'static>, executor, extensions| async move {
+            let answer = register_agent(&executor, &extensions, params.as_str().unwrap_or("{}"));
+            answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
+        },
+    )?;
+    // Acknowledged and dropped: the SDKs send reports to whom they send intents, and an error would stop them. An agent
+    // whose report were stored could claim that it used less, or that the intent of another agent failed. Nothing is
+    // looked up, so that the answer reveals nothing about an intent.
+    register(&mut module, "a2g/report", &[Agent], async |executor, sender, params| {
+        let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
+        check_agent(&executor, &sender.caller, &agent)?;
+        Ok(encode::acceptance())
+    })?;
+    register(&mut module, "a2g/heartbeat", &[Agent], async |executor, sender, params| {
+        check_agent(&executor, &sender.caller, &decode::agent_heartbeat(&params)?)?;
+        Ok(encode::acceptance())
+    })?;
+    register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
+        let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
+        let anyone = caller.is_any_of(&[Governor, Operator]);
+        let of = |agent: &AgentDid| anyone || caller.may_act_as(agent);
+        let cancelled = executor.cancel(intent, &of, caller.name()).await?;
+        Ok(encode::cancel_result(intent, cancelled))
+    })?;
+    register(&mut module, "a2g/status", &EVERYBODY, async |executor, sender, params| {
+        status(&executor, &sender.caller, decode::intent_id(&params)?).await
+    })?;
+    register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
+        decode::no_params(Some(&params))?;
+        Ok(encode::tools(&*executor.tools()))
+    })?;
+    register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
+        executor.set_policy(decode::policy(&params)?);
+        Ok(encode::acceptance())
+    })?;
+    register(&mut module, "g2a/revoke", &[Governor], async |executor, sender, params| {
+        let decode::RevokeParams { agent, intent } = decode::revoke_params(&params)?;
+        Ok(encode::revoke_result(executor.revoke(agent.as_ref(), intent, sender.caller.name()).await?))
+    })?;
+    register(
+        &mut module,
+        "g2a/directive",
+        &[Governor, Approver],
+        async |executor, MethodCaller { caller, .. }, params| {
+            let directive = decode::directive(&params)?;
+            tracing::info!(
+                intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
+            );
+            executor.apply_directive(&directive, caller.name()).await?;
+            Ok(encode::acceptance())
+        },
+    )?;
+    register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
+        static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
+        let document = || encode::json_value(&openrpc::document(env!("CARGO_PKG_VERSION")));
+        Ok(DOCUMENT.get_or_init(document).clone())
+    })?;
+    Ok(module)
+}
+
+const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
+
+/// The caller of a method, and the message's charge against the caller's share of memory.
+struct MethodCaller {
+    caller: Arc<Caller>,
+    charge: Charge,
+}
+
+impl MethodCaller {
+    /// Checks that a call is in the name of one of the caller's agents, and adds its charge.
+    fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
+        check_call_agent(executor, &self.caller, &call)?;
+        Ok(Call { charge: self.charge, ..call })
+    }
+}
+
+/// Adds a method together with the roles that may call it: there is no other way to add one.
+fn register<F, Fut>(
+    module: &mut RpcModule<Arc<Executor>>,
+    name: &'static str,
+    roles: &'static [Role],
+    method: F,
+) -> Result<(), RegisterMethodError>
+where
+    F: Fn(Arc<Executor>, MethodCaller, String) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Encoded, Fault>> + Send + 'static,
+{
+    module
+        .register_async_method(name, move |params: Params<'static>, executor, extensions: Extensions| {
+            let params = params.as_str().unwrap_or("{}").to_owned();
+            let charge = extensions.get::<Charge>().cloned().unwrap_or_default();
+            let answer = authorize(&executor, &extensions, name, roles)
+                .map(|caller| method(Arc::clone(&executor), MethodCaller { caller, charge }, params));
+            async move {
+                let answer = async { answer?.await };
+                answer.await.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
+            }
+        })
+        .map(drop)
+}
+
+/// Returns the caller, if one of its roles may call this method.
+fn authorize(
+    executor: &Executor,
+    extensions: &Extensions,
+    method: &str,
+    roles: &[Role],
+) -> Result<Arc<Caller>, Fault> {
+    let nobody = || Fault::Internal("a message has no caller".to_owned());
+    let caller = extensions.get::<Arc<Caller>>().ok_or_else(nobody)?;
+    if caller.is_any_of(roles) {
+        return Ok(Arc::clone(caller));
+    }
+    let words = |roles: &mut dyn Iterator<Item = Role>| {
+        roles.map(|role| format!("`{}`", role.as_str())).collect::<Vec<_>>().join(", ")
+    };
+    let message = format!(
+        "`{method}` is for callers with the role {}, and `{}` has {}: see `a2g-executor caller`; a governor can send it \
+         over the executor's own connection instead",
+        words(&mut roles.iter().copied()),
+        caller.name(),
+        words(&mut caller.roles()),
+    );
+    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
+}
+
+/// Answers an agent that uses the executor as its governor, with its standing policy. On a connection that stays open,
+/// the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
+fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
+    let caller = authorize(executor, extensions, "a2g/register", &[Agent])?;
+    let agent = decode::registration(params)?.agent;
+    check_agent(executor, &caller, &agent)?;
+    let policy = executor.policy_of(&agent);
+    if let Some(policy) = &policy {
+        Followups::send(extensions, "g2a/policy", &encode::policy(policy));
+    }
+    Ok(encode::registration_result(policy.as_ref()))
+}
+
+/// Checks that a caller may send messages in the name of an agent.
+fn check_agent(executor: &Executor, caller: &Caller, agent: &AgentDid) -> Result<(), Fault> {
+    if caller.may_act_as(agent) {
+        return Ok(());
+    }
+    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, foreign_agent_message(caller, agent)))
+}
+
+async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
+    let decode::ExecuteParams { call, verdict, proof } = decode::execute_params(&params)?;
+    drop(params);
+    let call = sender.call(&executor, call)?;
+    let receipt = executor.execute(call, verdict, proof.as_ref()).await.map_err(point_into_intent)?;
+    Ok(encode::report(&receipt))
+}
+
+/// Prefixes the pointer of a fault: the pipeline reports it relative to the intent, which is one member of the params.
+fn point_into_intent(fault: Fault) -> Fault {
+    let Fault::InvalidParams { message, pointer } = fault else { return fault };
+    Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
+}
+
+async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -> Result<Encoded, Fault> {
+    let call = sender.call(&executor, decode::intent(&params)?)?;
+    if let Some(signatures) = executor.signatures() {
+        let signature = decode::context_signature(&params, signatures.escape_non_ascii())?;
+        executor.check_signature(&call, signature.as_ref())?;
+    }
+    drop(params);
+    let answer = executor.handle_intent(call, RunEventSink::none()).await?;
+    Ok(encode::intent_answer(&answer.verdict, answer.receipt.as_deref()))
+}
+
+/// The state of an intent. To an agent, the intents of other agents do not exist.
+async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
+    let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
+    let found = executor.status(intent).await?;
+    let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
+    let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
+        Some(IntentState::Escalated) => (encode::IntentStateWord::Escalated, None),
+        Some(IntentState::Queued) => (encode::IntentStateWord::Queued, None),
+        Some(IntentState::Running) => (encode::IntentStateWord::Running, None),
+        Some(IntentState::Finished(receipt)) => (encode::IntentStateWord::Finished, receipt),
+        None => {
+            return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
+        }
+    };
+    Ok(encode::status(intent, state, receipt.as_deref()))
+}

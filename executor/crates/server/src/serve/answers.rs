@@ -1,0 +1,79 @@
+//! Answers that wait to be read, each counted against its caller's share of memory.
+
+use super::protocol::{NO_SHARE, SMALL_MESSAGE_BYTES};
+use a2g_govern::Caller;
+use a2g_types::memory::{self, HeldBytes};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use http_body::{Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Counts an answer until the returned value is dropped; `None` if the caller's share has no room. A short answer is
+/// not counted.
+pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Some(None);
+    }
+    memory::hold(caller.name(), bytes).map(Some)
+}
+
+/// The answer, counted until it is read, or an error if the caller's share has no room. A streamed answer is not
+/// counted: its chunks are made as they are read.
+pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
+    match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
+        Some(None) => answer,
+        Some(Some(held)) => hold_until_written(answer, vec![held]),
+        None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
+    }
+}
+
+/// Keeps `held` alive until the answer is written.
+pub(super) fn hold_until_written(answer: Response, held: Vec<HeldBytes>) -> Response {
+    if held.is_empty() {
+        return answer;
+    }
+    answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
+}
+
+/// A body whose chunks count until the last of them is written. Counting until the body is consumed would be too short:
+/// the connection takes its chunks at once, and writes them as the peer reads.
+struct HeldBody {
+    body: Body,
+    held: Arc<[HeldBytes]>,
+}
+
+struct HeldChunk {
+    chunk: Bytes,
+    _held: Arc<[HeldBytes]>,
+}
+
+impl AsRef<[u8]> for HeldChunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.chunk
+    }
+}
+
+impl HttpBody for HeldBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        let hold = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,480 @@
+//! The connections of the HTTP port: their limit, and the eviction of idle ones when the limit is reached.
+//!
+//! A connection counts as idle until a whole request has been read. When there is no room for another, the one that has
+//! been idle for longest is closed, unauthenticated ones first. So a client that sends heads and bodies slowly, or
+//! nothing at all, cannot keep out one that sends requests.
+
+use super::bare_lf::BareLfFilter;
+use super::drain_body::BorrowedBody;
+use super::listen::{ClientStream, Listener};
+use super::partial_message::PartialMessage;
+use super::tls::{self, Tls};
+use a2g_types::memory;
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+
+/// Length of the head of a request, in bytes.
+const MAX_HEAD_BYTES: usize = 64 << 10;
+/// Pause after an error of `accept`, such as having no file descriptors left.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+
+/// Interval between checks of the memory budget, and the number of idle connections that are closed each time it is
+/// used up.
+const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_CLOSED_AT_ONCE: usize = 32;
+
+/// Limits for connections.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionLimits {
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Time that a TLS handshake, the head of a request and its body may each take to arrive.
+    pub request_timeout: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { max_connections: 512, request_timeout: Duration::from_secs(30) }
+    }
+}
+
+/// All open connections.
+#[derive(Debug, Default)]
+pub(super) struct Connections(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// A logical clock: it orders events without reading the time.
+    now: u64,
+    open: BTreeMap<u64, ConnectionState>,
+}
+
+#[derive(Debug)]
+struct ConnectionState {
+    /// Requests that are being handled.
+    active_requests: usize,
+    idle_since: u64,
+    /// `true` once a caller was authenticated on it.
+    authenticated: bool,
+    close: Arc<Notify>,
+}
+
+/// One connection. Dropping the last reference removes it from the set.
+#[derive(Debug)]
+pub(super) struct Connection {
+    all: Arc<Connections>,
+    id: u64,
+    close: Arc<Notify>,
+    /// The bytes of an incomplete WebSocket message.
+    pub(super) partial_message: Arc<PartialMessage>,
+}
+
+/// Keeps a connection from being idle while a request is handled.
+pub(super) struct RequestGuard(Arc<Connection>);
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().open.len()
+    }
+
+    /// Closes up to `most` of the longest idle connections because the memory budget is used up: each may hold part of
+    /// a message, or an answer that is not read.
+    fn close_idle(&self, most: usize) -> usize {
+        let mut inner = self.lock();
+        let mut idle = inner
+            .open
+            .iter()
+            .filter(|(_, state)| state.active_requests == 0)
+            .map(|(id, state)| (state.authenticated, state.idle_since, *id))
+            .collect::<Vec<_>>();
+        idle.sort_unstable();
+        for (_, _, id) in idle.iter().take(most) {
+            if let Some(state) = inner.open.remove(id) {
+                state.close.notify_one();
+            }
+        }
+        idle.len().min(most)
+    }
+
+    /// Adds a connection, if necessary in place of the longest idle one. `None` if none is idle.
+    fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
+        let mut inner = self.lock();
+        if inner.open.len() >= most {
+            let idle = inner.open.iter().filter(|(_, state)| state.active_requests == 0);
+            let (&id, state) = idle.min_by_key(|(_, state)| (state.authenticated, state.idle_since))?;
+            state.close.notify_one();
+            inner.open.remove(&id);
+        }
+        inner.now += 1;
+        let (id, close) = (inner.now, Arc::new(Notify::new()));
+        inner.open.insert(
+            id,
+            ConnectionState {
+                active_requests: 0,
+                idle_since: id,
+                authenticated: false,
+                close: Arc::clone(&close),
+            },
+        );
+        drop(inner);
+        Some(Arc::new(Connection { all: Arc::clone(self), id, close, partial_message: Arc::default() }))
+    }
+}
+
+impl Connection {
+    /// Marks that a whole request was read: the connection is not evicted until the guard is dropped.
+    pub(super) fn begin_request(self: &Arc<Self>) -> RequestGuard {
+        if let Some(state) = self.all.lock().open.get_mut(&self.id) {
+            state.active_requests += 1;
+        }
+        RequestGuard(Arc::clone(self))
+    }
+
+    /// Marks the connection as authenticated: it is evicted only when every idle connection is.
+    pub(super) fn mark_authenticated(&self) {
+        if let Some(state) = self.all.lock().open.get_mut(&self.id) {
+            state.authenticated = true;
+        }
+    }
+
+    /// Waits until the connection is evicted.
+    pub(super) async fn wait_for_eviction(&self) {
+        self.close.notified().await;
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let mut inner = self.0.all.lock();
+        inner.now += 1;
+        let now = inner.now;
+        if let Some(state) = inner.open.get_mut(&self.0.id) {
+            state.active_requests = state.active_requests.saturating_sub(1);
+            state.idle_since = now;
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.all.lock().open.remove(&self.id);
+    }
+}
+
+/// The names in the verified client certificate of a request's connection.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PeerCertNames(pub(super) Arc<[Box<str>]>);
+
+#[derive(Clone)]
+struct ConnectionContext {
+    router: Router,
+    limits: ConnectionLimits,
+    tls: Option<Arc<Tls>>,
+    stopped: watch::Receiver<bool>,
+}
+
+/// Serves until `stop` resolves, and then until open requests are answered. Errors of `accept` are retried.
+pub(super) async fn serve(
+    listener: Listener,
+    router: Router,
+    connections: Arc<Connections>,
+    limits: ConnectionLimits,
+    tls: Option<Arc<Tls>>,
+    stop: impl Future<Output = ()>,
+) {
+    let (stopping, stopped) = watch::channel(false);
+    let context = ConnectionContext { router, limits, tls, stopped };
+    let mut tasks = JoinSet::new();
+    let mut pressure = tokio::time::interval(PRESSURE_INTERVAL);
+    pressure.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    tokio::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _tick = pressure.tick() => {
+                if !memory::has_room(0) {
+                    let closed = connections.close_idle(MAX_CLOSED_AT_ONCE);
+                    tracing::warn!(closed, "idle connections are closed: the memory budget (`server.max_memory_mb`) is used up");
+                }
+                continue;
+            }
+            Some(_ended) = tasks.join_next() => continue,
+            () = &mut stop => break,
+        };
+        match accepted {
+            Ok(stream) => match connections.admit(limits.max_connections) {
+                Some(connection) => {
+                    tasks.spawn(serve_stream(stream, connection, context.clone()));
+                }
+                None => tracing::warn!(
+                    max_connections = limits.max_connections,
+                    "a connection is refused: there are as many as `server.max_connections` allows, and none is idle"
+                ),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(RETRY_DELAY).await;
+            }
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Serves one connection to its end. TLS, if configured, applies to ports only, never to Unix sockets.
+async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context: ConnectionContext) {
+    match (stream, context.tls.clone()) {
+        (ClientStream::Unix(stream), _) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), None) => {
+            serve_requests(stream, connection, PeerCertNames::default(), context).await
+        }
+        (ClientStream::Tcp(stream), Some(tls)) => {
+            let handshake =
+                tokio::time::timeout(context.limits.request_timeout, tls.acceptor().accept(stream));
+            let accepted = tokio::select! {
+                accepted = handshake => accepted,
+                () = connection.wait_for_eviction() => return,
+            };
+            match accepted {
+                Ok(Ok(stream)) => {
+                    let (_, session) = stream.get_ref();
+                    let peer_names = PeerCertNames(tls::certificate_names(
+                        session.peer_certificates().unwrap_or_default(),
+                    ));
+                    serve_requests(stream, connection, peer_names, context).await;
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_too_slow) => tracing::debug!("a TLS handshake took too long"),
+            }
+        }
+    }
+}
+
+/// Answers requests until the peer closes, the server stops, or the connection is evicted.
+async fn serve_requests<S>(
+    stream: S,
+    connection: Arc<Connection>,
+    peer_names: PeerCertNames,
+    context: ConnectionContext,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let ConnectionContext { router, limits, tls: _, mut stopped } = context;
+    let handle = Arc::clone(&connection);
+    let (line_feeds, partial_message) = (BareLfFilter::default(), Arc::clone(&connection.partial_message));
+    let upgraded = line_feeds.upgrade_flag();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Arc::clone(&handle));
+        request.extensions_mut().insert(peer_names.clone());
+        let held_back = request.headers().contains_key(header::EXPECT);
+        let request = request.map(BorrowedBody::new);
+        let body = request.body().clone();
+        let answered = TowerToHyperService::new(router.clone()).call(request);
+        let upgraded = Arc::clone(&upgraded);
+        async move {
+            let mut answer = answered.await?;
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                upgraded.store(true, Ordering::Release);
+            }
+            body.drain(held_back, answer.headers_mut()).await;
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let conversation = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.request_timeout)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(
+            TokioIo::new(WriteTimeoutStream::new(
+                stream,
+                limits.request_timeout,
+                line_feeds,
+                partial_message,
+            )),
+            service,
+        )
+        .with_upgrades();
+    tokio::pin!(conversation);
+    let ended = tokio::select! {
+        ended = &mut conversation => ended,
+        () = connection.wait_for_eviction() => return,
+        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
+            conversation.as_mut().graceful_shutdown();
+            conversation.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+/// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
+/// pass through [`BareLfFilter`], and count while they belong to an incomplete WebSocket message.
+struct WriteTimeoutStream<S> {
+    stream: S,
+    line_feeds: BareLfFilter,
+    partial_message: Arc<PartialMessage>,
+    timeout: Duration,
+    /// Runs while a write is pending.
+    pending: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> WriteTimeoutStream<S> {
+    fn new(
+        stream: S,
+        timeout: Duration,
+        line_feeds: BareLfFilter,
+        partial_message: Arc<PartialMessage>,
+    ) -> Self {
+        Self { stream, line_feeds, partial_message, timeout, pending: None }
+    }
+
+    /// Returns the result of a write, or `TimedOut`.
+    fn check_timeout<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.pending = None;
+            return written;
+        }
+        let timeout = self.timeout;
+        let pending = self.pending.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        if pending.as_mut().poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        tracing::info!(seconds = timeout.as_secs(), "a connection is closed: its answers are not read");
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.line_feeds.filter(into.filled_mut().get_mut(before..).unwrap_or_default());
+        if let Err(error) = self.partial_message.add(into.filled().len() - before) {
+            tracing::info!("a WebSocket is closed: its caller's share of memory has no room for its message");
+            return Poll::Ready(Err(error));
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.check_timeout(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.check_timeout(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.check_timeout(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.check_timeout(cx, shut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_takes_nothing_is_gone_and_who_takes_slowly_is_not() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let timeout = Duration::from_millis(400);
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let mut ours = WriteTimeoutStream::new(ours, timeout, BareLfFilter::default(), Arc::default());
+        let slow = async {
+            for _ in 0..4 {
+                tokio::time::sleep(timeout / 4).await;
+                theirs.read_exact(&mut [0; 8]).await.unwrap();
+            }
+            theirs
+        };
+        let (written, theirs) = tokio::join!(ours.write_all(&[0; 40]), slow);
+        written.unwrap();
+        let error = ours.write_all(&[0; 40]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        drop(theirs);
+    }
+
+    #[tokio::test]
+    async fn who_was_never_known_gives_way_before_who_was() {
+        let all = Arc::new(Connections::default());
+        let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
+        first.mark_authenticated();
+        let third = all.admit(2).unwrap();
+        second.wait_for_eviction().await;
+        third.mark_authenticated();
+        drop(second);
+        let fourth = all.admit(2).unwrap();
+        first.wait_for_eviction().await;
+        drop((first, third, fourth));
+    }
+
+    #[tokio::test]
+    async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {
+        let all = Arc::new(Connections::default());
+        let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
+        let working = first.begin_request();
+        let worked = second.begin_request();
+        drop(worked);
+        let fourth = all.admit(3).unwrap();
+        third.wait_for_eviction().await;
+        let fifth = all.admit(3).unwrap();
+        second.wait_for_eviction().await;
+        let both_work = (fourth.begin_request(), fifth.begin_request());
+        assert!(all.admit(3).is_none());
+        drop((second, third));
+        assert_eq!(all.lock().open.len(), 3);
+        drop((both_work, fourth, fifth, working, first));
+        assert_eq!(all.lock().open.len(), 0);
+    }
+}

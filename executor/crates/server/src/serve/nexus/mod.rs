@@ -1,0 +1,658 @@
+//! The Genesis Nexus door: `POST /nexus` and WebSocket `/nexus`.
+//!
+//! ```text
+//! text ─ signature ─ rate ─ time ─ payload opened ─ id not used before ─▶ ack, if asked for ─▶ done ─▶ response
+//! ```
+//! A bad token is answered in this protocol's error format. The signature determines the agent of a message, and the
+//! caller of the token must be allowed to act for that agent as well. A signature covers five members of the header
+//! only, so that ids are remembered for the longest `ttl` and not for the one in the message.
+
+mod hub;
+mod ids;
+mod mailbox;
+mod socket;
+
+use super::ConnectionLimits;
+use super::connections::Connection;
+use super::http::{CallerDirectory, UNAUTHENTICATED, challenge, is_json};
+use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
+use a2g_core::run::{Executor, GatewayAnswer, IntentState, RunEventSink};
+use a2g_govern::{Caller, Credential, Role};
+use a2g_types::call::{Call, Door, Priority};
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::memory::Charge;
+use a2g_types::rate_limit::to_whole_units;
+use a2g_wire::nexus::decode::{self, Content, ExecuteCommand, NexusDecodeError, SubscribeCommand, Verified};
+use a2g_wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
+use a2g_wire::nexus::fault::{self, NexusCode, NexusError};
+use a2g_wire::nexus::keys::{AgentKeys, Keyring};
+use a2g_wire::nexus::message::{
+    DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
+};
+use a2g_wire::strict_json::JsonBounds;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Extension, Router};
+use futures_util::stream;
+use hub::{Hub, MAX_MESSAGES_PER_SECOND};
+use ids::{IdPurpose, IdUse};
+use mailbox::{OutgoingEvent, Subscription};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use time::OffsetDateTime;
+use tokio::sync::mpsc;
+
+/// Milliseconds that a `timestamp` may be ahead of the executor's clock.
+const MAX_CLOCK_SKEW_MS: u64 = 60_000;
+/// The addressee of an answer to a message without a readable sender.
+const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
+
+/// The operator's settings of the Nexus door.
+#[derive(Debug, Clone)]
+pub struct NexusSettings {
+    /// The callers that may use it.
+    pub access: DoorAccess,
+    /// Its own id, in `to`; `None` is the executor's DID.
+    pub id: Option<String>,
+    /// The file with the secrets that agents and the executor share.
+    pub key_file: PathBuf,
+    /// The members that a signature covers.
+    pub scope: SignatureScope,
+    /// Interval of pings on a WebSocket. After three intervals without a message it is closed.
+    pub heartbeat: Duration,
+}
+
+/// The properties of the HTTP port that the door is served on.
+pub struct NexusPort {
+    /// Size and depth limits of a message.
+    pub bounds: JsonBounds,
+    /// The list of callers.
+    pub callers: CallerDirectory,
+    /// Limits for connections.
+    pub connections: ConnectionLimits,
+}
+
+struct Nexus {
+    executor: Arc<Executor>,
+    settings: NexusSettings,
+    port: NexusPort,
+    keys: Keyring,
+    id: String,
+    /// The executor's identity, and that of an unknown sender.
+    identity: Box<RawValue>,
+    unknown: Box<RawValue>,
+    hub: Arc<Hub>,
+    /// The time since which this process remembers ids, in milliseconds since 1970.
+    started_ms: u64,
+}
+
+/// The agent of an id in the key file.
+///
+/// # Errors
+/// [`Fault::InvalidRequest`] if the id does not fit into a DID.
+pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
+    agent_did(Door::Nexus, id)
+}
+
+/// The router of this door. `id` is its own id where the settings name none.
+#[must_use]
+pub fn router(
+    executor: Arc<Executor>,
+    settings: NexusSettings,
+    id: &str,
+    keys: Keyring,
+    port: NexusPort,
+) -> ProtocolRouter {
+    let id = settings.id.clone().unwrap_or_else(|| id.to_owned());
+    let access = settings.access;
+    let hub = Arc::new(Hub::default());
+    let (subscribers, clock) = (Arc::clone(&hub), Arc::clone(executor.clock()));
+    executor.subscribe(move |run, notification| subscribers.publish(run, notification, clock.monotonic()));
+    let identity = encode::executor_identity(&id);
+    let unknown = RawValue::from_string(UNKNOWN.to_owned()).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    let started_ms = unix_ms(executor.clock().now());
+    let door = Arc::new(Nexus { executor, settings, port, keys, id, identity, unknown, hub, started_ms });
+    let routes = Router::new().route("/nexus", get(socket::upgrade).post(post)).with_state(door);
+    ProtocolRouter { routes, auth: AuthPolicy::Delegated(access) }
+}
+
+/// An answer; `last` if no further answer to the same message follows.
+struct Reply {
+    text: String,
+    last: bool,
+}
+
+/// The transport that a message arrived over.
+#[derive(Clone, Copy)]
+enum MessageTransport<'a> {
+    Post,
+    Socket(&'a socket::EventTarget),
+}
+
+/// The verified sender of a message, and the form of its answer.
+struct MessageSender<'a> {
+    caller: &'a Caller,
+    agent: AgentDid,
+    /// `from.id`.
+    name: &'a str,
+    identity: &'a RawValue,
+    /// The id of the message.
+    id: IntentId,
+    priority: Priority,
+    sealed: bool,
+    transport: MessageTransport<'a>,
+    charge: Charge,
+}
+
+/// A message that has passed the strict reader, or the fault, and its charge against the caller's share of memory.
+struct Received<'a> {
+    text: Result<&'a str, Fault>,
+    charge: Charge,
+}
+
+/// The result of a command or a query.
+type RequestResult = Result<(ResponseStatus, Box<RawValue>, Option<NexusError>), NexusError>;
+
+async fn post(
+    State(door): State<Arc<Nexus>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    Extension(credential): Extension<Credential>,
+    Extension(caller): Extension<Option<Arc<Caller>>>,
+    Extension(body): Extension<BufferedBody>,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let Some(caller) = caller else {
+        let refusal = door
+            .unauthenticated_error(None, NexusError::new(NexusCode::AuthFailed, UNAUTHENTICATED.trim_end()));
+        let head =
+            [(header::WWW_AUTHENTICATE, challenge(&credential)), (header::CONTENT_TYPE, "application/json")];
+        return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
+    };
+    let (out, mut replies) = mpsc::channel(2);
+    // Held by this response and not by the task: once the client stops reading, its connection is idle.
+    let work = connection.begin_request();
+    door.executor.sessions().clone().spawn(async move {
+        let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
+        door.dispatch(&caller, message, MessageTransport::Post, &out).await;
+    });
+    match replies.recv().await {
+        None => StatusCode::NO_CONTENT.into_response(),
+        Some(Reply { text, last: true }) => {
+            ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+        }
+        Some(Reply { text, last: false }) => {
+            let first = stream::iter([text]);
+            let rest = stream::unfold((replies, work), async |(mut replies, work)| {
+                Some((replies.recv().await?.text, (replies, work)))
+            });
+            let lines = futures_util::StreamExt::chain(first, rest);
+            let lines =
+                futures_util::StreamExt::map(lines, |line| Ok::<_, Infallible>(Bytes::from(line + "\n")));
+            let body = axum::body::Body::from_stream(lines);
+            ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+        }
+    }
+}
+
+impl Nexus {
+    /// Authenticates a credential, as of now.
+    fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
+        match self.settings.access {
+            DoorAccess::Callers => self.port.callers.identify(credential, self.executor.clock().now()),
+            DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
+        }
+    }
+
+    fn now_ms(&self) -> u64 {
+        unix_ms(self.executor.clock().now())
+    }
+
+    /// Id, time and random IV of the next message. `None` if the system has no random bytes: then nothing is sent.
+    fn stamp(&self, id: IntentId) -> Option<MessageStamp> {
+        let mut iv = [0; 12];
+        if let Err(error) = getrandom::fill(&mut iv) {
+            tracing::error!(%error, "the system has no random bytes");
+            return None;
+        }
+        Some(MessageStamp { id, timestamp_ms: self.now_ms(), iv })
+    }
+
+    fn write(&self, letter: MessageWriter<'_>, body: OutgoingBody<'_>) -> String {
+        self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
+    }
+
+    /// An unsigned error for a sender that is not authenticated.
+    fn unauthenticated_error(&self, of: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
+        let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
+        self.unsigned_error(id, to, failure)
+    }
+
+    fn unsigned_error(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
+        let letter = MessageWriter {
+            from: &self.identity,
+            to,
+            keys: None,
+            scope: self.settings.scope,
+            sealed: false,
+            priority: Priority::Normal,
+        };
+        self.write(letter, OutgoingBody::Error(id, failure))
+    }
+
+    /// Encodes an event, encrypted if requested, and signed for its agent.
+    fn event(&self, agent: &str, event: &OutgoingEvent) -> Option<String> {
+        let letter = MessageWriter {
+            from: &self.identity,
+            to: &event.to,
+            keys: Some(self.keys.get(agent)?),
+            scope: self.settings.scope,
+            sealed: event.sealed,
+            priority: Priority::Normal,
+        };
+        let body =
+            OutgoingBody::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
+        Some(letter.write(&self.stamp(event.id)?, body))
+    }
+
+    /// Returns `true` if a caller may see an agent's runs.
+    fn may_see(caller: &Caller, agent: &AgentDid) -> bool {
+        caller.may_act_as(agent) || caller.is_any_of(&[Role::Operator])
+    }
+
+    /// Handles one message, and sends its answers to `out`.
+    async fn dispatch(
+        &self,
+        caller: &Caller,
+        message: Received<'_>,
+        transport: MessageTransport<'_>,
+        out: &mpsc::Sender<Reply>,
+    ) {
+        let Received { text, charge } = message;
+        let last = async |text| drop(out.send(Reply { text, last: true }).await);
+        let began = self.executor.clock().monotonic();
+        let envelope = match text {
+            Ok(text) => decode::envelope(text),
+            Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::to_error(&fault) })),
+        };
+        let envelope = match envelope {
+            Ok(envelope) => envelope,
+            Err(malformed) => {
+                let NexusDecodeError { id, failure } = *malformed;
+                return last(self.unsigned_error(id, &self.unknown, failure)).await;
+            }
+        };
+        let (id, name, identity) = (envelope.id(), envelope.from().to_owned(), envelope.from_raw());
+        let keys = self.keys.get(&name);
+        let (verified, keys) = match (envelope.verify(keys, self.settings.scope), keys) {
+            (Ok(verified), Some(keys)) => (verified, keys),
+            (Err(failure), _) => {
+                return last(self.unauthenticated_error(Some((id, identity)), failure)).await;
+            }
+            (Ok(_), None) => return,
+        };
+        let mut letter = MessageWriter {
+            from: &self.identity,
+            to: identity,
+            keys: Some(keys),
+            scope: self.settings.scope,
+            sealed: false,
+            priority: verified.priority(),
+        };
+        let accepted = self.accept(caller, &verified, &name, keys, transport);
+        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so the reply is in clear.
+        let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
+        letter.sealed = verified.is_sealed() && opened;
+        let (agent, content, again) = match accepted {
+            Ok(accepted) => accepted,
+            Err(Unaccepted { failure, opened: _ }) => {
+                // Errors are never answered: two peers that did so would not stop.
+                if verified.envelope().kind() != MessageType::Error {
+                    last(self.write(letter, OutgoingBody::Error(Some(id), failure))).await;
+                }
+                return;
+            }
+        };
+        let answers = match &content {
+            Content::Event(head) => {
+                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "event received");
+                if verified.requires_ack() || head.guarantee != DeliveryGuarantee::AtMostOnce {
+                    last(self.write(letter, OutgoingBody::Ack(id))).await;
+                }
+                false
+            }
+            Content::Ack(of) => {
+                self.hub.acknowledge(&name, *of);
+                false
+            }
+            Content::Response | Content::Error => {
+                tracing::debug!(agent = name, "an answer without a request is ignored");
+                false
+            }
+            Content::Execute(_)
+            | Content::Cancel(_)
+            | Content::Subscribe(_)
+            | Content::Unsubscribe(_)
+            | Content::Query(..) => true,
+        };
+        if !answers {
+            return;
+        }
+        if verified.requires_ack() {
+            let ack = self.write(letter, OutgoingBody::Ack(id));
+            let _nobody_reads = out.send(Reply { text: ack, last: false }).await;
+        }
+        let sender = MessageSender {
+            caller,
+            agent,
+            name: &name,
+            identity,
+            id,
+            priority: verified.priority(),
+            sealed: letter.sealed,
+            transport,
+            charge,
+        };
+        let (status, data, error) = match self.perform(&sender, content).await {
+            Ok((status, data, error)) => (status, Some(data), error),
+            Err(failure) => (ResponseStatus::Failure, None, Some(failure)),
+        };
+        let took = self.executor.clock().monotonic().saturating_duration_since(began);
+        let processing_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        last(self.write(letter, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
+            .await;
+    }
+
+    /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
+    /// and `true` if it is a permitted repeat.
+    fn accept(
+        &self,
+        caller: &Caller,
+        verified: &Verified<'_>,
+        name: &str,
+        keys: &AgentKeys,
+        transport: MessageTransport<'_>,
+    ) -> Result<(AgentDid, Content, bool), Unaccepted> {
+        let closed = |failure| Unaccepted { failure, opened: false };
+        let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
+        if let Err(wait) = self.hub.acquire(name, now) {
+            let most = MAX_MESSAGES_PER_SECOND;
+            let message = format!(
+                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+            );
+            let retry_after_ms = to_whole_units(wait, Duration::from_millis(1));
+            return Err(closed(
+                NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", retry_after_ms),
+            ));
+        }
+        if verified.envelope().to() != self.id {
+            let message = format!("the message is for another: this executor is `{}`", self.id);
+            return Err(closed(
+                NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/to/id"),
+            ));
+        }
+        verified.check_time(now_ms, MAX_CLOCK_SKEW_MS).map_err(closed)?;
+        let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
+        if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
+        {
+            let message =
+                format!("`{}` does not speak for `{agent}`: add it to the caller's `agents`", caller.name());
+            let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
+            return Err(closed(fault::to_error(&fault)));
+        }
+        let content = verified.content(keys, &self.port.bounds);
+        let content = content.map_err(|failure| {
+            let opened = failure.code != NexusCode::SignatureInvalid;
+            Unaccepted { failure, opened }
+        })?;
+        let purpose = match &content {
+            Content::Execute(_) => Some(IdPurpose::Execute),
+            Content::Event(_) => Some(IdPurpose::Event),
+            Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
+                Some(IdPurpose::Once)
+            }
+            // Repeats of these change nothing.
+            Content::Response | Content::Ack(_) | Content::Error => None,
+        };
+        // The maximum, not the message's own `ttl`, which the signature does not cover.
+        let until_ms = verified.timestamp_ms().saturating_add(MAX_TTL_MS);
+        let id = verified.envelope().id();
+        let opened = |failure| Err(Unaccepted { failure, opened: true });
+        if purpose == Some(IdPurpose::Once) && verified.timestamp_ms() < self.started_ms {
+            let message = "the message was created before this executor started, which cannot tell if it was \
+                           used: send it again";
+            return opened(
+                NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"),
+            );
+        }
+        let again = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
+            None | Some(IdUse::First) => false,
+            Some(IdUse::Again) => true,
+            Some(IdUse::Spent) => {
+                let message = "the `id` was used before: every message needs one of its own";
+                return opened(
+                    NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id"),
+                );
+            }
+            Some(IdUse::Full) => {
+                let message = "too many messages came within an hour: send fewer";
+                return opened(
+                    NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", 60_000),
+                );
+            }
+        };
+        if let MessageTransport::Socket(target) = transport {
+            target.add_agent(name);
+            self.hub.attach(name, target);
+        }
+        Ok((agent, content, again))
+    }
+
+    async fn perform(&self, sender: &MessageSender<'_>, content: Content) -> RequestResult {
+        match content {
+            Content::Execute(execute) => self.execute(sender, execute).await,
+            Content::Cancel(intent) => self.cancel(sender, intent).await,
+            Content::Subscribe(subscribe) => self.subscribe(sender, subscribe),
+            Content::Unsubscribe(id) => {
+                let unsubscribed = self.hub.unsubscribe(sender.name, id);
+                success(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
+            }
+            Content::Query(question, QueryResource::Executor) => self.describe_executor(sender, question),
+            Content::Query(question, QueryResource::Intent(intent)) => {
+                self.describe_intent(sender, question, intent).await
+            }
+            // These have no answer.
+            Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => success(Value::Null),
+        }
+    }
+
+    async fn execute(&self, sender: &MessageSender<'_>, execute: ExecuteCommand) -> RequestResult {
+        let ExecuteCommand { tool, arguments, timeout, context } = execute;
+        let call = Call {
+            door: Door::Nexus,
+            agent: sender.agent.clone(),
+            intent: sender.id,
+            is_new: false,
+            tool,
+            arguments,
+            context,
+            at_most: timeout,
+            priority: sender.priority,
+            charge: sender.charge.clone(),
+        };
+        check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
+        let intent = call.intent.to_string();
+        let GatewayAnswer { verdict, receipt } =
+            self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;
+        if let Some(receipt) = receipt {
+            return Ok(encode::run_report(&receipt));
+        }
+        let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+        let waits = json!({
+            "intentId": intent,
+            "state": "escalated",
+            "riskScore": risk_score,
+            "message": "a person has to decide: the intent runs once an approver allows it",
+        });
+        Ok((ResponseStatus::Partial, encode::answer(&waits), None))
+    }
+
+    async fn cancel(&self, sender: &MessageSender<'_>, intent: IntentId) -> RequestResult {
+        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
+        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent));
+        let cancelled =
+            self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(execution_failure)?;
+        success(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
+    }
+
+    fn subscribe(&self, sender: &MessageSender<'_>, subscribe: SubscribeCommand) -> RequestResult {
+        let MessageTransport::Socket(target) = sender.transport else {
+            return Err(NexusError::new(
+                NexusCode::ValidationError,
+                "events go over a WebSocket: subscribe over one at `/nexus`",
+            )
+            .with_detail("pointer", "/action"));
+        };
+        let everybodys = sender.caller.is_any_of(&[Role::Operator]);
+        if !everybodys && !sender.caller.may_act_as(&sender.agent) {
+            let message = format!("`{}` does not speak for `{}`", sender.caller.name(), sender.agent);
+            return Err(execution_failure(self.executor.refuse(
+                None,
+                BlockedBy::CallerUnauthorized,
+                message,
+            )));
+        }
+        let SubscribeCommand { events, intent, guarantee } = subscribe;
+        let id = IntentId::random();
+        let names = events.iter().map(|event| event.as_str()).collect::<Vec<_>>();
+        let answer = json!({
+            "subscriptionId": id.to_string(),
+            "events": names,
+            "intentId": intent.map(|intent| intent.to_string()),
+            "deliveryGuarantee": guarantee.as_str(),
+        });
+        let subscription = Subscription {
+            id,
+            of: (!everybodys).then(|| sender.agent.clone()),
+            intent,
+            events,
+            guarantee,
+            sealed: sender.sealed,
+            to: sender.identity.to_owned().into(),
+            connection: target.id,
+            sequence: 0,
+            dropped: 0,
+        };
+        if self.hub.subscribe(sender.name, subscription, target, self.executor.clock().monotonic()) {
+            return success(answer);
+        }
+        Err(NexusError::new(NexusCode::RateLimited, "an agent has at most 16 subscriptions: end one of them"))
+    }
+
+    /// Answers a query about the executor. Its load is for operators only.
+    fn describe_executor(&self, sender: &MessageSender<'_>, question: QueryAction) -> RequestResult {
+        let load = || {
+            let (running, queued) = self.executor.queue_stats();
+            let journal = self.executor.journal();
+            json!({
+                "running": running,
+                "queued": queued,
+                "receipts": journal.head().number,
+                "undeliveredReports": journal.undelivered_count(),
+                "journalBytes": journal.bytes(),
+            })
+        };
+        match question {
+            QueryAction::Status => success(json!({ "resourceId": "executor", "state": "ready" })),
+            QueryAction::State => success(json!({
+                "resourceId": "executor",
+                "state": "ready",
+                "version": env!("CARGO_PKG_VERSION"),
+                "tools": encode::tools(&self.executor.tools()),
+            })),
+            QueryAction::Metrics if sender.caller.is_any_of(&[Role::Operator]) => {
+                success(json!({ "resourceId": "executor", "metrics": load() }))
+            }
+            QueryAction::Metrics => {
+                let message = "the executor's metrics are for callers with the role `operator`".to_owned();
+                Err(execution_failure(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message)))
+            }
+        }
+    }
+
+    /// Answers a query about an intent. To an agent, the intents of other agents do not exist.
+    async fn describe_intent(
+        &self,
+        sender: &MessageSender<'_>,
+        question: QueryAction,
+        intent: IntentId,
+    ) -> RequestResult {
+        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
+        let found = self.executor.status(intent).await.map_err(execution_failure)?;
+        let theirs =
+            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent)));
+        let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
+            Some(IntentState::Escalated) => ("escalated", None),
+            Some(IntentState::Queued) => ("queued", None),
+            Some(IntentState::Running) => ("running", None),
+            Some(IntentState::Finished(receipt)) => ("finished", receipt),
+            None => {
+                let message = format!("unknown intent `{intent}`");
+                return Err(NexusError::new(NexusCode::NotFound, message)
+                    .with_detail("pointer", "/payload/resourceId"));
+            }
+        };
+        let mut answer = json!({ "resourceId": intent.to_string(), "state": state });
+        let Some(receipt) = receipt else { return success(answer) };
+        let mut put = |key: &str, value: Value| {
+            if let Some(answer) = answer.as_object_mut() {
+                answer.insert(key.to_owned(), value);
+            }
+        };
+        put("status", receipt.outcome.end.status().as_str().into());
+        match question {
+            QueryAction::Status => success(answer),
+            QueryAction::Metrics => {
+                put("metrics", encode::metrics(&receipt));
+                success(answer)
+            }
+            QueryAction::State => {
+                Ok((ResponseStatus::Success, encode::finished_state(intent, &receipt), None))
+            }
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+fn unix_ms(at: OffsetDateTime) -> u64 {
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
+}
+
+/// The reason why a message is refused; `opened` if its payload was decrypted.
+struct Unaccepted {
+    failure: NexusError,
+    opened: bool,
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "all branches of `perform` have this type")]
+fn success(data: Value) -> RequestResult {
+    Ok((ResponseStatus::Success, encode::answer(&data), None))
+}
+
+fn execution_failure(fault: Fault) -> NexusError {
+    if let Fault::Internal(detail) = &fault {
+        tracing::error!(detail, "a message could not be answered");
+    }
+    fault::execution_error(&fault)
+}

@@ -1,0 +1,87 @@
+//! Bytes of incomplete WebSocket messages, counted in their caller's share of memory.
+//!
+//! The WebSocket library buffers a message before the server gets it. Without this count, each connection of one caller
+//! could hold most of a message that never ends.
+
+use super::protocol::SMALL_MESSAGE_BYTES;
+use a2g_types::memory::{self, HeldBytes};
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The bytes of the incomplete message of one connection. Nothing is counted until a caller is set.
+#[derive(Debug, Default)]
+pub(super) struct PartialMessage(Mutex<Option<CountedMessage>>);
+
+#[derive(Debug)]
+struct CountedMessage {
+    caller: Box<str>,
+    bytes: u64,
+    held: Option<HeldBytes>,
+}
+
+impl PartialMessage {
+    fn lock(&self) -> MutexGuard<'_, Option<CountedMessage>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts for this caller from now on.
+    pub(super) fn set_caller(&self, caller: &str) {
+        *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, held: None });
+    }
+
+    /// Adds bytes that were read.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::OutOfMemory`] if the caller's share has no room for them.
+    pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
+        let mut message = self.lock();
+        let Some(CountedMessage { caller, bytes: sum, held }) = &mut *message else { return Ok(()) };
+        *sum = sum.saturating_add(bytes as u64);
+        if *sum <= SMALL_MESSAGE_BYTES {
+            return Ok(());
+        }
+        match held {
+            Some(held) if held.has_room(bytes as u64) => held.set(*sum),
+            Some(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+            None => *held = Some(memory::hold(caller, *sum).ok_or(io::ErrorKind::OutOfMemory)?),
+        }
+        Ok(())
+    }
+
+    /// Subtracts a control frame of this many bytes: one may stand between the fragments of a message.
+    pub(super) fn subtract(&self, bytes: usize) {
+        if let Some(message) = &mut *self.lock() {
+            message.bytes = message.bytes.saturating_sub(bytes as u64);
+        }
+    }
+
+    /// Resets the count: the message is complete, and its handler counts it from now on.
+    pub(super) fn complete(&self) {
+        if let Some(message) = &mut *self.lock() {
+            (message.bytes, message.held) = (0, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_counts_until_it_is_whole_and_a_control_frame_does_not_end_it() {
+        let partial_message = PartialMessage::default();
+        partial_message.add(1 << 20).unwrap();
+        let held = |partial_message: &PartialMessage| {
+            partial_message.lock().as_ref().is_some_and(|state| state.held.is_some())
+        };
+        assert!(!held(&partial_message), "nobody is named");
+        partial_message.set_caller("arriving");
+        partial_message.add(10 << 10).unwrap();
+        assert!(!held(&partial_message));
+        partial_message.add(10 << 10).unwrap();
+        partial_message.subtract(100);
+        assert!(held(&partial_message));
+        partial_message.complete();
+        assert!(!held(&partial_message));
+    }
+}

@@ -1,0 +1,207 @@
+//! Access control that the doors of the other protocols share: authentication, and the agent of a call.
+//!
+//! A door decodes its protocol; it never decides who is let in or for which agent a caller may act.
+
+use a2g_core::run::Executor;
+use a2g_govern::Caller;
+use a2g_types::call::{Call, Door};
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, excerpt};
+use a2g_types::memory::{self, Charge};
+use a2g_wire::strict_json::{self, JsonBounds};
+use axum::Router;
+use axum::body::Bytes;
+
+/// The router of another protocol on the port of the A2G door.
+pub struct ProtocolRouter {
+    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`] body in the request's extensions.
+    pub routes: Router,
+    /// The authentication that its paths require.
+    pub auth: AuthPolicy,
+}
+
+/// The body of a request, read before the handler runs.
+#[derive(Debug, Clone)]
+pub(super) enum BufferedBody {
+    /// The whole body, with its charge against the caller's share of memory.
+    Whole(Bytes, Charge),
+    /// The body is longer than `server.max_body_bytes`, and was dropped.
+    TooLong,
+    /// The memory budget has no room for its values.
+    NoRoom(Fault),
+}
+
+impl BufferedBody {
+    /// The body as text that has passed the strict reader.
+    ///
+    /// # Errors
+    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget has no room for it.
+    pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
+        match self {
+            Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
+            Self::TooLong => Err(bounds.too_long_fault()),
+            Self::NoRoom(fault) => Err(fault.clone()),
+        }
+    }
+
+    pub(super) fn charge(&self) -> Charge {
+        match self {
+            Self::Whole(_, charge) => charge.clone(),
+            Self::TooLong | Self::NoRoom(_) => Charge::default(),
+        }
+    }
+}
+
+/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up: a
+/// caller has to be able to send a cancel.
+pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
+
+/// Counts the values of a message against its caller's share of memory.
+///
+/// # Errors
+/// [`Fault::Busy`] if the memory budget or the caller's share is used up.
+pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
+    let bytes = strict_json::tree_bytes(message);
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Ok(Charge::default());
+    }
+    if !memory::has_room(bytes) {
+        return Err(busy(NO_ROOM));
+    }
+    memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
+}
+
+/// The fault for a caller whose share is used up.
+pub(super) fn no_share() -> Fault {
+    busy(NO_SHARE)
+}
+
+fn busy(message: &str) -> Fault {
+    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
+}
+
+/// The answer to a longer message when the memory budget is used up.
+pub(super) const NO_ROOM: &str =
+    "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
+
+/// The answer to a caller whose share is used up.
+pub(super) const NO_SHARE: &str = "your messages and unread answers use up one caller's memory (a share of \
+                                   `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
+
+/// Pause before a caller that found no room should retry.
+const NO_ROOM_RETRY_MS: u64 = 1_000;
+
+/// An extension of a streamed answer whose door authenticates the caller again itself, so that the port does not. A2E
+/// needs it: a later handshake may present another token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SelfReauthenticating;
+
+/// The callers that a door is open to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DoorAccess {
+    /// Callers in the operator's list, by `Authorization: Bearer …`, `X-API-Key` or a client certificate.
+    Callers,
+    /// Every client, each as an agent of any name.
+    Public,
+}
+
+/// The place where a request is authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthPolicy {
+    /// The port authenticates, and answers unknown callers itself.
+    Required(DoorAccess),
+    /// The port authenticates, and the door answers unknown callers in its own format: `Option<Arc<`[`Caller`]`>>` is
+    /// in a request's extensions. The body of an unknown caller is not read.
+    Delegated(DoorAccess),
+    /// No authentication. Such paths read no body.
+    Public,
+}
+
+/// The operator's settings that every door has.
+#[derive(Debug, Clone)]
+pub struct DoorSettings {
+    /// The callers that may use it.
+    pub access: DoorAccess,
+    /// The agent of calls that name none, for callers with more than one agent.
+    pub agent: AgentDid,
+}
+
+impl DoorSettings {
+    /// The agent of a call. `claimed` is the name in the message: a DID is taken verbatim, and any other name becomes a
+    /// DID of this door, `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidRequest`] if the name does not fit into a DID.
+    pub fn agent_of(&self, door: Door, caller: &Caller, claimed: Option<&str>) -> Result<AgentDid, Fault> {
+        match claimed {
+            Some(name) => agent_did(door, name),
+            None => Ok(caller.only_agent().unwrap_or(&self.agent).clone()),
+        }
+    }
+}
+
+/// Checks that the caller may act for the agent of a call.
+///
+/// # Errors
+/// `caller_unauthorized`.
+pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
+    if caller.may_act_as(&call.agent) {
+        return Ok(());
+    }
+    let message = foreign_agent_message(caller, &call.agent);
+    Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+}
+
+/// The message for a caller that names an agent that is not its own.
+pub(super) fn foreign_agent_message(caller: &Caller, agent: &AgentDid) -> String {
+    format!(
+        "`{}` does not send intents in the name of `{agent}`: add it to the caller's `agents`",
+        caller.name()
+    )
+}
+
+/// Maps an agent's name in another protocol to a DID. Percent-encoding keeps two names from becoming one DID.
+pub(super) fn agent_did(door: Door, name: &str) -> Result<AgentDid, Fault> {
+    if name.starts_with("did:") {
+        return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
+    }
+    let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let escaped = name.bytes().fold(String::new(), |mut text, byte| {
+        if kept(byte) {
+            text.push(char::from(byte))
+        } else {
+            text.push_str(&format!("%{byte:02X}"))
+        }
+        text
+    });
+    let refuse = |_| {
+        Fault::InvalidRequest(format!("`{}` is too long or empty for the name of an agent", excerpt(name)))
+    };
+    AgentDid::parse(&format!("did:{door}:{escaped}")).map_err(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_becomes_a_did_of_its_door_and_no_other() {
+        let did = |door, name| agent_did(door, name).map(|did| did.to_string()).ok();
+        assert_eq!(did(Door::A2e, "planner").as_deref(), Some("did:a2e:planner"));
+        assert_eq!(did(Door::Nexus, "a:b/c d%").as_deref(), Some("did:nexus:a%3Ab%2Fc%20d%25"));
+        assert_eq!(did(Door::A2e, "did:aeon:x:1").as_deref(), Some("did:aeon:x:1"));
+        assert_eq!(did(Door::A2e, "did:"), None);
+        assert_eq!(did(Door::A2e, ""), None);
+        assert_eq!(did(Door::A2e, &"é".repeat(100)), None);
+    }
+
+    #[test]
+    fn who_names_nobody_speaks_for_the_one_it_may_speak_for() {
+        let agent = AgentDid::parse("did:a2g:agent:1.0:sovereign").unwrap();
+        let settings = DoorSettings { access: DoorAccess::Callers, agent: agent.clone() };
+        let anybody = Caller::any_agent();
+        assert_eq!(settings.agent_of(Door::Sovereign, &anybody, None).unwrap(), agent);
+        let named = settings.agent_of(Door::Sovereign, &anybody, Some("x")).unwrap();
+        assert_eq!(named.as_str(), "did:sovereign:x");
+    }
+}

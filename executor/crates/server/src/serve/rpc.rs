@@ -1,0 +1,284 @@
+//! JSON-RPC 2.0 over any transport: one message in, one answer out.
+//!
+//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because a strict reader has
+//! to see the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
+//! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
+
+use super::answers;
+use super::protocol::{charge, no_share};
+use a2g_govern::Caller;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{did_you_mean, excerpt};
+use a2g_types::memory::{Charge, HeldBytes};
+use a2g_wire::a2g::fault::to_error as fault_parts;
+use a2g_wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcRequest};
+use a2g_wire::strict_json::{self, JsonBounds};
+use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
+use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
+use serde_json::value::RawValue;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A table of methods behind a strict reader.
+#[derive(Clone)]
+pub struct Rpc {
+    methods: Methods,
+    bounds: JsonBounds,
+    /// The methods that also run as notifications.
+    notifications: &'static [&'static str],
+}
+
+/// Notifications of a method to its caller, sent after its answer. Only a connection that stays open has them.
+#[derive(Debug, Default)]
+pub struct Followups(Mutex<Vec<Arc<str>>>);
+
+impl Followups {
+    /// Sends `method` after the answer to the call with these extensions, where its connection takes it.
+    pub(super) fn send(extensions: &Extensions, method: &str, params: &RawValue) {
+        if let Some(Self(messages)) = extensions.get::<Arc<Self>>().map(|followups| &**followups) {
+            let message = notification(method, params.get());
+            messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+        }
+    }
+
+    /// Takes the notifications that were sent.
+    pub(super) fn take(&self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A notification with these params, as JSON text.
+pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
+}
+
+/// An answer, and its charge against the caller's share of memory until it is read.
+#[derive(Debug)]
+pub struct RpcAnswer {
+    /// One response, or a batch of them.
+    pub text: String,
+    /// One charge for each long response.
+    pub(super) held: Vec<HeldBytes>,
+}
+
+impl From<String> for RpcAnswer {
+    fn from(text: String) -> Self {
+        Self { text, held: Vec::new() }
+    }
+}
+
+impl RpcAnswer {
+    /// The response to one request, or an error if the caller's share has no room for it.
+    fn charge(text: String, id: &Id, caller: &Caller) -> Self {
+        match answers::hold(caller, text.len() as u64) {
+            Some(held) => Self { text, held: held.into_iter().collect() },
+            None => error_response(Some(id), &no_share()).into(),
+        }
+    }
+}
+
+/// The sender of a message.
+#[derive(Clone, Copy)]
+struct Peer<'a> {
+    caller: &'a Arc<Caller>,
+    followups: Option<&'a Arc<Followups>>,
+    /// The message's charge against the caller's share of memory, or the fault if that has no room.
+    charge: &'a Result<Charge, Fault>,
+}
+
+impl Rpc {
+    /// Serves `methods`. A method that is not among `notifications` never runs without an id.
+    #[must_use]
+    pub fn new(methods: Methods, bounds: JsonBounds, notifications: &'static [&'static str]) -> Self {
+        Self { methods, bounds, notifications }
+    }
+
+    /// Size and depth limits of a message.
+    #[must_use]
+    pub fn bounds(&self) -> &JsonBounds {
+        &self.bounds
+    }
+
+    /// Answers one message of a caller; `None` if it has no answer.
+    pub async fn answer(&self, message: &[u8], caller: &Arc<Caller>) -> Option<RpcAnswer> {
+        self.answer_peer(message, caller, None).await
+    }
+
+    /// As [`Self::answer`], over a connection that takes notifications after the answer.
+    pub async fn answer_with_followups(
+        &self,
+        message: &[u8],
+        caller: &Arc<Caller>,
+        followups: &Arc<Followups>,
+    ) -> Option<RpcAnswer> {
+        self.answer_peer(message, caller, Some(followups)).await
+    }
+
+    async fn answer_peer(
+        &self,
+        message: &[u8],
+        caller: &Arc<Caller>,
+        followups: Option<&Arc<Followups>>,
+    ) -> Option<RpcAnswer> {
+        let body =
+            strict_json::check(message, &self.bounds).and_then(|text| jsonrpc::decode(text, MAX_BATCH));
+        let peer = Peer { caller, followups, charge: &charge(caller.name(), message) };
+        match body {
+            Err(fault) => Some(error_response(None, &fault).into()),
+            Ok(RpcMessage::Single(entry)) => self.answer_entry(entry, peer).await,
+            Ok(RpcMessage::Batch(entries)) => {
+                let answers = futures_util::future::join_all(
+                    entries.into_iter().map(|entry| self.answer_entry(entry, peer)),
+                );
+                let (texts, held): (Vec<_>, Vec<_>) =
+                    answers.await.into_iter().flatten().map(|RpcAnswer { text, held }| (text, held)).unzip();
+                let held = held.into_iter().flatten().collect();
+                (!texts.is_empty()).then(|| RpcAnswer { text: format!("[{}]", texts.join(",")), held })
+            }
+        }
+    }
+
+    /// The answer to a message that is too long to be read.
+    #[must_use]
+    pub fn too_long(&self) -> RpcAnswer {
+        error_response(None, &self.bounds.too_long_fault()).into()
+    }
+
+    async fn answer_entry(&self, entry: RequestEntry<'_>, peer: Peer<'_>) -> Option<RpcAnswer> {
+        match entry {
+            Err((id, fault)) => Some(error_response(id.as_ref(), &fault).into()),
+            Ok(RpcRequest { id: None, method, params }) => {
+                if self.notifications.contains(&method.as_ref()) {
+                    let _nobody_asked = self.call(None, &method, params, peer).await;
+                } else {
+                    let method = excerpt(&method);
+                    tracing::debug!(method, "a notification was dropped: its method needs an id");
+                }
+                None
+            }
+            Ok(RpcRequest { id: Some(id), method, params }) => {
+                let text = self.call(Some(&id), &method, params, peer).await;
+                Some(RpcAnswer::charge(text, &id, peer.caller))
+            }
+        }
+    }
+
+    async fn call(&self, id: Option<&Id>, method: &str, params: Option<&RawValue>, peer: Peer<'_>) -> String {
+        let Some(callback) = self.methods.method(method) else {
+            let (shown, nearest) = (excerpt(method), did_you_mean(method, self.methods.method_names()));
+            return error_response(
+                id,
+                &Fault::MethodNotFound(format!("there is no method `{shown}`{nearest}")),
+            );
+        };
+        let charge = match peer.charge {
+            Ok(charge) => charge.clone(),
+            Err(no_room) => return error_response(id, no_room),
+        };
+        // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
+        // verbatim.
+        let stand_in = jsonrpsee::types::Id::Null;
+        let params = Params::new(params.map(RawValue::get)).into_owned();
+        let mut extensions = Extensions::new();
+        extensions.insert(Arc::clone(peer.caller));
+        extensions.insert(charge);
+        if let Some(followups) = peer.followups {
+            extensions.insert(Arc::clone(followups));
+        }
+        let response = match callback {
+            MethodCallback::Async(callback) => {
+                callback(stand_in, params, ConnectionId(0), usize::MAX, extensions).await
+            }
+            MethodCallback::Sync(callback) => callback(stand_in, params, usize::MAX, extensions),
+            MethodCallback::Subscription(_) | MethodCallback::Unsubscription(_) => {
+                return error_response(
+                    id,
+                    &Fault::Internal("the method table has no subscriptions".to_owned()),
+                );
+            }
+        };
+        with_id(id, response.as_json().get())
+    }
+}
+
+/// Replaces the stand-in with the caller's id. jsonrpsee writes `jsonrpc`, `id`, and then the result or error, so the
+/// stand-in is at a known place at the start.
+fn with_id(id: Option<&Id>, response: &str) -> String {
+    const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
+    match response.strip_prefix(STAND_IN) {
+        Some(rest) => format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, id.map_or("null", Id::as_json)),
+        None => error_response(id, &Fault::Internal("the response has an unexpected form".to_owned())),
+    }
+}
+
+fn error_response(id: Option<&Id>, fault: &Fault) -> String {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
+    jsonrpc::error(id, code, &message, data.as_ref()).get().to_owned()
+}
+
+/// A fault as jsonrpsee's error, for a method's result.
+pub(super) fn error_object(fault: &Fault) -> ErrorObjectOwned {
+    let (code, message, data) = fault_parts(fault);
+    log_fault(fault, code);
+    ErrorObjectOwned::owned(i32::try_from(code).unwrap_or(-32603), message, data)
+}
+
+fn log_fault(fault: &Fault, code: i64) {
+    match fault {
+        Fault::Internal(detail) => tracing::error!(detail, "internal fault"),
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            tracing::debug!(intent = %receipt.intent, "the tool failed");
+        }
+        // Logged at the origin: by the executor for its refusals, by the governor for its decisions.
+        Fault::Refused { intent, blocked_by, .. } => {
+            let intent = intent.map(tracing::field::display);
+            tracing::debug!(intent, blocked_by = blocked_by.as_str(), "answered with a refusal");
+        }
+        Fault::ToolUnavailable { tool, message } => tracing::warn!(%tool, "{message}"),
+        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
+        Fault::Busy { message, .. } => tracing::debug!("{message}"),
+        Fault::ReceiptPending { intent, .. } => {
+            tracing::debug!(%intent, "a receipt waits for room in the journal")
+        }
+        // Only the code is logged: the messages quote what the caller sent.
+        Fault::Parse(_)
+        | Fault::InvalidRequest(_)
+        | Fault::MethodNotFound(_)
+        | Fault::InvalidParams { .. } => {
+            tracing::debug!(code, "answered with an error");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jsonrpsee::RpcModule;
+    use jsonrpsee::core::RpcResult;
+
+    fn rpc() -> Rpc {
+        let mut module = RpcModule::new(());
+        let wrong = || error_object(&Fault::InvalidRequest("no".to_owned()));
+        module.register_method("right", |_, (), _| RpcResult::Ok([1])).unwrap();
+        module.register_method("wrong", move |_, (), _| RpcResult::<()>::Err(wrong())).unwrap();
+        module.register_async_method("later", |_, _, _| async { RpcResult::Ok([1]) }).unwrap();
+        Rpc::new(module.into(), JsonBounds::default(), &[])
+    }
+
+    /// The stand-in is found by the text that jsonrpsee writes around it. This reads what jsonrpsee really writes.
+    #[tokio::test]
+    async fn every_response_of_jsonrpsee_gets_the_id_that_came() {
+        let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
+        let result = r#""result":[1]"#;
+        for (method, rest) in
+            [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]
+        {
+            // jsonrpsee knows none of the last two.
+            for id in ["null", "7", r#""a""#, "-1.50e3", "18446744073709551616"] {
+                let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
+                let answer = rpc.answer(message.as_bytes(), &caller).await.unwrap();
+                assert_eq!(answer.text, format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}}}"#));
+            }
+        }
+    }
+}

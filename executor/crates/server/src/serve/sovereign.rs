@@ -1,0 +1,196 @@
+//! The sovereign door: `POST /run` and `GET /capabilities`.
+//!
+//! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
+
+use super::connections::{Connection, RequestGuard};
+use super::http::is_json;
+use super::protocol::{AuthPolicy, BufferedBody, DoorSettings, ProtocolRouter, check_call_agent};
+use a2g_core::run::{Executor, GatewayAnswer, RunEvent, RunEventSink};
+use a2g_govern::Caller;
+use a2g_types::call::{Call, Door, Priority};
+use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
+use a2g_types::memory::Charge;
+use a2g_types::outcome::Receipt;
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::sovereign::decode::{self, RequestForm, SovereignDecodeError, SovereignRequest};
+use a2g_wire::sovereign::encode::{self, PartialResult, ReplyEncoder};
+use a2g_wire::sovereign::fault::{self, SovereignError};
+use a2g_wire::sovereign::skills;
+use a2g_wire::strict_json::JsonBounds;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Partial results that wait for the client to read them. Further ones are dropped.
+const MAX_UNREAD_EVENTS: usize = 256;
+
+struct Sovereign {
+    executor: Arc<Executor>,
+    settings: DoorSettings,
+    bounds: JsonBounds,
+}
+
+/// The router of this door.
+#[must_use]
+pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBounds) -> ProtocolRouter {
+    let access = settings.access;
+    let door = Arc::new(Sovereign { executor, settings, bounds });
+    let routes =
+        Router::new().route("/run", post(run)).route("/capabilities", get(capabilities)).with_state(door);
+    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
+}
+
+async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
+    json(StatusCode::OK, encode::capabilities(&door.executor.tools()))
+}
+
+async fn run(
+    State(door): State<Arc<Sovereign>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(body): Extension<BufferedBody>,
+    Extension(connection): Extension<Arc<Connection>>,
+    headers: HeaderMap,
+) -> Response {
+    if !is_json(&headers) {
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
+            .into_response();
+    }
+    let request = match body.text(&door.bounds).map(decode::request) {
+        Ok(Ok(request)) => request,
+        Ok(Err(malformed)) => {
+            let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
+            let reply = ReplyEncoder { form, id: id.unwrap_or_else(Id::random), skill, operation };
+            return json(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
+        }
+        Err(fault) => {
+            let id = Id::from_text(fault::UNKNOWN_ID);
+            let reply = ReplyEncoder { form: RequestForm::Sovereign, id, skill: None, operation: None };
+            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
+        }
+    };
+    let context = RequestContext { caller, charge: body.charge() };
+    let reply = ReplyEncoder {
+        form: request.form,
+        id: request.id.clone().unwrap_or_else(Id::random),
+        skill: Some(request.skill.clone()),
+        operation: request.operation.clone(),
+    };
+    if request.stream && request.form == RequestForm::Sovereign {
+        return stream_response(door, context, request, reply, connection.begin_request());
+    }
+    let answer = door.answer(context, request, &reply, RunEventSink::none()).await;
+    json(StatusCode::OK, answer)
+}
+
+/// The caller of a request, and the request's charge against the caller's share of memory.
+struct RequestContext {
+    caller: Arc<Caller>,
+    charge: Charge,
+}
+
+/// The answer as lines, the last of which is the result.
+fn stream_response(
+    door: Arc<Sovereign>,
+    context: RequestContext,
+    request: SovereignRequest,
+    reply: ReplyEncoder,
+    work: RequestGuard,
+) -> Response {
+    let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
+    let last = parts.clone();
+    let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
+    let sink = RunEventSink::new(move |event| {
+        let chunk = match &event {
+            RunEvent::Started => return,
+            RunEvent::Progress(progress) => PartialResult::Progress(progress),
+            RunEvent::Log(line) => PartialResult::Log(line),
+            RunEvent::Artifact(artifact) => PartialResult::Artifact(artifact),
+        };
+        let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
+        let _nobody_takes_it = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
+    });
+    door.executor.sessions().clone().spawn(async move {
+        let answer = door.answer(context, request, &reply, sink).await;
+        let _nobody_reads = last.send(StreamLine::Last(answer)).await;
+    });
+    // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
+    let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
+        let (mut taken, work) = taken?;
+        let (line, rest) = match taken.recv().await? {
+            StreamLine::Part(line) => (line, Some((taken, work))),
+            StreamLine::Last(line) => (line, None),
+        };
+        Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
+/// A line of a streamed answer.
+enum StreamLine {
+    Part(String),
+    Last(String),
+}
+
+impl Sovereign {
+    async fn answer(
+        &self,
+        context: RequestContext,
+        request: SovereignRequest,
+        reply: &ReplyEncoder,
+        sink: RunEventSink,
+    ) -> String {
+        match self.run_call(context, request, sink).await {
+            Ok(receipt) => reply.report(&receipt, &self.executor.tools()),
+            Err(failure) => reply.failure(&failure),
+        }
+    }
+
+    async fn run_call(
+        &self,
+        RequestContext { caller, charge }: RequestContext,
+        request: SovereignRequest,
+        sink: RunEventSink,
+    ) -> Result<Arc<Receipt>, SovereignError> {
+        let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
+        let tools = self.executor.tools();
+        let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
+        let failed = |fault: Fault| {
+            let failure = fault::to_error(&fault);
+            if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
+                return failure.with_data("payload_schema", tool.arguments_schema.clone());
+            }
+            failure
+        };
+        let agent = self.settings.agent_of(Door::Sovereign, &caller, None).map_err(failed)?;
+        let call = Call {
+            door: Door::Sovereign,
+            agent,
+            intent: IntentId::random(),
+            is_new: true,
+            tool: tool.name.clone(),
+            arguments: payload,
+            context: None,
+            at_most: hints.timeout,
+            priority: Priority::Normal,
+            charge,
+        };
+        let intent = call.intent;
+        check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
+        let GatewayAnswer { verdict, receipt } =
+            self.executor.handle_intent(call, sink).await.map_err(failed)?;
+        let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
+        receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
+    }
+}
+
+fn json(status: StatusCode, answer: String) -> Response {
+    (status, [(header::CONTENT_TYPE, "application/json")], answer).into_response()
+}

@@ -1,0 +1,57 @@
+//! The clocks of the executor, and the only code that reads the real ones.
+//!
+//! The wall clock decides about the expiry of a verdict; the monotonic clock decides about the deadline of a run, so
+//! that a jump of the wall clock can neither extend nor shorten a run.
+
+use std::time::Instant;
+use time::OffsetDateTime;
+
+/// A source of the time. Tests set a [`ManualClock`].
+pub trait Clock: Send + Sync + 'static {
+    /// The wall clock, in UTC.
+    fn now(&self) -> OffsetDateTime;
+    /// The monotonic clock.
+    fn monotonic(&self) -> Instant;
+}
+
+/// The clocks of the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+#[allow(clippy::disallowed_methods, reason = "this is the one reader of the real clocks")]
+impl Clock for SystemClock {
+    fn now(&self) -> OffsetDateTime {
+        OffsetDateTime::now_utc()
+    }
+
+    fn monotonic(&self) -> Instant {
+        Instant::now()
+    }
+}
+
+/// A wall clock that stands still until it is set. Its monotonic clock is that of the machine.
+#[derive(Debug)]
+pub struct ManualClock(std::sync::Mutex<OffsetDateTime>);
+
+impl ManualClock {
+    /// Makes a clock that shows `now`.
+    #[must_use]
+    pub fn new(now: OffsetDateTime) -> Self {
+        Self(std::sync::Mutex::new(now))
+    }
+
+    /// Sets the time that the clock shows.
+    pub fn set(&self, now: OffsetDateTime) {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> OffsetDateTime {
+        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn monotonic(&self) -> Instant {
+        SystemClock.monotonic()
+    }
+}

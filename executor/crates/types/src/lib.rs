@@ -1,0 +1,22 @@
+//! The vocabulary of the executor: parsed values without I/O and without authority.
+//!
+//! Every other crate uses it. What a run came to can be written down with these types; a right to run cannot.
+
+pub mod call;
+pub mod clock;
+pub mod durability;
+pub mod error_chain;
+pub mod fault;
+pub mod ident;
+pub mod json;
+mod json_schema;
+pub mod limit;
+pub mod log_limiter;
+pub mod memory;
+pub mod outcome;
+pub mod quantity;
+pub mod rate_limit;
+pub mod stored;
+pub mod strict_json;
+pub mod tool;
+pub mod verdict;

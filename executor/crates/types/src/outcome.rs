@@ -1,0 +1,522 @@
+//! The outcome of a run: its end, its output, its resource usage and its denials.
+//!
+//! Every number here is measured by the executor or the kernel. A guest determines only `result`, logs and artifacts.
+//!
+//! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
+//! the journal's texts are those of `stored`, and each door has its own messages.
+
+use crate::durability::Durability;
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::json::JsonText;
+use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
+use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::net::SocketAddr;
+use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
+
+/// The status of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
+pub enum Status {
+    /// The tool ran and reported success.
+    Success,
+    /// The tool ran and failed, or a limit other than time ended it.
+    Failure,
+    /// The deadline ended it.
+    Timeout,
+    /// A cancel, a revocation or the end of the executor ended it.
+    Aborted,
+}
+
+impl Status {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The reason why a running tool was stopped from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, VariantArray)]
+pub enum AbortReason {
+    /// `a2g/cancel`.
+    Cancelled,
+    /// `g2a/revoke`.
+    Revoked,
+    /// The executor is shutting down.
+    Shutdown,
+    /// The executor ended without warning. The next executor that starts reports it.
+    Lost,
+}
+
+impl AbortReason {
+    /// The sentence for the report.
+    #[must_use]
+    pub fn message(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled by `a2g/cancel`",
+            Self::Revoked => "revoked by the governor (`g2a/revoke`)",
+            Self::Shutdown => "the executor shut down while the tool was running",
+            Self::Lost => {
+                "the executor ended without warning: the tool may have run to any point, what it used is not \
+                 known, and it is not run again"
+            }
+        }
+    }
+}
+
+/// The end of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum End {
+    /// The tool returned a result.
+    Returned(JsonText),
+    /// The tool returned an error of its own.
+    ToolError {
+        /// The tool's error code.
+        code: String,
+        /// The tool's error message.
+        message: String,
+        /// Further details, as the tool gave them.
+        detail: Option<Value>,
+    },
+    /// A command exited with a code other than 0.
+    Exited {
+        /// The exit code.
+        code: i32,
+        /// The end of its standard error output.
+        stderr_tail: String,
+    },
+    /// A command exited with 0, but its standard output is not JSON.
+    ResultNotJson,
+    /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
+    Trapped(String),
+    /// The guest was not started: it imports something that is not linked, or no process, thread or store was
+    /// available.
+    #[serde(rename = "Unlinkable")]
+    NotStarted(String),
+    /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
+    Crashed(String),
+    /// A limit ended it.
+    LimitReached(Limit),
+    /// It was stopped from outside.
+    Aborted(AbortReason),
+}
+
+impl End {
+    /// The status of this end.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Returned(_) => Status::Success,
+            Self::ToolError { .. }
+            | Self::Exited { .. }
+            | Self::ResultNotJson
+            | Self::Trapped(_)
+            | Self::NotStarted(_)
+            | Self::Crashed(_)
+            | Self::LimitReached(
+                Limit::Memory
+                | Limit::Output
+                | Limit::Stack
+                | Limit::Handles
+                | Limit::Written
+                | Limit::Created
+                | Limit::DirectoryEntries
+                | Limit::RandomBytes
+                | Limit::Subscriptions
+                | Limit::Fuel,
+            ) => Status::Failure,
+            Self::LimitReached(Limit::Time) => Status::Timeout,
+            Self::Aborted(_) => Status::Aborted,
+        }
+    }
+}
+
+/// The level of a log line.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
+pub enum LogLevel {
+    /// Details for the tool's author.
+    Debug,
+    /// Normal operation.
+    Info,
+    /// A problem that does not stop the tool.
+    Warn,
+    /// An error.
+    Error,
+}
+
+impl LogLevel {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// One line of a guest's log. Control characters are escaped when the line is recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// The level of the line.
+    pub level: LogLevel,
+    /// The text of the line.
+    pub message: String,
+}
+
+/// A named output other than the result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// The name that the tool gave it.
+    pub name: String,
+    /// Its media type, as given by the tool.
+    pub mime: String,
+    /// Its content.
+    #[serde(with = "as_base64")]
+    pub content: Vec<u8>,
+}
+
+/// Serialises bytes as base64 text.
+pub mod as_base64 {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    /// Serializes bytes as one string.
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    /// Deserializes bytes from one string.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// The progress of a run, as reported by the guest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The percentage from 0 to 100, if the tool knows it.
+    pub percent: Option<f32>,
+    /// The current activity.
+    pub message: String,
+}
+
+/// The output of a guest other than its result, subject to the output limit.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunOutput {
+    /// Log lines in order.
+    pub logs: Vec<LogLine>,
+    /// The latest progress.
+    pub progress: Option<Progress>,
+    /// Finished artifacts in order.
+    pub artifacts: Vec<Artifact>,
+    /// `true` if output was dropped at the output limit.
+    pub truncated: bool,
+}
+
+/// The measurements of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunMetrics {
+    /// Wall time from before the store was made to after the guest's last instruction, on the monotonic clock.
+    pub wall: Duration,
+    /// CPU time of the thread that ran the guest, host calls included, from the kernel.
+    pub cpu: Duration,
+    /// Peak total size in bytes of guest memories and tables.
+    pub peak_memory_bytes: u64,
+    /// Bytes of result, logs and artifacts collected.
+    pub output_bytes: u64,
+    /// Peak resident memory in bytes of the process of the run, as counted by the kernel: the guest's and the
+    /// executor's own. `None` if the run had no process of its own.
+    pub peak_resident_bytes: Option<u64>,
+}
+
+impl RunMetrics {
+    /// Peak memory in whole MB, rounded up.
+    #[must_use]
+    pub fn memory_used_mb(&self) -> u64 {
+        self.peak_memory_bytes.div_ceil(BYTES_PER_MB)
+    }
+
+    /// CPU time over wall time in percent, to one decimal; 100 is one core.
+    #[must_use]
+    pub fn cpu_percent(&self) -> f64 {
+        if self.wall.is_zero() {
+            return 0.0;
+        }
+        (self.cpu.as_secs_f64() / self.wall.as_secs_f64() * 1000.0).round() / 10.0
+    }
+
+    /// Wall time in whole milliseconds, rounded up, so that a run never takes zero time.
+    #[must_use]
+    pub fn duration_ms(&self) -> u64 {
+        u64::try_from(self.wall.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The reason why an access of a guest was denied.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum DenialReason {
+    /// The path lies under no granted root, or no granted pattern matches it.
+    OutsideScope,
+    /// The path leaves its root by `..` or a symbolic link.
+    EscapesRoot,
+    /// The grant is read-only here.
+    ReadOnly,
+    /// The host's own file permissions deny it.
+    HostPermissions,
+    /// It would create a link, which a later program might follow.
+    Link,
+    /// The file has another name, which may lie outside of every granted root.
+    HardLink,
+    /// A network interface was called in a run without a network.
+    NetworkOff,
+    /// A part of a network interface that no run has: a listening socket, or UDP.
+    NotOffered,
+    /// The authority of a request has more than one reading, or names no host.
+    Authority,
+    /// No layer allows this domain.
+    DomainNotAllowed,
+    /// Some layer blocks this host.
+    DomainBlocked,
+    /// An IP address that is not listed.
+    IpLiteral,
+    /// The address is private, local or reserved, or the name has such an address.
+    Address,
+    /// An address that no look-up of this run returned for an allowed name, and that is not listed itself.
+    NotLookedUp,
+    /// The run exceeds its number of requests.
+    Requests,
+    /// The agent exceeds its requests per minute.
+    RequestRate,
+    /// The run exceeds its number of simultaneous connections.
+    Connections,
+    /// The run exceeds the bytes that it may send.
+    SentBytes,
+    /// The run exceeds the bytes that it may receive.
+    ReceivedBytes,
+}
+
+impl DenialReason {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    /// `true` for a reason that only egress itself determines; such a denial is not accepted from any other source.
+    #[must_use]
+    pub fn is_egress_denial(self) -> bool {
+        match self {
+            Self::OutsideScope
+            | Self::EscapesRoot
+            | Self::ReadOnly
+            | Self::HostPermissions
+            | Self::Link
+            | Self::HardLink
+            | Self::NetworkOff
+            | Self::NotOffered => false,
+            Self::Authority
+            | Self::DomainNotAllowed
+            | Self::DomainBlocked
+            | Self::IpLiteral
+            | Self::Address
+            | Self::NotLookedUp
+            | Self::Requests
+            | Self::RequestRate
+            | Self::Connections
+            | Self::SentBytes
+            | Self::ReceivedBytes => true,
+        }
+    }
+}
+
+/// A denied access, with its number of occurrences.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denial {
+    /// The guest path, host or interface. Control characters are escaped.
+    pub what: String,
+    /// The reason of the denial.
+    pub reason: DenialReason,
+    /// The number of occurrences.
+    pub count: u64,
+}
+
+/// A granted part of the filesystem, as found in the store's own preopens.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantedArea {
+    /// The guest path of the opened folder that contains it.
+    pub path: String,
+    /// The pattern that is granted there.
+    pub pattern: String,
+    /// The access that is granted.
+    pub access: Bound<Access>,
+    /// The layer that set the pattern.
+    pub set_by: crate::limit::Layer,
+}
+
+/// A remote host that a run contacted, as counted by egress.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contact {
+    /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a connection of a tool's own.
+    pub authority: String,
+    /// The address of the last connection, with its port.
+    pub address: SocketAddr,
+    /// The number of requests sent to it, or of the tool's own connections to it.
+    pub requests: u32,
+    /// Bytes sent to it over the wire.
+    pub sent_bytes: u64,
+    /// Bytes received from it over the wire.
+    pub received_bytes: u64,
+}
+
+/// A rule about hosts, with the layer that set it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRule {
+    /// The pattern, such as `*.example.com`.
+    pub pattern: String,
+    /// The layer that set it.
+    pub set_by: crate::limit::Layer,
+}
+
+/// The network limits and the network usage of a run with a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NetworkUsage {
+    /// The budgets of the run.
+    pub budgets: NetworkBudgets,
+    /// The hosts that it could reach.
+    pub allowed: Vec<HostRule>,
+    /// The hosts that it could not reach even if allowed.
+    pub blocked: Vec<HostRule>,
+    /// Maximum number of requests per minute of its agent.
+    pub requests_per_minute: Option<Bound<u32>>,
+    /// The number of requests, including refused ones; for what else counts as a request see
+    /// [`NetworkBudgets::requests`].
+    pub requests: u32,
+    /// Peak number of simultaneous connections.
+    pub connections: u32,
+    /// Bytes sent over the wire.
+    pub sent_bytes: u64,
+    /// Bytes received over the wire.
+    pub received_bytes: u64,
+    /// The hosts that were contacted, the first [`Usage::MAX_CONTACTS`] of them.
+    pub contacted: Vec<Contact>,
+    /// `true` if more hosts were contacted than are listed.
+    pub contacted_truncated: bool,
+}
+
+/// The effective limits, read back from the live store, and the denials.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Usage {
+    /// The memory limit of the store's limiter.
+    pub memory: Bound<MemoryLimit>,
+    /// The CPU limit of the store's throttle.
+    pub cpu: Bound<CpuPercent>,
+    /// The timeout of the store's deadline.
+    pub timeout: Bound<Timeout>,
+    /// The output limit of the store's streams.
+    pub output: Bound<OutputLimit>,
+    /// The areas that the store had open.
+    pub filesystem: Vec<GrantedArea>,
+    /// The patterns excluded from them, with everything below their matches.
+    pub blocked: Vec<Bound<String>>,
+    /// The layer that left no part of the filesystem, if none was granted.
+    pub filesystem_emptied_by: Option<crate::limit::Layer>,
+    /// The budgets for other host resources.
+    pub budgets: Budgets,
+    /// The part of the budgets that the run consumed; `None` if its process ended before it could report it.
+    pub spent: Option<BudgetUsage>,
+    /// `true` if the network was granted, with the layer that decided it.
+    pub network: Bound<bool>,
+    /// The use of the network, if the run had one.
+    pub network_used: Option<NetworkUsage>,
+    /// The denials, the first [`Usage::MAX_DENIALS`] kinds of them.
+    pub denied: Vec<Denial>,
+    /// `true` if more kinds were denied than are listed.
+    pub denied_truncated: bool,
+}
+
+impl Usage {
+    /// Maximum number of different denials in a report.
+    pub const MAX_DENIALS: usize = 32;
+    /// Maximum number of different hosts in a report.
+    pub const MAX_CONTACTS: usize = 32;
+}
+
+/// The complete outcome of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The end of the run.
+    pub end: End,
+    /// Its output.
+    pub output: RunOutput,
+    /// Its measurements.
+    pub metrics: RunMetrics,
+    /// Its effective limits and its denials.
+    pub usage: Usage,
+}
+
+/// The record of one run, as it is reported. Made once, when the run has finished.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Receipt {
+    /// The agent of the call.
+    pub agent: AgentDid,
+    /// The intent that ran.
+    pub intent: IntentId,
+    /// The tool that ran.
+    pub tool: ToolName,
+    /// The caller that approved it, if it waited for a person.
+    pub approved_by: Option<String>,
+    /// The event that the journal waited for before this receipt counted as written.
+    pub durability: Durability,
+    /// The outcome of the run.
+    pub outcome: Outcome,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_duration_are_rounded_up() {
+        let metrics = RunMetrics {
+            wall: Duration::from_micros(1001),
+            cpu: Duration::from_micros(500),
+            peak_memory_bytes: BYTES_PER_MB + 1,
+            output_bytes: 0,
+            peak_resident_bytes: None,
+        };
+        assert_eq!((metrics.memory_used_mb(), metrics.duration_ms()), (2, 2));
+        assert!((metrics.cpu_percent() - 50.0).abs() < 0.1);
+        assert!(RunMetrics::default().cpu_percent().abs() < f64::EPSILON);
+    }
+}

@@ -1,0 +1,497 @@
+//! The first form of the stored texts, in journals of the formats 2 and 3.
+//!
+//! Every type is the twin of the one that its `remote` names. Names of members and variants here are what stands on the
+//! disk, and none of them changes.
+
+#![allow(missing_docs, reason = "a twin has the members of a documented type")]
+
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::json::JsonText;
+use crate::memory::Charge;
+use crate::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::{call, durability, limit, outcome, verdict};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::net::SocketAddr;
+use std::time::Duration;
+use time::OffsetDateTime;
+
+/// The form of an optional value of a type that has a twin, for `#[serde(with)]`.
+#[macro_export]
+macro_rules! optional_twin {
+    ($vis:vis $module:ident, $type:ty, $twin:literal) => {
+        #[allow(unreachable_pub, reason = "the module decides")]
+        $vis mod $module {
+            use super::*;
+            use serde::{Deserializer, Serializer};
+
+            #[derive(Serialize)]
+            struct Written<'a>(#[serde(with = $twin)] &'a $type);
+
+            #[derive(Deserialize)]
+            struct Read(#[serde(with = $twin)] $type);
+
+            pub fn serialize<S: Serializer>(value: &Option<$type>, to: S) -> Result<S::Ok, S::Error> {
+                value.as_ref().map(Written).serialize(to)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<$type>, D::Error> {
+                Ok(Option::deserialize(from)?.map(|Read(value)| value))
+            }
+        }
+    };
+}
+
+/// The form of a list of values of a type that has a twin, for `#[serde(with)]`.
+macro_rules! list {
+    ($module:ident, $type:ty, $twin:literal) => {
+        mod $module {
+            use super::*;
+            use serde::{Deserializer, Serializer};
+
+            #[derive(Serialize)]
+            struct Written<'a>(#[serde(with = $twin)] &'a $type);
+
+            #[derive(Deserialize)]
+            struct Read(#[serde(with = $twin)] $type);
+
+            pub(super) fn serialize<S: Serializer>(values: &[$type], to: S) -> Result<S::Ok, S::Error> {
+                to.collect_seq(values.iter().map(Written))
+            }
+
+            pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<$type>, D::Error> {
+                let values = Vec::deserialize(from)?;
+                Ok(values.into_iter().map(|Read(value)| value).collect())
+            }
+        }
+    };
+}
+
+optional_twin!(optional_layer, limit::Layer, "Layer");
+optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
+optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
+optional_twin!(optional_progress, outcome::Progress, "Progress");
+optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
+optional_twin!(optional_risk, verdict::Risk, "Risk");
+optional_twin!(optional_spent, limit::BudgetUsage, "Spent");
+list!(areas, outcome::GrantedArea, "GrantedArea");
+list!(artifacts, outcome::Artifact, "Artifact");
+list!(contacts, outcome::Contact, "Contact");
+list!(denials, outcome::Denial, "Denial");
+list!(host_rules, outcome::HostRule, "HostRule");
+list!(log_lines, outcome::LogLine, "LogLine");
+list!(patterns, limit::Bound<String>, "Bound");
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Receipt")]
+pub struct Receipt {
+    agent: AgentDid,
+    intent: IntentId,
+    tool: ToolName,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    approved_by: Option<String>,
+    #[serde(default, skip_serializing_if = "durability::Durability::is_default", with = "Durability")]
+    durability: durability::Durability,
+    #[serde(with = "Outcome")]
+    outcome: outcome::Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "durability::Durability")]
+enum Durability {
+    #[serde(rename = "power-loss")]
+    PowerLoss,
+    #[serde(rename = "process-crash")]
+    ProcessCrash,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Outcome")]
+struct Outcome {
+    #[serde(with = "End")]
+    end: outcome::End,
+    #[serde(with = "Output")]
+    output: outcome::RunOutput,
+    #[serde(with = "Metrics")]
+    metrics: outcome::RunMetrics,
+    #[serde(with = "Usage")]
+    usage: outcome::Usage,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::End")]
+enum End {
+    Returned(JsonText),
+    ToolError {
+        code: String,
+        message: String,
+        detail: Option<Value>,
+    },
+    Exited {
+        code: i32,
+        stderr_tail: String,
+    },
+    ResultNotJson,
+    Trapped(String),
+    #[serde(rename = "Unlinkable")]
+    NotStarted(String),
+    Crashed(String),
+    LimitReached(#[serde(with = "Limit")] limit::Limit),
+    Aborted(#[serde(with = "AbortReason")] outcome::AbortReason),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Limit")]
+enum Limit {
+    Memory,
+    Time,
+    Output,
+    Stack,
+    Handles,
+    Written,
+    Created,
+    DirectoryEntries,
+    RandomBytes,
+    Subscriptions,
+    Fuel,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::AbortReason")]
+enum AbortReason {
+    Cancelled,
+    Revoked,
+    Shutdown,
+    Lost,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::RunOutput")]
+struct Output {
+    #[serde(with = "log_lines")]
+    logs: Vec<outcome::LogLine>,
+    #[serde(default, with = "optional_progress")]
+    progress: Option<outcome::Progress>,
+    #[serde(with = "artifacts")]
+    artifacts: Vec<outcome::Artifact>,
+    truncated: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::LogLine")]
+struct LogLine {
+    #[serde(with = "LogLevel")]
+    level: outcome::LogLevel,
+    message: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::LogLevel")]
+enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Progress")]
+struct Progress {
+    percent: Option<f32>,
+    message: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Artifact")]
+struct Artifact {
+    name: String,
+    mime: String,
+    #[serde(with = "outcome::as_base64")]
+    content: Vec<u8>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::RunMetrics")]
+struct Metrics {
+    wall: Duration,
+    cpu: Duration,
+    peak_memory_bytes: u64,
+    output_bytes: u64,
+    peak_resident_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Usage")]
+struct Usage {
+    #[serde(with = "Bound")]
+    memory: limit::Bound<MemoryLimit>,
+    #[serde(with = "Bound")]
+    cpu: limit::Bound<CpuPercent>,
+    #[serde(with = "Bound")]
+    timeout: limit::Bound<Timeout>,
+    #[serde(with = "Bound")]
+    output: limit::Bound<OutputLimit>,
+    #[serde(with = "areas")]
+    filesystem: Vec<outcome::GrantedArea>,
+    #[serde(with = "patterns")]
+    blocked: Vec<limit::Bound<String>>,
+    #[serde(default, with = "optional_layer")]
+    filesystem_emptied_by: Option<limit::Layer>,
+    #[serde(with = "Budgets")]
+    budgets: limit::Budgets,
+    #[serde(default, with = "optional_spent")]
+    spent: Option<limit::BudgetUsage>,
+    #[serde(with = "Bound")]
+    network: limit::Bound<bool>,
+    #[serde(default, with = "optional_network")]
+    network_used: Option<outcome::NetworkUsage>,
+    #[serde(with = "denials")]
+    denied: Vec<outcome::Denial>,
+    denied_truncated: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Bound")]
+struct Bound<T> {
+    value: T,
+    #[serde(with = "Layer")]
+    layer: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Layer")]
+enum Layer {
+    Verdict,
+    Operator,
+    Condition,
+    StandingPolicy,
+    Tool,
+    Executor,
+    Caller,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Budgets")]
+struct Budgets {
+    written: MemoryLimit,
+    created: u64,
+    handles: u64,
+    subscriptions: u64,
+    random_bytes: u64,
+    directory_entries: u64,
+    fuel: Option<u64>,
+    hard_links: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::BudgetUsage")]
+struct Spent {
+    written_bytes: u64,
+    created: u64,
+    random_bytes: u64,
+    directory_entries: u64,
+    fuel: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::GrantedArea")]
+struct GrantedArea {
+    path: String,
+    pattern: String,
+    #[serde(with = "BoundAccess")]
+    access: limit::Bound<limit::Access>,
+    #[serde(with = "Layer")]
+    set_by: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Bound<limit::Access>")]
+struct BoundAccess {
+    #[serde(with = "Access")]
+    value: limit::Access,
+    #[serde(with = "Layer")]
+    layer: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::Access")]
+enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::NetworkUsage")]
+struct NetworkUsage {
+    #[serde(with = "NetworkBudgets")]
+    budgets: limit::NetworkBudgets,
+    #[serde(with = "host_rules")]
+    allowed: Vec<outcome::HostRule>,
+    #[serde(with = "host_rules")]
+    blocked: Vec<outcome::HostRule>,
+    #[serde(default, with = "optional_rate")]
+    requests_per_minute: Option<limit::Bound<u32>>,
+    requests: u32,
+    connections: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+    #[serde(with = "contacts")]
+    contacted: Vec<outcome::Contact>,
+    contacted_truncated: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "limit::NetworkBudgets")]
+struct NetworkBudgets {
+    requests: u32,
+    connections: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::HostRule")]
+struct HostRule {
+    pattern: String,
+    #[serde(with = "Layer")]
+    set_by: limit::Layer,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Contact")]
+struct Contact {
+    authority: String,
+    address: SocketAddr,
+    requests: u32,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::Denial")]
+struct Denial {
+    what: String,
+    #[serde(with = "DenialReason")]
+    reason: outcome::DenialReason,
+    count: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::DenialReason")]
+enum DenialReason {
+    OutsideScope,
+    EscapesRoot,
+    ReadOnly,
+    HostPermissions,
+    Link,
+    HardLink,
+    NetworkOff,
+    NotOffered,
+    Authority,
+    DomainNotAllowed,
+    DomainBlocked,
+    IpLiteral,
+    Address,
+    NotLookedUp,
+    Requests,
+    RequestRate,
+    Connections,
+    SentBytes,
+    ReceivedBytes,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Verdict")]
+pub struct Verdict {
+    #[serde(with = "Decision")]
+    decision: verdict::Decision,
+    intent: IntentId,
+    #[serde(default, with = "optional_risk")]
+    risk: Option<verdict::Risk>,
+    #[serde(with = "Manifest")]
+    manifest: verdict::Manifest,
+    conditions: Vec<String>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    expires_at: Option<OffsetDateTime>,
+    reason: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Decision")]
+enum Decision {
+    Approved,
+    Denied,
+    Escalate,
+    Conditional,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Risk")]
+struct Risk {
+    score: f64,
+    #[serde(with = "RiskLevel")]
+    level: verdict::RiskLevel,
+    model_score: Option<f64>,
+    heuristic_score: Option<f64>,
+    threats: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::RiskLevel")]
+enum RiskLevel {
+    Low,
+    Medium,
+    High,
+    Critical,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "verdict::Manifest")]
+struct Manifest {
+    max_memory: Option<MemoryLimit>,
+    max_cpu: Option<CpuPercent>,
+    timeout: Option<Timeout>,
+    network_allowed: Option<bool>,
+    filesystem_scope: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "call::Call")]
+pub struct Call {
+    #[serde(with = "Door")]
+    door: call::Door,
+    agent: AgentDid,
+    intent: IntentId,
+    #[serde(skip)]
+    is_new: bool,
+    tool: ToolName,
+    arguments: Map<String, Value>,
+    context: Option<Map<String, Value>>,
+    // Calls that were kept before these two members were there have neither.
+    #[serde(default)]
+    at_most: Option<Timeout>,
+    #[serde(default, with = "Priority")]
+    priority: call::Priority,
+    #[serde(skip)]
+    charge: Charge,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "call::Door")]
+enum Door {
+    A2g,
+    A2a,
+    A2e,
+    Nexus,
+    Sovereign,
+    Cli,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "call::Priority")]
+enum Priority {
+    Low,
+    Normal,
+    High,
+    Critical,
+}

@@ -1,0 +1,216 @@
+//! The messages of a governor: verdicts and standing policies, as claims.
+//!
+//! No type here carries authority. A verdict only becomes runnable in `a2g_govern::admit`, and a limit only takes
+//! effect once `a2g_capability` has met it with the other layers.
+
+use crate::ident::{AgentDid, IntentId, ToolName};
+use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use strum::{IntoStaticStr, VariantArray};
+use time::OffsetDateTime;
+
+/// The answers to an intent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
+pub enum Decision {
+    /// The intent may run.
+    Approved,
+    /// The intent never runs.
+    Denied,
+    /// The intent waits for a person, who answers by `g2a/directive`.
+    Escalate,
+    /// The intent may run if the executor can enforce every condition.
+    Conditional,
+}
+
+impl Decision {
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The severity of a score. The bounds are the reference implementation's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
+pub enum RiskLevel {
+    /// Below 0.4.
+    Low,
+    /// 0.4 and above.
+    Medium,
+    /// 0.7 and above.
+    High,
+    /// 0.9 and above.
+    Critical,
+}
+
+impl RiskLevel {
+    /// The level of a score from 0 to 1.
+    #[must_use]
+    pub fn from_score(score: f64) -> Self {
+        if score >= 0.9 {
+            Self::Critical
+        } else if score >= 0.7 {
+            Self::High
+        } else if score >= 0.4 {
+            Self::Medium
+        } else {
+            Self::Low
+        }
+    }
+
+    /// The word on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// A governor's estimate of an intent. Scores run from 0.0 (harmless) to 1.0.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Risk {
+    /// The combined score.
+    pub score: f64,
+    /// The level that the governor named.
+    pub level: RiskLevel,
+    /// The score of the governor's model, when it has one.
+    pub model_score: Option<f64>,
+    /// The score of the governor's rules, when it has any.
+    pub heuristic_score: Option<f64>,
+    /// The threats that the governor detected, in its own words.
+    pub threats: Vec<String>,
+}
+
+/// The capabilities that a verdict grants. An absent number leaves the executor's own ceiling effective; an absent
+/// scope or network grants nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Manifest {
+    /// Maximum memory.
+    pub max_memory: Option<MemoryLimit>,
+    /// Maximum share of CPU.
+    pub max_cpu: Option<CpuPercent>,
+    /// Maximum duration.
+    pub timeout: Option<Timeout>,
+    /// `true` if the network is on.
+    pub network_allowed: Option<bool>,
+    /// The filesystem patterns, as sent.
+    pub filesystem_scope: Vec<String>,
+}
+
+/// A governor's answer to one intent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    /// The answer.
+    pub decision: Decision,
+    /// The intent that is answered.
+    pub intent: IntentId,
+    /// The governor's estimate, when it gave one.
+    pub risk: Option<Risk>,
+    /// The granted capabilities.
+    pub manifest: Manifest,
+    /// Conditions, as sent.
+    pub conditions: Vec<String>,
+    /// The latest time at which the guest may start. Absent only from a denial.
+    pub expires_at: Option<OffsetDateTime>,
+    /// The reason, for people. Never interpreted.
+    pub reason: Option<String>,
+}
+
+/// The proof of the origin of a verdict. It is also only a claim, until `a2g_govern` has verified it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proof {
+    /// A compact JWS (RFC 7515), as sent.
+    pub compact: String,
+    /// The verdict as sent, without its member `proof`, which a governor's answer has beside the others.
+    pub verdict: Map<String, Value>,
+}
+
+/// The decision of a person about an escalated intent (`g2a/directive`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Directive {
+    /// The intent that is waiting.
+    pub intent: IntentId,
+    /// `true` if it may run.
+    pub approved: bool,
+    /// A manifest that replaces the verdict's, if present.
+    pub manifest: Option<Manifest>,
+}
+
+/// The rules of a standing policy for one tool.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToolRule {
+    /// `true` if the tool may be used at all.
+    pub allowed: bool,
+    /// Patterns of the paths that it may access; `None` leaves paths to the other layers.
+    pub paths: Option<Vec<String>>,
+    /// Patterns of the paths that it may not access.
+    pub blocked_paths: Vec<String>,
+    /// Texts that no argument may contain.
+    pub blocked_patterns: Vec<String>,
+    /// Maximum length of a string argument in bytes.
+    pub max_size_bytes: Option<u64>,
+    /// Maximum duration.
+    pub timeout: Option<Timeout>,
+}
+
+/// The network part of a standing policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NetworkRule {
+    /// Domains that may be reached. `None` leaves them to the other layers; an empty list allows none.
+    pub allowed_domains: Option<Vec<String>>,
+    /// Domains that may not be reached. They take precedence.
+    pub blocked_domains: Vec<String>,
+    /// Maximum number of requests per minute.
+    pub max_requests_per_minute: Option<u64>,
+}
+
+/// The resource part of a standing policy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ResourceRule {
+    /// Maximum memory.
+    pub max_memory: Option<MemoryLimit>,
+    /// Maximum share of CPU.
+    pub max_cpu: Option<CpuPercent>,
+    /// Maximum disk space in MB.
+    pub max_disk_mb: Option<u64>,
+}
+
+/// Standing limits for one agent (`g2a/policy`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// The agent that it binds; `None` binds every agent, which only a policy file may specify.
+    pub agent: Option<AgentDid>,
+    /// The governor's version of it.
+    pub version: String,
+    /// The rules per tool. A tool that is not listed is not allowed.
+    pub tools: BTreeMap<ToolName, ToolRule>,
+    /// The network part.
+    pub network: NetworkRule,
+    /// The resource part.
+    pub resources: ResourceRule,
+    /// The hash of the governor's constitution, as sent.
+    pub constitution_hash: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn risk_levels_change_at_their_bounds() {
+        let cases = [
+            (0.0, RiskLevel::Low),
+            (0.399, RiskLevel::Low),
+            (0.4, RiskLevel::Medium),
+            (0.7, RiskLevel::High),
+            (0.899, RiskLevel::High),
+            (0.9, RiskLevel::Critical),
+            (1.0, RiskLevel::Critical),
+        ];
+        for (score, level) in cases {
+            assert_eq!(RiskLevel::from_score(score), level, "{score}");
+        }
+    }
+}

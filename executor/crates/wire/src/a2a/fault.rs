@@ -1,0 +1,270 @@
+//! The error codes of this door in both dialects, and the task states for faults and receipts.
+//!
+//! The numbers have other meanings at other doors, so no other door may use this table.
+
+use super::Dialect;
+use super::message::TaskState;
+use crate::failure_message;
+use crate::jsonrpc::{self, Id};
+use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
+use a2g_types::outcome::{AbortReason, End, Receipt};
+use serde_json::{Map, Value, json};
+
+/// The reason why a request has no result.
+#[derive(Debug, Clone)]
+pub enum Problem {
+    /// A fault of the core.
+    Core(Fault),
+    /// The task does not exist, or belongs to another agent. Callers cannot tell which.
+    TaskNotFound,
+    /// The task belongs to another conversation.
+    ContextMismatch,
+    /// The task is in a terminal state.
+    NotCancelable(TaskState),
+    /// The task does not accept a message in its current state.
+    TakesNoMessage(String),
+    /// Webhooks are disabled.
+    PushUnsupported,
+    /// The task has no webhook with this id.
+    PushNotFound,
+    /// The client accepts no output type of tools.
+    ContentType(String),
+    /// Callers do not authenticate, so there is no extended card.
+    NoExtendedCard,
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Self::Core(fault)
+    }
+}
+
+impl Problem {
+    /// An invalid parameter.
+    #[must_use]
+    pub fn invalid(pointer: &str, message: &str) -> Self {
+        Self::Core(Fault::invalid(pointer, message))
+    }
+}
+
+/// An error response of this door, before its encoding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct A2aError {
+    /// The JSON-RPC error code.
+    pub code: i64,
+    /// One sentence.
+    pub message: String,
+    /// The members of `data`.
+    pub data: Map<String, Value>,
+}
+
+impl A2aError {
+    fn new(code: i64, message: &str) -> Self {
+        Self { code, message: message.to_owned(), data: Map::new() }
+    }
+
+    fn with_data(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.data.insert(key.to_owned(), value.into());
+        self
+    }
+
+    /// The JSON text of the response.
+    #[must_use]
+    pub fn response(self, id: &Id, dialect: Dialect) -> String {
+        let Self { code, message, mut data } = self;
+        let message = match dialect {
+            Dialect::A2a => message,
+            Dialect::Acp => {
+                data.insert("details".to_owned(), message.into());
+                phrase(code).to_owned()
+            }
+        };
+        let data = (!data.is_empty()).then(|| data.into());
+        jsonrpc::error(Some(id), code, &message, data.as_ref()).get().to_owned()
+    }
+}
+
+/// The phrase of the A2A-ACP document for a code.
+fn phrase(code: i64) -> &'static str {
+    match code {
+        -32700 => "Parse error",
+        -32600 => "Invalid Request",
+        -32601 => "Method not found",
+        -32602 => "Invalid params",
+        -32000 => "Task not found",
+        -32001 => "Context not found",
+        -32002 => "Agent not available",
+        _internal => "Internal error",
+    }
+}
+
+/// The error response for a problem.
+#[must_use]
+pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
+    let by = |a2a: i64, acp: i64| match dialect {
+        Dialect::A2a => a2a,
+        Dialect::Acp => acp,
+    };
+    match problem {
+        Problem::Core(fault) => core_error(fault, dialect),
+        Problem::TaskNotFound => A2aError::new(by(-32001, -32000), TASK_NOT_FOUND),
+        Problem::ContextMismatch => {
+            A2aError::new(by(-32602, -32001), "the task belongs to another `contextId`")
+        }
+        Problem::NotCancelable(state) => {
+            let message = format!("the task cannot be canceled: it is {}", state.as_str());
+            A2aError::new(by(-32002, -32602), &message).with_data("state", state.as_str())
+        }
+        Problem::TakesNoMessage(why) => A2aError::new(-32602, why),
+        Problem::PushUnsupported => {
+            A2aError::new(by(-32003, -32601), "push notifications are disabled on this executor")
+        }
+        Problem::PushNotFound => {
+            A2aError::new(-32602, "the task has no push notification configuration with this id")
+        }
+        Problem::ContentType(message) => A2aError::new(by(-32005, -32602), message),
+        Problem::NoExtendedCard => A2aError::new(
+            by(-32007, -32601),
+            "there is no extended card: this executor does not authenticate callers",
+        ),
+    }
+}
+
+fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
+    // A2A 0.3.0 leaves -32000 to servers; in the A2A-ACP document it means "task not found".
+    let refused = match dialect {
+        Dialect::A2a => -32000,
+        Dialect::Acp => -32603,
+    };
+    let unavailable = match dialect {
+        Dialect::A2a => -32000,
+        Dialect::Acp => -32002,
+    };
+    match fault {
+        Fault::Parse(message) => A2aError::new(-32700, message),
+        Fault::InvalidRequest(message) => A2aError::new(-32600, message),
+        Fault::MethodNotFound(message) => A2aError::new(-32601, message),
+        Fault::InvalidParams { message, pointer } => {
+            A2aError::new(-32602, message).with_data("pointer", pointer.as_str())
+        }
+        Fault::ToolUnavailable { tool, message } => {
+            A2aError::new(unavailable, message).with_data("tool", tool.as_str())
+        }
+        Fault::Refused { intent, risk_score, blocked_by, message } => {
+            let code = if is_unavailable(*blocked_by) { unavailable } else { refused };
+            let mut failure = A2aError::new(code, message).with_data("blocked_by", blocked_by.as_str());
+            if let Some(intent) = intent {
+                failure = failure.with_data("task_id", intent.to_string());
+            }
+            match risk_score {
+                Some(score) => failure.with_data("risk_score", *score),
+                None => failure,
+            }
+        }
+        Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => {
+            A2aError::new(unavailable, message)
+        }
+        Fault::Busy { message, retry_after_ms } => {
+            A2aError::new(unavailable, message).with_data("retry_after_ms", *retry_after_ms)
+        }
+        Fault::ReceiptPending { intent, retry_after_ms } => A2aError::new(unavailable, RECEIPT_PENDING)
+            .with_data("task_id", intent.to_string())
+            .with_data("ran", true)
+            .with_data("retry_after_ms", *retry_after_ms),
+        // The result of a run is reported by its task, so these two faults do not reach this table.
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => A2aError::new(-32603, &describe(receipt)),
+        Fault::Internal(_) => A2aError::new(-32603, INTERNAL),
+    }
+}
+
+/// The message starts with the words of A2A 0.3.0, by which clients recognize the error.
+const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
+const INTERNAL: &str = "internal error of the executor";
+
+fn is_unavailable(blocked_by: BlockedBy) -> bool {
+    match blocked_by {
+        BlockedBy::GovernorUnavailable => true,
+        BlockedBy::VerdictDenied
+        | BlockedBy::VerdictExpired
+        | BlockedBy::VerdictMismatch
+        | BlockedBy::VerdictUntrusted
+        | BlockedBy::VerdictReplayed
+        | BlockedBy::CallerUnauthorized
+        | BlockedBy::IntentUntrusted
+        | BlockedBy::IntentReplayed
+        | BlockedBy::ConditionUnknown
+        | BlockedBy::EscalationPending
+        | BlockedBy::ScopeUnenforceable
+        | BlockedBy::StandingPolicy => false,
+    }
+}
+
+/// The state of a task whose call was rejected, with a sentence and machine-readable details.
+#[must_use]
+pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
+    let A2aError { code: _, message, mut data } = core_error(fault, Dialect::A2a);
+    let state = match fault {
+        Fault::Refused { .. }
+        | Fault::InvalidParams { .. }
+        | Fault::InvalidRequest(_)
+        | Fault::ToolUnavailable { .. }
+        | Fault::RegistrationFailed(_)
+        | Fault::SessionExpired(_)
+        | Fault::Busy { .. } => TaskState::Rejected,
+        Fault::Parse(_)
+        | Fault::MethodNotFound(_)
+        | Fault::Failed(_)
+        | Fault::LimitReached(..)
+        | Fault::Internal(_) => TaskState::Failed,
+        // The run's receipt will set the final state.
+        Fault::ReceiptPending { .. } => TaskState::Working,
+    };
+    data.entry("ran").or_insert(false.into());
+    (state, message, data)
+}
+
+/// The state of a task that ran, with a sentence when the tool did not succeed.
+#[must_use]
+pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
+    let state = match &receipt.outcome.end {
+        End::Returned(_) => return (TaskState::Completed, None),
+        End::Aborted(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => {
+            TaskState::Canceled
+        }
+        End::Aborted(AbortReason::Lost)
+        | End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::LimitReached(_) => TaskState::Failed,
+    };
+    (state, Some(describe(receipt)))
+}
+
+/// Machine-readable details of a failed run.
+#[must_use]
+pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
+    let status = receipt.outcome.end.status().as_str();
+    let details = match &receipt.outcome.end {
+        End::ToolError { code, message, detail } => {
+            json!({ "status": status, "ran": true, "code": code, "message": message, "detail": detail })
+        }
+        End::Exited { code, stderr_tail } => {
+            json!({ "status": status, "ran": true, "exit_code": code, "stderr": stderr_tail })
+        }
+        End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
+        End::Returned(_)
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => json!({ "status": status, "ran": true }),
+    };
+    details.as_object().cloned().unwrap_or_default()
+}
+
+fn describe(receipt: &Receipt) -> String {
+    failure_message::describe_failure(&receipt.outcome)
+}

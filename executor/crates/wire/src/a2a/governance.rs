@@ -1,0 +1,147 @@
+//! Decisions of the governor and of people about a task: `GET /a2a/tasks/{id}/governor/history`, in the shapes
+//! of the A2A-ACP document.
+
+use a2g_types::verdict::Verdict;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+/// The `optionId` that allows a call.
+pub const APPROVED: &str = "approved";
+/// The `optionId` that denies a call.
+pub const DENIED: &str = "denied";
+/// The `source` of the governor's own decisions.
+pub const GOVERNOR_SOURCE: &str = "governor";
+
+/// The whole answer.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Governance {
+    /// The decisions, oldest first.
+    pub permission_decisions: Vec<PermissionDecision>,
+    /// Calls that wait for a person.
+    pub pending_permissions: Vec<PendingPermission>,
+    /// The reasons that the governor gave with its decision.
+    pub governor_feedback: Vec<Feedback>,
+}
+
+/// One decision about a call.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionDecision {
+    /// The id of the call's intent.
+    pub tool_call_id: String,
+    /// The author of the decision: `governor`, or `caller:` and the name of a caller.
+    pub source: String,
+    /// [`APPROVED`] or [`DENIED`].
+    pub option_id: String,
+    /// The governors that took part.
+    pub governors_involved: Vec<String>,
+    /// The time of the event.
+    #[serde(with = "time::serde::rfc3339")]
+    pub timestamp: OffsetDateTime,
+    /// `summary`, a list of sentences.
+    pub metadata: Map<String, Value>,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingPermission {
+    /// The id of the call's intent.
+    pub tool_call_id: String,
+    /// The name of the tool.
+    pub tool_id: String,
+    /// The possible answers.
+    pub options: Vec<PermissionOption>,
+    /// The question, in sentences.
+    pub summary: Vec<String>,
+    /// The start of the wait. This member alone has `_` in the document.
+    #[serde(rename = "created_at", with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+/// One possible answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PermissionOption {
+    /// The value for `permissionOptionId`.
+    pub option_id: String,
+    /// A label for people.
+    pub name: String,
+}
+
+/// The reasons that the governor gave with its decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Feedback {
+    /// Always `pre_run`: governors answer before a run only.
+    pub phase: String,
+    /// The time of the event.
+    #[serde(with = "time::serde::rfc3339")]
+    pub timestamp: OffsetDateTime,
+    /// One sentence.
+    pub summary: Vec<String>,
+    /// One result for each governor.
+    pub results: Vec<FeedbackResult>,
+}
+
+/// The answer of one governor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FeedbackResult {
+    /// The governor.
+    pub governor_id: String,
+    /// Its decision, in lower case.
+    pub status: String,
+    /// Its reason, conditions and detected threats.
+    pub messages: Vec<String>,
+}
+
+/// The two possible answers to a call that waits.
+#[must_use]
+pub fn permission_options() -> Vec<PermissionOption> {
+    [(APPROVED, "Let it run as the governor granted it"), (DENIED, "Do not run it")]
+        .into_iter()
+        .map(|(option_id, name)| PermissionOption { option_id: option_id.to_owned(), name: name.to_owned() })
+        .collect()
+}
+
+impl PermissionDecision {
+    /// One decision about a call.
+    #[must_use]
+    pub fn new(call: &str, source: &str, approved: bool, at: OffsetDateTime, summary: &str) -> Self {
+        Self {
+            tool_call_id: call.to_owned(),
+            source: source.to_owned(),
+            option_id: if approved { APPROVED } else { DENIED }.to_owned(),
+            governors_involved: vec![GOVERNOR_SOURCE.to_owned()],
+            timestamp: at,
+            metadata: Map::from_iter([("summary".to_owned(), json!([summary]))]),
+        }
+    }
+}
+
+impl Feedback {
+    /// The feedback in a verdict.
+    #[must_use]
+    pub fn from_verdict(verdict: &Verdict, at: OffsetDateTime) -> Self {
+        let word = verdict.decision.as_str();
+        let summary = match &verdict.risk {
+            Some(risk) => format!("{word}, with a risk score of {} ({})", risk.score, risk.level.as_str()),
+            None => word.to_owned(),
+        };
+        let threats = verdict.risk.iter().flat_map(|risk| risk.threats.iter().cloned());
+        let messages = verdict.reason.iter().chain(&verdict.conditions).cloned().chain(threats).collect();
+        Self {
+            phase: "pre_run".to_owned(),
+            timestamp: at,
+            summary: vec![summary],
+            results: vec![FeedbackResult {
+                governor_id: GOVERNOR_SOURCE.to_owned(),
+                status: word.to_ascii_lowercase(),
+                messages,
+            }],
+        }
+    }
+}

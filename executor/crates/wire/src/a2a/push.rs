@@ -1,0 +1,414 @@
+//! Webhooks: their configuration, and the posted bodies: the task (A2A 0.3.0, section 9.5), or the events of
+//! the A2A-ACP document.
+
+use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
+use super::{Dialect, encode};
+use crate::field::{Field, Object};
+use crate::jsonrpc::Id;
+use crate::to_raw;
+use a2g_types::error_chain::BoxedError;
+use a2g_types::fault::Fault;
+use a2g_types::ident::AgentDid;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, Time};
+
+/// The maximum length of a URL and of a secret, in bytes.
+const MAX_URL_BYTES: usize = 2048;
+
+/// The events that a webhook can subscribe to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A task changed its state.
+    StatusChange,
+    /// The executor added a message.
+    Message,
+    /// A task waits for input.
+    InputRequired,
+    /// A tool produced an artifact.
+    Artifact,
+}
+
+impl EventKind {
+    /// All events with their names on the wire.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("status_change", Self::StatusChange),
+        ("message", Self::Message),
+        ("input_required", Self::InputRequired),
+        ("artifact", Self::Artifact),
+    ];
+
+    /// The name on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::StatusChange => "status_change",
+            Self::Message => "message",
+            Self::InputRequired => "input_required",
+            Self::Artifact => "artifact",
+        }
+    }
+}
+
+/// The authentication of posts to a webhook, beside its token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Authentication {
+    /// The accepted schemes; `Bearer` or `Basic` is among them.
+    pub schemes: Vec<String>,
+    /// The text after the scheme in `Authorization`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<String>,
+}
+
+/// One webhook of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PushConfig {
+    /// The webhook's id within the task; empty until one is assigned.
+    pub id: String,
+    /// The URL to post to.
+    pub url: String,
+    /// Sent as `X-A2A-Notification-Token`, and as a bearer token unless `authentication` has credentials.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The authentication, if configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<Authentication>,
+    /// The subscribed events; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled_events: Option<Vec<EventKind>>,
+    /// The start of the daily hours without posts, in UTC: `HH:MM`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_hours_start: Option<String>,
+    /// The end of these hours; before the start if they cross midnight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quiet_hours_end: Option<String>,
+    /// The time of registration.
+    #[serde(with = "time::serde::rfc3339")]
+    pub created_at: OffsetDateTime,
+}
+
+impl PushConfig {
+    /// Returns `true` when the webhook subscribes to the event and `now` is outside its quiet hours.
+    #[must_use]
+    pub fn accepts(&self, event: EventKind, now: OffsetDateTime) -> bool {
+        let enabled = self.enabled_events.as_ref().is_none_or(|events| events.contains(&event));
+        let hours = (self.quiet_hours_start.as_deref(), self.quiet_hours_end.as_deref());
+        let quiet = match hours {
+            (Some(start), Some(end)) => match (parse_time_of_day(start), parse_time_of_day(end)) {
+                (Some(start), Some(end)) => is_between(now.time(), start, end),
+                (_, None) | (None, _) => false,
+            },
+            (_, None) | (None, _) => false,
+        };
+        enabled && !quiet
+    }
+
+    /// The HTTP headers of each post, secrets included.
+    #[must_use]
+    pub fn headers(&self) -> Vec<(&'static str, String)> {
+        let token = self.token.iter().map(|token| ("x-a2a-notification-token", token.clone()));
+        let authorization = match (&self.authentication, &self.token) {
+            (Some(Authentication { schemes, credentials: Some(credentials) }), _) => {
+                let basic = !schemes.iter().any(|scheme| scheme.eq_ignore_ascii_case("bearer"));
+                Some(format!("{} {credentials}", if basic { "Basic" } else { "Bearer" }))
+            }
+            (Some(_) | None, Some(token)) => Some(format!("Bearer {token}")),
+            (Some(_) | None, None) => None,
+        };
+        token.chain(authorization.map(|value| ("authorization", value))).collect()
+    }
+}
+
+fn is_between(now: Time, start: Time, end: Time) -> bool {
+    if start <= end { start <= now && now < end } else { now >= start || now < end }
+}
+
+/// Parses `HH:MM`.
+fn parse_time_of_day(text: &str) -> Option<Time> {
+    let (hours, minutes) = text.split_once(':').filter(|(hours, minutes)| {
+        hours.len() == 2 && minutes.len() == 2 && text.bytes().all(|b| b.is_ascii_digit() || b == b':')
+    })?;
+    Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
+}
+
+/// One post to a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PushNotification {
+    /// The ids of the task and of the webhook. Posts with equal ids are sent in order.
+    pub of: (String, String),
+    /// The agent that owns the task.
+    pub owner: AgentDid,
+    /// The URL to post to.
+    pub url: String,
+    /// The HTTP headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// The JSON body.
+    pub body: String,
+}
+
+/// The reason why a URL cannot receive posts. The text is for the caller that named the URL.
+#[derive(Debug, thiserror::Error)]
+#[error("nothing is posted there ({reason}): `doors.a2a.webhook_domains` lists who is told")]
+pub struct WebhookUrlError {
+    /// The rule or limit that forbids it. Part of the sentence, so no `source`, which a chain would say again.
+    pub reason: BoxedError,
+}
+
+/// A sender of webhook posts.
+pub trait Webhooks: Send + Sync {
+    /// Checks that posts to a URL are possible and allowed.
+    ///
+    /// # Errors
+    /// [`WebhookUrlError`] with the reason.
+    fn check(&self, url: &str) -> Result<(), WebhookUrlError>;
+
+    /// Queues a post without blocking.
+    fn notify(&self, notice: PushNotification);
+}
+
+/// The posts for an update in A2A 0.3.0: the current task, once, with the events that occurred. An artifact is
+/// posted with the next state, because the task contains all artifacts: posting each would send a tool's
+/// thousand artifacts a thousand times.
+#[must_use]
+pub fn task_notices(update: &TaskUpdate, before: TaskState, task: &Task) -> Vec<(Vec<EventKind>, String)> {
+    if matches!(update, TaskUpdate::Artifact(_)) {
+        return Vec::new();
+    }
+    let mut happened = events(update, before).into_iter().map(|(event, _)| event).collect::<Vec<_>>();
+    if happened.is_empty() {
+        return Vec::new();
+    }
+    if task.status.state.is_terminal() && !task.artifacts.is_empty() {
+        happened.push(EventKind::Artifact);
+    }
+    vec![(happened, to_raw(task).get().to_owned())]
+}
+
+/// The posts for an update in the A2A-ACP dialect: one for each event.
+#[must_use]
+pub fn event_notices(
+    update: &TaskUpdate,
+    before: TaskState,
+    task: &str,
+    now: OffsetDateTime,
+) -> Vec<(Vec<EventKind>, String)> {
+    let events = events(update, before).into_iter();
+    events.map(|(event, data)| (vec![event], event_body(task, event, &data, now))).collect()
+}
+
+/// The events of an update of a task that was in state `before`.
+pub(super) fn events(update: &TaskUpdate, before: TaskState) -> Vec<(EventKind, Value)> {
+    match update {
+        TaskUpdate::Task(task) => status_events(&task.status, TaskState::Submitted),
+        TaskUpdate::Status(update) => status_events(&update.status, before),
+        TaskUpdate::Artifact(update) => vec![(EventKind::Artifact, artifact_data(&update.artifact))],
+    }
+}
+
+fn status_events(status: &TaskStatus, before: TaskState) -> Vec<(EventKind, Value)> {
+    let TaskStatus { state, message, timestamp: _ } = status;
+    let mut events = Vec::new();
+    if *state != before {
+        let data = json!({ "old_state": before.as_str(), "new_state": state.as_str() });
+        events.push((EventKind::StatusChange, data));
+    }
+    // Progress messages of a running tool are sent on streams only.
+    let text = message.as_ref().filter(|_| state.is_settled()).map(|message| joined_text(&message.parts));
+    if let Some(text) = text.filter(|text| !text.is_empty()) {
+        let data = json!({ "message_role": "assistant", "message_content": text });
+        events.push((EventKind::Message, data));
+        if *state == TaskState::InputRequired {
+            let data = json!({ "prompt": text, "input_types": ["application/json", "text/plain"] });
+            events.push((EventKind::InputRequired, data));
+        }
+    }
+    events
+}
+
+fn joined_text(parts: &[Part]) -> String {
+    let words = parts.iter().filter_map(|part| match part {
+        Part::Text { text, metadata: _ } => Some(text.as_str()),
+        Part::File { .. } | Part::Data { .. } => None,
+    });
+    words.collect::<Vec<_>>().join("\n")
+}
+
+fn artifact_data(artifact: &TaskArtifact) -> Value {
+    let TaskArtifact { artifact_id, name, parts } = artifact;
+    let (kind, size) = match parts.first() {
+        Some(Part::File { file, metadata: _ }) => match &file.content {
+            // Four base64 characters encode three bytes.
+            FileContent::Bytes(bytes) => {
+                let padding = bytes.bytes().rev().take_while(|byte| *byte == b'=').count();
+                ("file", (bytes.len() / 4 * 3).saturating_sub(padding))
+            }
+            FileContent::Uri(_) => ("file", 0),
+        },
+        Some(Part::Data { data, metadata: _ }) => ("data", data.as_str().len()),
+        Some(Part::Text { text, metadata: _ }) => ("text", text.len()),
+        None => ("data", 0),
+    };
+    json!({
+        "artifact_type": kind,
+        "artifact_name": name.as_ref().unwrap_or(artifact_id),
+        "artifact_size": size,
+    })
+}
+
+/// The posted JSON of one event.
+fn event_body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
+    let timestamp = now.truncate_to_millisecond().format(&Rfc3339).unwrap_or_default();
+    json!({ "event": event.as_str(), "task_id": task, "timestamp": timestamp, "data": data }).to_string()
+}
+
+/// The webhook in params of `tasks/pushNotificationConfig/set`: `pushNotificationConfig`, or `config`.
+pub(super) fn decode_set_params(params: &mut Object<'_>) -> Result<PushConfig, Fault> {
+    match (params.take("pushNotificationConfig")?, params.take("config")?) {
+        (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfig`: send one of them")),
+        (Some(config), None) | (None, Some(config)) => decode_config(config),
+        (None, None) => Err(Fault::invalid("/pushNotificationConfig", "`pushNotificationConfig` is missing")),
+    }
+}
+
+/// Decodes a webhook. Unknown members are rejected, because each could be a restriction that would not be enforced.
+pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
+    let mut config = field.object()?;
+    let id = super::decode::optional_name(&mut config, "id")?.unwrap_or_default();
+    let url = decode_secret(&config.require("url")?)?;
+    let token = config.take_unless_null("token")?.map(|token| decode_secret(&token)).transpose()?;
+    let authentication = config.take_unless_null("authentication")?.map(decode_authentication).transpose()?;
+    let events = config.take_unless_null("enabledEvents")?;
+    let enabled_events = events
+        .map(|events| events.list()?.iter().map(|event| event.enum_value(&EventKind::ALL)).collect())
+        .transpose()?;
+    let (start, end) = (
+        decode_quiet_hour(&mut config, "quietHoursStart")?,
+        decode_quiet_hour(&mut config, "quietHoursEnd")?,
+    );
+    if start.is_some() != end.is_some() {
+        let message = "`quietHoursStart` and `quietHoursEnd` belong together";
+        return Err(Fault::invalid("/pushNotificationConfig", message));
+    }
+    config.take("createdAt")?;
+    config.finish()?;
+    Ok(PushConfig {
+        id,
+        url,
+        token,
+        authentication,
+        enabled_events,
+        quiet_hours_start: start,
+        quiet_hours_end: end,
+        created_at: OffsetDateTime::UNIX_EPOCH,
+    })
+}
+
+fn decode_quiet_hour(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
+    let read = |text: &str| match parse_time_of_day(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("a time of day is `HH:MM`, in UTC"),
+    };
+    config.take_unless_null(member)?.map(|field| field.parse_with(read)).transpose()
+}
+
+/// Accepts text that is safe in an HTTP header and a request line.
+fn decode_secret(field: &Field<'_>) -> Result<String, Fault> {
+    let read = |text: &str| {
+        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if visible && !text.is_empty() && text.len() <= MAX_URL_BYTES {
+            Ok(text.to_owned())
+        } else {
+            Err(format!("must be 1 to {MAX_URL_BYTES} visible characters of ASCII"))
+        }
+    };
+    field.parse_with(read)
+}
+
+fn decode_authentication(field: Field<'_>) -> Result<Authentication, Fault> {
+    let mut authentication = field.object()?;
+    let schemes = authentication.require("schemes")?;
+    let at = schemes.pointer().to_owned();
+    let schemes = schemes.strings()?;
+    let known = |scheme: &String| ["bearer", "basic"].contains(&scheme.to_ascii_lowercase().as_str());
+    if !schemes.iter().any(known) {
+        return Err(Fault::invalid(at, "`schemes` must include `Bearer` or `Basic`"));
+    }
+    let credentials = authentication.take_unless_null("credentials")?;
+    Ok(Authentication { schemes, credentials: credentials.map(|field| decode_secret(&field)).transpose()? })
+}
+
+/// The response to `set`.
+#[must_use]
+pub fn set_response(id: &Id, task: &str, config: &PushConfig, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::A2a => encode::response(id, &task_config(task, config)),
+        Dialect::Acp => {
+            let created = config.created_at.format(&Rfc3339).unwrap_or_default();
+            encode::response(id, &json!({ "id": config.id, "status": "active", "createdAt": created }))
+        }
+    }
+}
+
+/// The response to `get`.
+#[must_use]
+pub fn get_response(id: &Id, task: &str, config: &PushConfig) -> String {
+    encode::response(id, &task_config(task, config))
+}
+
+/// The response to `list`.
+#[must_use]
+pub fn list_response(id: &Id, task: &str, configs: &[PushConfig]) -> String {
+    let listed = configs.iter().map(|config| task_config(task, config)).collect::<Vec<_>>();
+    encode::response(id, &listed)
+}
+
+/// The response to `delete`.
+#[must_use]
+pub fn delete_response(id: &Id) -> String {
+    encode::response(id, &Value::Null)
+}
+
+fn task_config(task: &str, config: &PushConfig) -> Value {
+    json!({ "taskId": task, "pushNotificationConfig": config })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quiet(start: &str, end: &str, now: Time) -> bool {
+        let config = PushConfig {
+            id: "x".into(),
+            url: "https://x".into(),
+            token: None,
+            authentication: None,
+            enabled_events: Some(vec![EventKind::Message]),
+            quiet_hours_start: Some(start.into()),
+            quiet_hours_end: Some(end.into()),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+        };
+        let now = OffsetDateTime::UNIX_EPOCH.replace_time(now);
+        assert!(!config.accepts(EventKind::Artifact, now), "not asked for");
+        !config.accepts(EventKind::Message, now)
+    }
+
+    #[test]
+    fn quiet_hours_may_go_over_midnight() {
+        let at = |hours, minutes| Time::from_hms(hours, minutes, 0).unwrap();
+        for (hours, minutes, is) in
+            [(22, 0, true), (23, 59, true), (0, 0, true), (7, 59, true), (8, 0, false), (21, 59, false)]
+        {
+            assert_eq!(quiet("22:00", "08:00", at(hours, minutes)), is, "{hours}:{minutes}");
+        }
+        for (hours, is) in [(11, false), (12, true), (13, false)] {
+            assert_eq!(quiet("12:00", "13:00", at(hours, 0)), is, "{hours}");
+        }
+        assert!(!quiet("12:00", "12:00", at(12, 0)), "no time at all");
+        for bad in ["24:00", "8:00", "08:60", "0800", "", "08:0x", "+8:00", "08:00:00"] {
+            assert_eq!(parse_time_of_day(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Decoding, encoding, and the table of error codes.
+
+use super::decode::{self, A2aDecodeError, A2aRequest};
+use super::fault::{self, Problem};
+use super::message::{FileContent, FilePart, Message, MessageRole, Part, Task, TaskState, TaskStatus};
+use super::{Dialect, card, encode};
+use crate::jsonrpc::Id;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{IntentId, ToolName};
+use a2g_types::quantity::Timeout;
+use a2g_types::tool::{Contract, DeclaredCapabilities, Descriptor, Digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+
+fn asked(method: &str, params: &Value) -> Result<A2aRequest, Fault> {
+    let text = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
+    decode::request(&text).map(|(_, request)| request).map_err(|malformed| malformed.fault)
+}
+
+fn send(parts: &Value) -> Value {
+    json!({ "message": { "role": "user", "messageId": "m", "parts": parts } })
+}
+
+fn sent(params: &Value) -> decode::SendParams {
+    let A2aRequest::Send(sent) = asked("message/send", params).unwrap() else { panic!("{params}") };
+    *sent
+}
+
+fn pointer(answer: Result<A2aRequest, Fault>) -> String {
+    let Err(Fault::InvalidParams { pointer, .. }) = answer else { panic!("{answer:?}") };
+    pointer
+}
+
+fn map() -> impl Strategy<Value = Map<String, Value>> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+    ];
+    let value = leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..3).prop_map(Value::from),
+            vec((".{0,6}", inner), 0..3).prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    });
+    // A data part without the members of a call.
+    vec(("x.{0,6}", value), 0..4).prop_map(|members| members.into_iter().collect())
+}
+
+fn name() -> impl Strategy<Value = String> {
+    "[ -~é]{1,40}"
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let content = prop_oneof![
+        vec(any::<u8>(), 0..20).prop_map(|bytes| FileContent::Bytes(STANDARD.encode(bytes))),
+        ".{0,20}".prop_map(FileContent::Uri),
+    ];
+    let file = (of(name()), of(name()), content).prop_map(|(name, mime_type, content)| FilePart {
+        name,
+        mime_type,
+        content,
+    });
+    prop_oneof![
+        (".{0,40}", of(map())).prop_map(|(text, metadata)| Part::Text { text, metadata }),
+        (file, of(map())).prop_map(|(file, metadata)| Part::File { file, metadata }),
+        (map(), of(map()))
+            .prop_map(|(data, metadata)| Part::Data { data: Value::Object(data).into(), metadata }),
+    ]
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    let names = (name(), of(name()), of(name()));
+    let lists = (vec(".{0,8}", 0..3), vec(".{0,8}", 0..3));
+    (vec(part(), 1..4), names, lists, of(map())).prop_map(
+        |(parts, (message_id, context_id, task_id), (reference_task_ids, extensions), metadata)| Message {
+            role: MessageRole::User,
+            parts,
+            message_id,
+            context_id,
+            task_id,
+            reference_task_ids,
+            extensions,
+            metadata,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_message_is_read_as_it_is_written(message in message()) {
+        let read = sent(&json!({ "message": message }));
+        prop_assert_eq!(&read.message, &message);
+        prop_assert_eq!(read.call, None);
+        // Messages of the A2A-ACP document have no `kind`.
+        let mut bare = json!(message);
+        bare.as_object_mut().unwrap().remove("kind");
+        prop_assert_eq!(sent(&json!({ "message": bare })).message, message);
+    }
+
+    #[test]
+    fn a_task_comes_back_from_the_journal_as_it_went_in(
+        history in vec(message(), 0..4), state in 0..7_usize, metadata in of(map())
+    ) {
+        let status = TaskStatus {
+            state: TaskState::ALL[state],
+            message: history.first().cloned(),
+            timestamp: OffsetDateTime::UNIX_EPOCH,
+        };
+        let task =
+            Task { id: "t".into(), context_id: "c".into(), status, artifacts: Vec::new(), history, metadata };
+        let text = serde_json::to_string(&task).unwrap();
+        prop_assert_eq!(serde_json::from_str::<Task>(&text).unwrap(), task);
+    }
+}
+
+#[test]
+fn a_call_is_a_data_part_or_metadata_beside_one() {
+    let call = |params: &Value| sent(params).call;
+    let arguments = json!({ "path": "/x" });
+    let plain = call(&send(&json!([
+        { "kind": "text", "text": "please" },
+        { "kind": "data", "data": { "tool": "read_file", "arguments": arguments, "timeout_ms": 5 } },
+    ])));
+    let plain = plain.unwrap();
+    assert_eq!((plain.tool.as_str(), &Value::from(plain.arguments.clone())), ("read_file", &arguments));
+    assert_eq!(plain.at_most, Timeout::from_millis(5).ok());
+    assert_eq!(plain.arguments_at, "/message/parts/1/data/arguments");
+    let placed = plain.relocate_fault(Fault::invalid("/arguments/path", "x"));
+    assert!(matches!(placed, Fault::InvalidParams { pointer, .. } if pointer.ends_with("/arguments/path")));
+
+    let bare = call(&send(&json!([{ "kind": "data", "data": { "tool": "t" } }]))).unwrap();
+    assert!(bare.arguments.is_empty());
+    // The wrapper of the A2A-ACP document.
+    let wrapped =
+        json!({ "content": { "tool": "t", "arguments": arguments }, "mimeType": "application/json" });
+    let wrapped = call(&send(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();
+    assert_eq!(wrapped.arguments_at, "/message/parts/0/data/content/arguments");
+    for at in ["/metadata", "/message/metadata"] {
+        let mut params = send(&json!([{ "kind": "data", "data": { "tool": "an argument" } }]));
+        let object = params.pointer_mut(at.strip_suffix("/metadata").unwrap()).unwrap();
+        object["metadata"] = json!({ "tool": "t" });
+        let named = call(&params).unwrap();
+        assert_eq!((named.tool.as_str(), named.tool_at), ("t", format!("{at}/tool")));
+        assert_eq!(Value::from(named.arguments), json!({ "tool": "an argument" }));
+    }
+    assert_eq!(call(&send(&json!([{ "kind": "text", "text": "tool" }]))), None);
+    assert_eq!(call(&send(&json!([{ "kind": "data", "data": { "content": "tool" } }]))), None);
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    let text = json!([{ "kind": "text", "text": "x" }]);
+    let with = |pointer: &str, value: Value| {
+        let mut params = send(&text);
+        let (object, member) = pointer.rsplit_once('/').unwrap();
+        let object = params.pointer_mut(object).unwrap();
+        if let Value::Array(list) = object {
+            list[member.parse::<usize>().unwrap()] = value;
+        } else {
+            object[member] = value;
+        }
+        params
+    };
+    let data = |data: Value| send(&json!([{ "kind": "data", "data": data }]));
+    for (params, at) in [
+        (json!({}), "/message"),
+        (json!({ "message": 1 }), "/message"),
+        (with("/message/parts", json!([])), "/message/parts"),
+        (with("/message/parts", json!({})), "/message/parts"),
+        (with("/message/parts/0/kind", json!("image")), "/message/parts/0/kind"),
+        (with("/message/parts/0/kind", json!(null)), "/message/parts/0/kind"),
+        (with("/message/parts/0/text", json!(1)), "/message/parts/0/text"),
+        (with("/message/parts/0", json!({ "kind": "file", "file": {} })), "/message/parts/0/file"),
+        (
+            with("/message/parts/0", json!({ "kind": "file", "file": { "bytes": "", "uri": "" } })),
+            "/message/parts/0/file",
+        ),
+        (
+            with("/message/parts/0", json!({ "kind": "file", "file": { "bytes": "a" } })),
+            "/message/parts/0/file/bytes",
+        ),
+        (with("/message/role", json!("agent")), "/message/role"),
+        (with("/message/role", json!("system")), "/message/role"),
+        (with("/message/kind", json!("task")), "/message/kind"),
+        (with("/message/messageId", json!("")), "/message/messageId"),
+        (with("/message/messageId", json!(7)), "/message/messageId"),
+        (with("/message/messageId", json!("x".repeat(257))), "/message/messageId"),
+        (with("/message/contextId", json!("a\nb")), "/message/contextId"),
+        (with("/message/taskId", json!([])), "/message/taskId"),
+        (with("/message/metadata", json!("x")), "/message/metadata"),
+        (with("/configuration", json!([])), "/configuration"),
+        (with("/configuration", json!({ "blocking": "no" })), "/configuration/blocking"),
+        (with("/configuration", json!({ "historyLength": -1 })), "/configuration/historyLength"),
+        (with("/configuration", json!({ "historyLength": 1.5 })), "/configuration/historyLength"),
+        (data(json!({ "tool": 1 })), "/message/parts/0/data/tool"),
+        (data(json!({ "tool": "../x" })), "/message/parts/0/data/tool"),
+        (data(json!({ "tool": "t", "arguments": [] })), "/message/parts/0/data/arguments"),
+        (data(json!({ "tool": "t", "limit": 1 })), "/message/parts/0/data"),
+        (data(json!({ "tool": "t", "timeout_ms": 0 })), "/message/parts/0/data/timeout_ms"),
+        (data(json!({ "tool": "t", "timeout_ms": "9" })), "/message/parts/0/data/timeout_ms"),
+        (data(json!({ "tool": "t", "timeout_ms": 5.0 })), "/message/parts/0/data/timeout_ms"),
+    ] {
+        assert_eq!(pointer(asked("message/send", &params)), at, "{params}");
+    }
+    let two = json!([
+        { "kind": "data", "data": { "tool": "a" } }, { "kind": "data", "data": { "tool": "b" } }
+    ]);
+    assert_eq!(pointer(asked("message/send", &send(&two))), "/message/parts/1/data");
+    for (method, params, at) in [
+        ("tasks/get", json!({}), "/id"),
+        ("tasks/get", json!({ "id": 1 }), "/id"),
+        ("tasks/get", json!({ "id": "x", "taskId": "x" }), "/taskId"),
+        ("tasks/get", json!({ "id": "x", "historyLength": -1 }), "/historyLength"),
+        ("tasks/list", json!({ "limit": 0 }), "/limit"),
+        ("tasks/list", json!({ "limit": 101 }), "/limit"),
+        ("tasks/list", json!({ "offset": -1 }), "/offset"),
+        ("tasks/list", json!({ "offset": 1_001 }), "/offset"),
+        ("tasks/list", json!({ "pageToken": "x" }), "/pageToken"),
+        ("tasks/list", json!({ "pageToken": "A".repeat(32), "offset": 0 }), "/pageToken"),
+        ("tasks/cancel", json!({ "id": "" }), "/id"),
+        ("tasks/provideInputAndContinue", json!({ "taskId": "x" }), "/input"),
+        (
+            "tasks/provideInputAndContinue",
+            json!({ "taskId": "x", "permissionOptionId": "maybe" }),
+            "/permissionOptionId",
+        ),
+        (
+            "tasks/provideInputAndContinue",
+            json!({ "taskId": "x", "permissionOptionId": "approved", "input": {} }),
+            "/permissionOptionId",
+        ),
+    ] {
+        assert_eq!(pointer(asked(method, &params)), at, "{method} {params}");
+    }
+    for method in decode::METHODS {
+        let known = asked(method, &json!({}));
+        assert!(!matches!(known, Err(Fault::MethodNotFound(_))), "{method} is offered and not served");
+    }
+    assert!(matches!(asked("message/sned", &json!({})), Err(Fault::MethodNotFound(_))));
+}
+
+#[test]
+fn a_frame_that_is_none_is_an_invalid_request_and_an_id_comes_back() {
+    let id = |text: &str| match decode::request(text) {
+        Ok((id, _)) | Err(A2aDecodeError { id, .. }) => id.as_json().to_owned(),
+    };
+    let get = |id: &str| format!(r#"{{"jsonrpc":"2.0","method":"tasks/get","params":{{"id":"t"}}{id}}}"#);
+    assert_eq!(id(&get("")), "null");
+    for whole in ["\"a\"", "7", "null", "-1"] {
+        assert_eq!(id(&get(&format!(r#","id":{whole}"#))), whole);
+    }
+    for broken in ["1.5", "1e3", "true", "{}"] {
+        let text = get(&format!(r#","id":{broken}"#));
+        assert!(
+            matches!(decode::request(&text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
+            "{text}"
+        );
+        assert_eq!(id(&text), "null", "{text}");
+    }
+    let one = get(r#","id":1"#);
+    for batch in ["[]".to_owned(), format!("[{one}]"), format!("[{one},{one}]"), "[1]".to_owned()] {
+        assert!(
+            matches!(decode::request(&batch), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
+            "{batch}"
+        );
+    }
+    for text in ["1", r#"{"jsonrpc":"3.0","method":"tasks/get","id":1}"#, r#"{"method":"tasks/get"}"#] {
+        assert!(
+            matches!(decode::request(text), Err(A2aDecodeError { fault: Fault::InvalidRequest(_), .. })),
+            "{text}"
+        );
+    }
+    let list = r#"{"jsonrpc":"2.0","method":"tasks/get","params":["t"],"id":1}"#;
+    assert!(matches!(decode::request(list), Err(A2aDecodeError { fault: Fault::InvalidParams { .. }, .. })));
+}
+
+#[test]
+fn every_problem_has_its_code_in_both_dialects() {
+    let refused = |blocked_by| Fault::Refused {
+        intent: Some(IntentId::random()),
+        risk_score: Some(0.9),
+        blocked_by,
+        message: "m".into(),
+    };
+    let text = || "m".to_owned();
+    let tool = ToolName::parse("t").unwrap();
+    for (problem, a2a, acp) in [
+        (Problem::TaskNotFound, -32001, -32000),
+        (Problem::ContextMismatch, -32602, -32001),
+        (Problem::NotCancelable(TaskState::Completed), -32002, -32602),
+        (Problem::TakesNoMessage(text()), -32602, -32602),
+        (Problem::PushUnsupported, -32003, -32601),
+        (Problem::PushNotFound, -32602, -32602),
+        (Problem::ContentType(text()), -32005, -32602),
+        (Fault::Parse(text()).into(), -32700, -32700),
+        (Fault::InvalidRequest(text()).into(), -32600, -32600),
+        (Fault::MethodNotFound(text()).into(), -32601, -32601),
+        (Fault::invalid("/x", "m").into(), -32602, -32602),
+        (Fault::ToolUnavailable { tool, message: text() }.into(), -32000, -32002),
+        (refused(BlockedBy::CallerUnauthorized).into(), -32000, -32603),
+        (refused(BlockedBy::GovernorUnavailable).into(), -32000, -32002),
+        (Fault::SessionExpired(text()).into(), -32000, -32002),
+        (Fault::Busy { message: text(), retry_after_ms: 1 }.into(), -32000, -32002),
+        (Fault::Internal("/home/secret".into()).into(), -32603, -32603),
+    ] {
+        for (dialect, code) in [(Dialect::A2a, a2a), (Dialect::Acp, acp)] {
+            let failure = fault::to_error(&problem, dialect);
+            assert_eq!(failure.code, code, "{problem:?} {dialect:?}");
+            let text = failure.response(&Id::from_text("i"), dialect);
+            assert!(!text.contains("secret"), "{text}");
+            let response: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!((&response["id"], &response["error"]["code"]), (&json!("i"), &json!(code)));
+            if dialect == Dialect::Acp {
+                assert!(response["error"]["data"]["details"].is_string(), "{response}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_document_has_no_kind_on_tasks_and_messages_but_on_parts() {
+    let message = |id: &str| {
+        encode::agent_message(id, "c", vec![Part::data(Map::from_iter([("kind".into(), 1.into())]))])
+    };
+    let status = TaskStatus {
+        state: TaskState::Failed,
+        message: Some(message("a")),
+        timestamp: OffsetDateTime::UNIX_EPOCH,
+    };
+    let history = vec![message("b"), message("c")];
+    let task = Task {
+        id: "t".into(),
+        context_id: "c".into(),
+        status,
+        artifacts: Vec::new(),
+        history,
+        metadata: None,
+    };
+    let value = |dialect, history| -> Value {
+        let text = encode::task_response(&Id::null(), &task, history, dialect);
+        serde_json::from_str::<Value>(&text).unwrap()["result"].clone()
+    };
+    let a2a = value(Dialect::A2a, Some(1));
+    assert_eq!((&a2a["kind"], &a2a["status"]["message"]["kind"]), (&json!("task"), &json!("message")));
+    assert_eq!(a2a["history"].as_array().unwrap().len(), 1);
+    let acp = value(Dialect::Acp, None);
+    assert_eq!(acp["history"].as_array().unwrap().len(), 2);
+    for message in [&acp, &acp["status"]["message"], &acp["history"][0], &acp["history"][1]] {
+        assert_eq!(message.get("kind"), None, "{message}");
+    }
+    assert_eq!(acp["history"][0]["parts"][0], json!({ "kind": "data", "data": { "kind": 1 } }));
+    assert!(value(Dialect::A2a, Some(0)).get("history").is_none());
+}
+
+#[test]
+fn what_a_tool_made_is_a_file_with_its_bytes_and_its_media_type() {
+    let made = a2g_types::outcome::Artifact {
+        name: "plot.png".into(),
+        mime: "image/png".into(),
+        content: vec![1, 2, 3, 4],
+    };
+    let artifact = json!(encode::artifact(&made, 1));
+    assert_eq!(artifact["artifactId"], "artifact-2");
+    let file = json!({ "name": "plot.png", "mimeType": "image/png", "bytes": "AQIDBA==" });
+    assert_eq!(artifact["parts"], json!([{ "kind": "file", "file": file }]));
+    let update = super::message::TaskUpdate::Artifact(Box::new(super::message::ArtifactUpdate {
+        task_id: "t".into(),
+        context_id: "c".into(),
+        artifact: encode::artifact(&made, 0),
+        append: false,
+        last_chunk: true,
+    }));
+    let events = super::push::events(&update, TaskState::Working);
+    let told = json!({ "artifact_type": "file", "artifact_name": "plot.png", "artifact_size": 4 });
+    assert_eq!(events, [(super::push::EventKind::Artifact, told)]);
+}
+
+#[test]
+fn the_card_claims_what_there_is() {
+    let tool = Descriptor {
+        name: ToolName::parse("read_file").unwrap(),
+        version: "1.2.3".into(),
+        description: "Reads.".into(),
+        contract: Contract::Command,
+        digest: Digest::compute(b""),
+        arguments_schema: json!({ "type": "object" }),
+        capabilities: DeclaredCapabilities { network: true, ..DeclaredCapabilities::default() },
+    };
+    let place = |asks| card::CardSettings {
+        url: "http://localhost:1/a2a/rpc".into(),
+        requires_auth: asks,
+        accepts_jwts: false,
+        supports_push: false,
+    };
+    let open = card::public_card(&place(false), std::slice::from_ref(&tool));
+    assert_eq!(open.get("securitySchemes"), None);
+    assert_eq!(open["skills"][0]["tags"], json!(["tool", "network"]));
+    assert_eq!(open["skills"][0].get("argumentsSchema"), None, "for those who are known");
+    let asks = card::extended_card(&place(true), &[tool], Dialect::A2a);
+    assert_eq!(asks["security"], json!([{ "bearer": [] }, { "apiKey": [] }]));
+    assert_eq!(asks["skills"][0]["argumentsSchema"], json!({ "type": "object" }));
+    assert_eq!(asks["securitySchemes"].get("jwt"), None, "nobody's are taken");
+    let jwts = card::public_card(&card::CardSettings { accepts_jwts: true, ..place(true) }, &[]);
+    assert_eq!(jwts["securitySchemes"]["jwt"]["bearerFormat"], "JWT");
+    assert_eq!(jwts["security"], json!([{ "bearer": [] }, { "apiKey": [] }, { "jwt": [] }]));
+}

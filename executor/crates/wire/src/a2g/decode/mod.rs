@@ -1,0 +1,140 @@
+//! A2G params and results → the vocabulary, or a [`Fault::InvalidParams`] with the pointer of the problem.
+//!
+//! Numbers that limit something are integers in range, written in digits. For an optional member, `null` means the same
+//! as absence only if the member restricts nothing. Every pointer refers to the text that the function was given.
+
+mod agent;
+mod policy;
+mod proof;
+mod signature;
+mod verdict;
+
+pub use agent::{Heartbeat, Registration, ReportHead, agent_heartbeat, heartbeat, registration, report};
+pub(super) use policy::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
+pub use policy::{policy, policy_file, registration_result};
+pub use proof::{ProofClaims, proof_claims, proof_header};
+pub use signature::context_signature;
+pub use verdict::{directive, verdict};
+
+use crate::field::{Field, Object};
+use a2g_types::call::{Call, Door, Priority};
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::verdict::{Proof, Verdict};
+
+/// The params of `a2g/execute`: an intent with the verdict that answers it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExecuteParams {
+    /// The call.
+    pub call: Call,
+    /// The claimed verdict of the governor.
+    pub verdict: Verdict,
+    /// The proof of the verdict's origin, if sent. Not verified here.
+    pub proof: Option<Proof>,
+}
+
+/// The params of `g2a/revoke`. At least one of the two members is present.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RevokeParams {
+    /// The agent whose intents are aborted and whose standing capabilities are dropped.
+    pub agent: Option<AgentDid>,
+    /// The one intent that is aborted.
+    pub intent: Option<IntentId>,
+}
+
+/// Decodes the params of `a2g/intent`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
+pub fn intent(params: &str) -> Result<Call, Fault> {
+    decode_call(Field::parse(params)?)
+}
+
+/// Decodes the params of `a2g/execute`.
+///
+/// # Errors
+/// As [`intent`]; members other than `intent`, `verdict` and `proof` are refused.
+pub fn execute_params(params: &str) -> Result<ExecuteParams, Fault> {
+    let mut object = Object::parse(params)?;
+    let call = decode_call(object.require("intent")?)?;
+    let raw_verdict = object.require("verdict")?;
+    let proof =
+        object.take_unless_null("proof")?.map(|field| decode_proof(&field, &raw_verdict)).transpose()?;
+    let execute = ExecuteParams { call, verdict: verdict::decode(raw_verdict)?, proof };
+    object.finish()?;
+    Ok(execute)
+}
+
+/// Decodes the params of `g2a/revoke`. Here `null` is the same as absent: refusing a revocation would leave more
+/// intents running than a lenient reading of it.
+///
+/// # Errors
+/// As [`intent`], and if neither an agent nor an intent is named.
+pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
+    let mut object = Object::parse(params)?;
+    let agent = object.take_unless_null("agent_did")?;
+    let intent = object.take_unless_null("intent_id")?;
+    let revoke = RevokeParams {
+        agent: agent.map(|field| field.parse_with(AgentDid::parse)).transpose()?,
+        intent: intent.map(|field| field.parse_with(IntentId::parse)).transpose()?,
+    };
+    if revoke.agent.is_none() && revoke.intent.is_none() {
+        return Err(Fault::invalid("", "`agent_did` or `intent_id` must be there"));
+    }
+    Ok(revoke)
+}
+
+/// Decodes the params of `a2g/cancel` and `a2g/status`: `{intent_id}`.
+///
+/// # Errors
+/// As [`intent`].
+pub fn intent_id(params: &str) -> Result<IntentId, Fault> {
+    Object::parse(params)?.require("intent_id")?.parse_with(IntentId::parse)
+}
+
+/// Checks that a method without parameters received none: no params, `{}` or `[]`.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] for anything else.
+pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
+    let Some(params) = params else { return Ok(()) };
+    let field = Field::parse(params)?;
+    let empty = matches!(serde_json::from_str(params), Ok(serde_json::Value::Array(list)) if list.is_empty());
+    if empty { Ok(()) } else { field.object()?.finish() }
+}
+
+/// The executor that an agent requests a proof for: `context.executor` of its intent.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] if it is present and not a DID.
+pub fn requested_executor(call: &Call) -> Result<Option<AgentDid>, Fault> {
+    let Some(named) = call.context.as_ref().and_then(|context| context.get("executor")) else {
+        return Ok(None);
+    };
+    let named = named.as_str().ok_or("has to be the DID of an executor".to_owned());
+    let parsed = named.and_then(|named| AgentDid::parse(named).map_err(|error| error.to_string()));
+    let invalid = |error| Fault::invalid("/context/executor", format!("`executor`: {error}"));
+    parsed.map(Some).map_err(invalid)
+}
+
+fn decode_proof(field: &Field<'_>, raw_verdict: &Field<'_>) -> Result<Proof, Fault> {
+    let mut verdict = raw_verdict.map()?;
+    verdict.shift_remove("proof");
+    Ok(Proof { compact: field.string()?, verdict })
+}
+
+fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
+    let mut object = field.object()?;
+    Ok(Call {
+        at_most: None,
+        priority: Priority::Normal,
+        door: Door::A2g,
+        agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        is_new: false,
+        charge: a2g_types::memory::Charge::default(),
+        tool: object.require("tool")?.parse_with(ToolName::parse)?,
+        arguments: object.require("arguments")?.map()?,
+        context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,
+    })
+}

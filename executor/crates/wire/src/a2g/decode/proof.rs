@@ -1,0 +1,80 @@
+//! The two JSON texts inside a proof, a compact JWS: its header, and the claims that are signed.
+//!
+//! Both restrict what may run, so an unknown member is refused: `crit`, `b64`, `jwk`, `jku` and `x5u` of a header among
+//! them. Both texts are checked with [`strict_json::check`] here, because they arrive encoded and have not been checked
+//! yet.
+
+use crate::field::Object;
+use crate::strict_json::{self, JsonBounds};
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId, Issuer, ProofId, ToolName};
+use a2g_types::tool::Digest;
+use serde_json::{Map, Value};
+use time::OffsetDateTime;
+
+/// The claims of a proof, once its signature has been verified.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProofClaims {
+    /// `iss` and `jti`: its signer, and its identifier.
+    pub id: ProofId,
+    /// `aud`: the executor that it is for.
+    pub audience: AgentDid,
+    /// `sub`: the agent that it is for.
+    pub agent: AgentDid,
+    /// `iat`: the time of the signature.
+    pub issued_at: OffsetDateTime,
+    /// `nbf`: the time before which it is not valid.
+    pub not_before: OffsetDateTime,
+    /// `exp`: the time from which it is no longer valid.
+    pub expires_at: OffsetDateTime,
+    /// The intent that the verdict answers.
+    pub intent: IntentId,
+    /// The tool of the intent.
+    pub tool: ToolName,
+    /// The SHA-256 of the arguments as canonical JSON (RFC 8785).
+    pub arguments: Digest,
+    /// The SHA-256 of the tool's module, if the verdict is restricted to it.
+    pub module: Option<Digest>,
+    /// The verdict, as it was signed.
+    pub verdict: Map<String, Value>,
+}
+
+/// Decodes the header of a proof. Returns the id of the key that it names.
+///
+/// `alg` is `EdDSA`, or `Ed25519`, the name of RFC 9864 for the same algorithm with the same curve; `typ` may be `JWT`;
+/// no other member is allowed.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into the header; [`Fault::Parse`] for text that is not JSON.
+pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
+    object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
+    let key = object.require("kid")?.string()?;
+    object.take("typ")?.map(|field| field.enum_value(&[("JWT", ())])).transpose()?;
+    object.finish()?;
+    Ok(key)
+}
+
+/// Decodes the claims of a proof.
+///
+/// # Errors
+/// As [`proof_header`], with pointers into the claims.
+pub fn proof_claims(text: &[u8]) -> Result<ProofClaims, Fault> {
+    let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
+    let issuer = object.require("iss")?.parse_with(Issuer::parse)?;
+    let claims = ProofClaims {
+        id: object.require("jti")?.parse_with(|text| ProofId::parse(issuer, text))?,
+        audience: object.require("aud")?.parse_with(AgentDid::parse)?,
+        agent: object.require("sub")?.parse_with(AgentDid::parse)?,
+        issued_at: object.require("iat")?.timestamp()?,
+        not_before: object.require("nbf")?.timestamp()?,
+        expires_at: object.require("exp")?.timestamp()?,
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        tool: object.require("tool")?.parse_with(ToolName::parse)?,
+        arguments: object.require("arguments_sha256")?.parse_with(Digest::parse)?,
+        module: object.take("tool_sha256")?.map(|field| field.parse_with(Digest::parse)).transpose()?,
+        verdict: object.require("verdict")?.map()?,
+    };
+    object.finish()?;
+    Ok(claims)
+}

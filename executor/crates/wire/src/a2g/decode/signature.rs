@@ -1,0 +1,141 @@
+//! `context.signature` of an intent, as produced by the protocol's SDKs, and the text that it signs.
+//!
+//! The text is the params without the signature, as JSON with sorted keys and no white space. The SDKs write numbers in
+//! different ways, so numbers are copied verbatim. Only the shape is checked here.
+
+use crate::field::{Field, Object};
+use a2g_types::call::ContextSignature;
+use a2g_types::fault::Fault;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The latest accepted millisecond: the last one of the year 9999.
+const LATEST_MILLISECOND: u64 = 253_402_300_799_999;
+
+/// Decodes the signature of the params of `a2g/intent`; `None` if there is none. With `escape_non_ascii`, the text is
+/// written with escapes for non-ASCII characters, as Python does by default and the others do not.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
+pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<ContextSignature>, Fault> {
+    let Some(context) = Object::parse(params)?.take_unless_null("context")? else { return Ok(None) };
+    let Some(signature) = context.object()?.take_unless_null("signature")? else { return Ok(None) };
+    let mut object = signature.object()?;
+    let timestamp = object.require("timestamp")?;
+    let digits = timestamp.string()?;
+    let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= LATEST_MILLISECOND);
+    let timestamp_ms = timestamp_ms.filter(|ms| ms.to_string() == digits);
+    let (nonce, hash) = (object.require("nonce")?, object.require("hash")?);
+    let timestamp_ms = timestamp_ms
+        .ok_or_else(|| timestamp.expected_error("milliseconds since 1970, in digits, as a string"))?;
+    let head = format!("{timestamp_ms}:{}:", nonce.parse_with(parse_nonce)?);
+    let texts = canonical_texts(params, escape_non_ascii)?.into_iter().map(|text| format!("{head}{text}"));
+    Ok(Some(ContextSignature {
+        timestamp_ms,
+        nonce: nonce.string()?,
+        hash: hash.parse_with(|text| a2g_types::tool::Digest::parse(text).map(|_| text.to_owned()))?,
+        texts: texts.collect(),
+    }))
+}
+
+fn parse_nonce(text: &str) -> Result<String, &'static str> {
+    let fits =
+        (8..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+    if fits { Ok(text.to_owned()) } else { Err("has to be 8 to 128 letters, digits and `-`") }
+}
+
+/// The canonical texts of params without `context.signature`.
+fn canonical_texts(params: &str, escape: bool) -> Result<Vec<String>, Fault> {
+    let root = Field::parse(params)?;
+    let unreadable = || root.expected_error("an object of JSON");
+    let mut members = parse_members(params).ok_or_else(unreadable)?;
+    let context = members.get("context").map(|raw| raw.get());
+    let mut inside = context.and_then(parse_members).ok_or_else(unreadable)?;
+    inside.remove("signature");
+    let emptied = inside.is_empty();
+    let mut context = String::new();
+    write_object(&inside, escape, &mut context).ok_or_else(unreadable)?;
+    let context = RawValue::from_string(context).map_err(|_| unreadable())?;
+    members.insert("context".into(), &context);
+    let mut with = String::new();
+    write_object(&members, escape, &mut with).ok_or_else(unreadable)?;
+    if !emptied {
+        return Ok(vec![with]);
+    }
+    members.remove("context");
+    let mut without = String::new();
+    write_object(&members, escape, &mut without).ok_or_else(unreadable)?;
+    Ok(vec![with, without])
+}
+
+type SortedMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
+
+/// The members of an object, sorted by the code points of their names.
+fn parse_members(text: &str) -> Option<SortedMembers<'_>> {
+    #[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+    struct SortedName<'a>(#[serde(borrow)] Cow<'a, str>);
+    let members = serde_json::from_str::<BTreeMap<SortedName<'_>, &RawValue>>(text).ok()?;
+    Some(members.into_iter().map(|(key, value)| (key.0, value)).collect())
+}
+
+fn write_object(members: &SortedMembers<'_>, escape: bool, into: &mut String) -> Option<()> {
+    into.push('{');
+    for (nth, (key, value)) in members.iter().enumerate() {
+        if nth > 0 {
+            into.push(',');
+        }
+        write_string(key, escape, into);
+        into.push(':');
+        write_value(value.get(), escape, into)?;
+    }
+    into.push('}');
+    Some(())
+}
+
+/// Writes a value in canonical form. The depth is bounded by the strict check that the message has passed.
+fn write_value(value: &str, escape: bool, into: &mut String) -> Option<()> {
+    match value.as_bytes().first()? {
+        b'{' => write_object(&parse_members(value)?, escape, into)?,
+        b'[' => {
+            into.push('[');
+            for (nth, item) in serde_json::from_str::<Vec<&RawValue>>(value).ok()?.iter().enumerate() {
+                if nth > 0 {
+                    into.push(',');
+                }
+                write_value(item.get(), escape, into)?;
+            }
+            into.push(']');
+        }
+        b'"' => write_string(&serde_json::from_str::<String>(value).ok()?, escape, into),
+        // A number, `true`, `false` or `null`, verbatim.
+        _scalar => into.push_str(value),
+    }
+    Some(())
+}
+
+/// Writes a string with the escapes that all SDKs use and, with `escape`, with `\uXXXX` for characters beyond `~`.
+fn write_string(text: &str, escape: bool, into: &mut String) {
+    into.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => into.push_str("\\\""),
+            '\\' => into.push_str("\\\\"),
+            '\n' => into.push_str("\\n"),
+            '\r' => into.push_str("\\r"),
+            '\t' => into.push_str("\\t"),
+            '\u{8}' => into.push_str("\\b"),
+            '\u{c}' => into.push_str("\\f"),
+            c if c < ' ' || (escape && c > '~') => {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing to a string cannot fail.
+                    let _ = write!(into, "\\u{unit:04x}");
+                }
+            }
+            c => into.push(c),
+        }
+    }
+    into.push('"');
+}

@@ -1,0 +1,112 @@
+//! `G2A_VERDICT` and `g2a/directive`: the decisions of a governor and of a person.
+
+use crate::field::{Field, Object};
+use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::verdict::{Decision, Directive, Manifest, Risk, RiskLevel, Verdict};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// Decodes the result of `a2g/intent`: a verdict.
+///
+/// `capability_manifest` is required for a verdict that can run by itself, `conditions` for a CONDITIONAL one, and
+/// `expires_at` for all but a denial. A denial may omit everything else.
+///
+/// # Errors
+/// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not
+/// JSON.
+pub fn verdict(result: &str) -> Result<Verdict, Fault> {
+    decode(Field::parse(result)?)
+}
+
+/// Decodes the params of `g2a/directive`. Unknown members are refused.
+///
+/// # Errors
+/// As [`verdict`], with pointers into `params`.
+pub fn directive(params: &str) -> Result<Directive, Fault> {
+    let mut object = Object::parse(params)?;
+    let directive = Directive {
+        intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
+        approved: object.require("decision")?.enum_value(&[("APPROVED", true), ("DENIED", false)])?,
+        manifest: object.take("capability_manifest")?.map(decode_manifest).transpose()?,
+    };
+    object.finish()?;
+    Ok(directive)
+}
+
+/// Decodes the verdict in a field.
+pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
+    let mut object = field.object()?;
+    let decision = object.require("verdict")?.enum_variant::<Decision>()?;
+    let intent = object.require("intent_id")?.parse_with(IntentId::parse)?;
+    let (needs_manifest, needs_conditions, needs_expiry) = match decision {
+        Decision::Approved => (true, false, true),
+        Decision::Conditional => (true, true, true),
+        Decision::Escalate => (false, false, true),
+        Decision::Denied => (false, false, false),
+    };
+    let granted = take_limiting_member(&mut object, "capability_manifest", needs_manifest, decision)?;
+    let conditions = take_limiting_member(&mut object, "conditions", needs_conditions, decision)?;
+    let expires_at = take_limiting_member(&mut object, "expires_at", needs_expiry, decision)?;
+    Ok(Verdict {
+        decision,
+        intent,
+        risk: object.take_unless_null("risk_assessment")?.map(decode_risk).transpose()?,
+        manifest: granted.map(decode_manifest).transpose()?.unwrap_or_default(),
+        conditions: conditions.map(Field::strings).transpose()?.unwrap_or_default(),
+        expires_at: expires_at.map(|field| decode_time(&field)).transpose()?,
+        reason: object.take_unless_null("reason")?.map(|field| field.string()).transpose()?,
+    })
+}
+
+/// A member that bounds what may run. Only a denial, which runs nothing, may have `null` for it.
+fn take_limiting_member<'a>(
+    object: &mut Object<'a>,
+    name: &str,
+    needed: bool,
+    decision: Decision,
+) -> Result<Option<Field<'a>>, Fault> {
+    match (decision, needed) {
+        (Decision::Denied, _) => object.take_unless_null(name),
+        (Decision::Approved | Decision::Escalate | Decision::Conditional, true) => {
+            object.require(name).map(Some)
+        }
+        (Decision::Approved | Decision::Escalate | Decision::Conditional, false) => object.take(name),
+    }
+}
+
+fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
+    let mut object = field.object()?;
+    let score = |field: Field<'_>| field.number(0.0, 1.0);
+    Ok(Risk {
+        score: score(object.require("score")?)?,
+        level: object.require("level")?.enum_variant::<RiskLevel>()?,
+        model_score: object.take_unless_null("model_score")?.map(score).transpose()?,
+        heuristic_score: object.take_unless_null("heuristic_score")?.map(score).transpose()?,
+        threats: object.take_unless_null("threats")?.map(Field::strings).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// Decodes a capability manifest. An absent member is left to the other layers; an unknown one is refused.
+fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
+    let mut object = field.object()?;
+    let memory = object.take("max_memory_mb")?;
+    let cpu = object.take("max_cpu_percent")?;
+    let timeout = object.take("timeout_seconds")?;
+    let network = object.take("network_allowed")?;
+    let scope = object.take("filesystem_scope")?;
+    object.finish()?;
+    Ok(Manifest {
+        max_memory: memory.map(|field| field.quantity(MemoryLimit::from_mb)).transpose()?,
+        max_cpu: cpu.map(|field| field.quantity(CpuPercent::new)).transpose()?,
+        timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
+        network_allowed: network.map(|field| field.boolean()).transpose()?,
+        filesystem_scope: scope.map(Field::strings).transpose()?.unwrap_or_default(),
+    })
+}
+
+fn decode_time(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
+    OffsetDateTime::parse(&field.string()?, &Rfc3339)
+        .map_err(|_| field.expected_error("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
+}

@@ -1,0 +1,433 @@
+//! The vocabulary → A2G params and results, with their members in the document's order.
+//!
+//! Every struct is destructured completely, so that a new field fails to compile here instead of being omitted from a
+//! report.
+
+use super::decode::ProofClaims;
+use super::schema::{UpTo, Word};
+use super::{message, usage};
+use crate::failure_message;
+use crate::to_raw;
+use a2g_types::call::Call;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::json::JsonText;
+use a2g_types::outcome::{Artifact, End, LogLine, Outcome, Receipt, RunMetrics, RunOutput};
+use a2g_types::quantity::Timeout;
+use a2g_types::tool::{DeclaredCapabilities, Descriptor};
+use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+/// The params of `a2g/intent`, including the agent's context.
+#[must_use]
+pub fn intent(call: &Call) -> Box<RawValue> {
+    // The time that the caller waits is not sent to the governor: it can only shorten what is granted.
+    let Call {
+        door: _,
+        agent,
+        intent,
+        tool,
+        arguments,
+        context,
+        at_most: _,
+        priority: _,
+        is_new: _,
+        charge: _,
+    } = call;
+    to_raw(&message::IntentMessage {
+        agent_did: agent,
+        intent_id: *intent,
+        tool,
+        arguments,
+        context: context.as_ref(),
+    })
+}
+
+/// The result of `a2g/intent`: the verdict.
+#[must_use]
+pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
+    to_raw(&verdict_message(verdict))
+}
+
+/// The result of `a2g/intent` with the proof in addition to the verdict.
+#[must_use]
+pub fn verdict_with_proof(verdict: &Verdict, proof: &str) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Proven<'a> {
+        #[serde(flatten)]
+        verdict: message::VerdictMessage<'a>,
+        proof: &'a str,
+    }
+    to_raw(&Proven { verdict: verdict_message(verdict), proof })
+}
+
+/// The header of a proof that is signed with the key of this id.
+#[must_use]
+pub fn proof_header(key: &str) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct Header<'a> {
+        alg: &'static str,
+        kid: &'a str,
+        typ: &'static str,
+    }
+    to_raw(&Header { alg: "EdDSA", kid: key, typ: "JWT" })
+}
+
+/// The claims of a proof.
+#[must_use]
+pub fn proof_claims(claims: &ProofClaims) -> Box<RawValue> {
+    let ProofClaims {
+        id,
+        audience,
+        agent,
+        issued_at,
+        not_before,
+        expires_at,
+        intent,
+        tool,
+        arguments,
+        module,
+        verdict,
+    } = claims;
+    to_raw(&message::ProofClaimsMessage {
+        iss: id.issuer().as_str(),
+        aud: audience.as_str(),
+        sub: agent.as_str(),
+        jti: id.identifier(),
+        iat: issued_at.unix_timestamp(),
+        nbf: not_before.unix_timestamp(),
+        exp: expires_at.unix_timestamp(),
+        intent_id: intent.to_string(),
+        tool: tool.as_str(),
+        arguments_sha256: arguments.to_string(),
+        tool_sha256: module.as_ref().map(ToString::to_string),
+        verdict,
+    })
+}
+
+/// The gateway's answer: the verdict, with the `report` if the tool ran.
+#[must_use]
+pub fn intent_answer(verdict: &Verdict, receipt: Option<&Receipt>) -> Box<RawValue> {
+    to_raw(&message::IntentAnswer { verdict: verdict_message(verdict), report: receipt.map(report_message) })
+}
+
+/// The params of `a2g/report`, which are also the result of `a2g/execute`.
+#[must_use]
+pub fn report(receipt: &Receipt) -> Box<RawValue> {
+    to_raw(&report_message(receipt))
+}
+
+/// The report's `error`: one sentence; `None` for a success.
+#[must_use]
+pub fn describe_failure(outcome: &Outcome) -> Option<String> {
+    failure_message::describe(outcome)
+}
+
+/// The params of `a2g/register`: the executor with its public key and the names of its tools.
+#[must_use]
+pub fn registration(agent: &AgentDid, public_key: Option<&str>, tools: &[String]) -> Box<RawValue> {
+    let metadata = message::RegistrationMetadata {
+        name: "a2g-executor",
+        version: env!("CARGO_PKG_VERSION"),
+        runtime: "wasmtime",
+    };
+    to_raw(&message::RegistrationMessage {
+        agent_did: agent.as_str(),
+        public_key,
+        capabilities_requested: tools,
+        metadata,
+    })
+}
+
+/// The result of `a2g/register`: an acceptance, with the agent's standing policy.
+#[must_use]
+pub fn registration_result(policy: Option<&Policy>) -> Box<RawValue> {
+    to_raw(&message::RegistrationResult { accepted: true, policy: policy.map(policy_message) })
+}
+
+/// The member `journal` of a heartbeat: the current end of the executor's journal.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct JournalState<'a> {
+    /// The total number of receipts written.
+    pub count: u64,
+    /// The hash of the last one.
+    pub root: &'a str,
+    /// A compact JWS over both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signature: Option<&'a str>,
+}
+
+/// The payload of a checkpoint's signature.
+#[must_use]
+pub fn checkpoint_claims(executor: &AgentDid, count: u64, root: &str, issued_at: i64) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct CheckpointClaims<'a> {
+        iss: &'a str,
+        iat: i64,
+        count: u64,
+        root: &'a str,
+    }
+    to_raw(&CheckpointClaims { iss: executor.as_str(), iat: issued_at, count, root })
+}
+
+/// The params of `a2g/heartbeat`.
+#[must_use]
+pub fn heartbeat(
+    agent: &AgentDid,
+    uptime_seconds: u64,
+    running: usize,
+    queued: usize,
+    journal: JournalState<'_>,
+) -> Box<RawValue> {
+    #[derive(Serialize)]
+    struct HeartbeatParams<'a> {
+        agent_did: &'a str,
+        uptime_seconds: u64,
+        running: usize,
+        queued: usize,
+        journal: JournalState<'a>,
+    }
+    to_raw(&HeartbeatParams { agent_did: agent.as_str(), uptime_seconds, running, queued, journal })
+}
+
+/// The params of `g2a/policy`. A policy for every agent is written with `"*"`, which only
+/// [`super::decode::policy_file`] accepts.
+#[must_use]
+pub fn policy(policy: &Policy) -> Box<RawValue> {
+    to_raw(&policy_message(policy))
+}
+
+/// The result of `a2g/cancel`.
+#[must_use]
+pub fn cancel_result(intent: IntentId, cancelled: bool) -> Box<RawValue> {
+    to_raw(&message::CancelResult { intent_id: intent, cancelled })
+}
+
+/// The result of a notification that is only acknowledged, such as `g2a/policy`.
+#[must_use]
+pub fn acceptance() -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: None })
+}
+
+/// The result of `g2a/revoke`: the number of waiting or running intents that end now.
+#[must_use]
+pub fn revoke_result(aborted: usize) -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: Some(aborted), executors: None })
+}
+
+/// The governor's result for a message that it forwarded to its executors.
+#[must_use]
+pub fn relay_result(executors: usize) -> Box<RawValue> {
+    to_raw(&message::Acceptance { accepted: true, aborted: None, executors: Some(executors) })
+}
+
+/// One tool of the catalogue.
+#[must_use]
+pub fn tool(tool: &Descriptor) -> Box<RawValue> {
+    to_raw(&tool_message(tool))
+}
+
+/// The result of `a2g/tools`: the catalogue.
+#[must_use]
+pub fn tools<'a>(tools: impl IntoIterator<Item = &'a Descriptor>) -> Box<RawValue> {
+    to_raw(&message::ToolList { tools: tools.into_iter().map(tool_message).collect() })
+}
+
+/// A value that is sent unmodified, such as the OpenRPC document.
+#[must_use]
+pub fn json_value(value: &Value) -> Box<RawValue> {
+    to_raw(value)
+}
+
+/// The state of an intent, as `a2g/status` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(rename = "State")]
+pub enum IntentStateWord {
+    /// It waits for a person.
+    Escalated,
+    /// It waits for a slot.
+    Queued,
+    /// Its tool runs.
+    Running,
+    /// It is over.
+    Finished,
+}
+
+/// The result of `a2g/status`: the state of the intent, with its report once finished.
+#[must_use]
+pub fn status(intent: IntentId, state: IntentStateWord, receipt: Option<&Receipt>) -> Box<RawValue> {
+    to_raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
+}
+
+fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
+    let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
+    message::VerdictMessage {
+        verdict: Word(*decision),
+        intent_id: *intent,
+        risk_assessment: risk.as_ref().map(risk_message),
+        capability_manifest: manifest_message(manifest),
+        conditions,
+        expires_at: expires_at.and_then(format_time),
+        reason: reason.as_deref(),
+    }
+}
+
+/// A time in RFC 3339. A time that has no such form (a year over 9999) is omitted, and every decoder refuses a verdict
+/// without its expiry, so that nothing runs on it.
+fn format_time(moment: OffsetDateTime) -> Option<String> {
+    moment.format(&Rfc3339).ok()
+}
+
+fn seconds(timeout: Timeout) -> message::WholeSeconds {
+    UpTo(timeout.seconds())
+}
+
+fn risk_message(risk: &Risk) -> message::RiskMessage<'_> {
+    let Risk { score, level, model_score, heuristic_score, threats } = risk;
+    message::RiskMessage {
+        score: *score,
+        level: Word(*level),
+        model_score: *model_score,
+        heuristic_score: *heuristic_score,
+        threats,
+    }
+}
+
+fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    message::ManifestMessage {
+        max_memory_mb: *max_memory,
+        max_cpu_percent: *max_cpu,
+        timeout_seconds: timeout.map(seconds),
+        network_allowed: *network_allowed,
+        filesystem_scope,
+    }
+}
+
+/// The report of a receipt, for use inside another message.
+pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
+    let Receipt { agent, intent, tool: _, approved_by: _, durability, outcome } = receipt;
+    let Outcome { end, output, metrics, usage } = outcome;
+    let RunOutput { logs, progress: _, artifacts, truncated } = output;
+    let (result, tool_error) = split_end(end);
+    message::ReportMessage {
+        agent_did: agent,
+        intent_id: *intent,
+        status: Word(end.status()),
+        result,
+        error: failure_message::describe(outcome),
+        tool_error,
+        metrics: metrics_message(metrics),
+        logs: logs.iter().map(log_line).collect(),
+        artifacts: artifacts.iter().map(artifact).collect(),
+        truncated: *truncated,
+        usage: usage::usage_message(usage, metrics),
+        durability: (!durability.is_default()).then_some(Word(*durability)),
+    }
+}
+
+/// The tool's own output: a result, or an error with its code.
+fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<'_>>) {
+    match end {
+        End::Returned(value) => (Some(value), None),
+        End::ToolError { code, message, detail } => {
+            (None, Some(message::ToolErrorMessage { code, message, detail: detail.as_ref() }))
+        }
+        End::Exited { .. }
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::LimitReached(_)
+        | End::Aborted(_) => (None, None),
+    }
+}
+
+fn metrics_message(metrics: &RunMetrics) -> message::MetricsMessage {
+    message::MetricsMessage {
+        duration_ms: metrics.duration_ms(),
+        memory_used_mb: metrics.memory_used_mb(),
+        cpu_percent: metrics.cpu_percent(),
+    }
+}
+
+fn log_line(line: &LogLine) -> message::LogLineMessage<'_> {
+    let LogLine { level, message } = line;
+    message::LogLineMessage { level: Word(*level), message }
+}
+
+fn artifact(artifact: &Artifact) -> message::ArtifactMessage<'_> {
+    let Artifact { name, mime, content } = artifact;
+    message::ArtifactMessage { name, mime, content: message::Base64(content) }
+}
+
+fn policy_message(policy: &Policy) -> message::PolicyMessage<'_> {
+    let Policy { agent, version, tools, network, resources, constitution_hash } = policy;
+    message::PolicyMessage {
+        agent_did: agent.as_ref().map_or("*", AgentDid::as_str),
+        version,
+        capabilities: message::Capabilities {
+            tools: tools.iter().map(|(name, rule)| (name.as_str(), tool_rule(rule))).collect(),
+            network: network_rule(network),
+            resources: resource_rule(resources),
+        },
+        constitution_hash: constitution_hash.as_deref(),
+    }
+}
+
+fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
+    let ToolRule { allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout } = rule;
+    message::ToolRuleMessage {
+        allowed: *allowed,
+        constraints: message::Constraints {
+            paths: paths.as_deref(),
+            blocked_paths,
+            blocked_patterns,
+            max_size_bytes: max_size_bytes.map(UpTo),
+            timeout_seconds: timeout.map(seconds),
+        },
+    }
+}
+
+fn network_rule(rule: &NetworkRule) -> message::NetworkRuleMessage<'_> {
+    let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
+    message::NetworkRuleMessage {
+        allowed_domains: allowed_domains.as_deref(),
+        blocked_domains,
+        max_requests_per_minute: max_requests_per_minute.map(UpTo),
+    }
+}
+
+fn resource_rule(rule: &ResourceRule) -> message::ResourceRuleMessage {
+    let ResourceRule { max_memory, max_cpu, max_disk_mb } = rule;
+    message::ResourceRuleMessage {
+        max_memory_mb: *max_memory,
+        max_cpu_percent: *max_cpu,
+        max_disk_mb: max_disk_mb.map(UpTo),
+    }
+}
+
+fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
+    let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
+    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+    message::ToolMessage {
+        name,
+        version,
+        description,
+        contract: Word(*contract),
+        digest: format!("sha256:{digest}"),
+        arguments_schema,
+        capabilities: message::DeclaredMessage {
+            filesystem: Word(*filesystem),
+            network: *network,
+            max_memory_mb: *memory,
+            max_cpu_percent: *cpu,
+            timeout_seconds: timeout.map(seconds),
+        },
+    }
+}

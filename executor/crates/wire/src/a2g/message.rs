@@ -1,0 +1,483 @@
+//! The serialised messages: private twins of the vocabulary, with their members in the document's order.
+//!
+//! They borrow, they are made in [`super::encode`] and [`super::usage`] by destructuring the vocabulary completely, and
+//! they are used in this door only. The published schemas ([`super::openrpc`]) are derived from them, so the comments
+//! on their members are part of the schemas that clients read.
+
+use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
+use super::encode::IntentStateWord;
+use super::schema::{UpTo, Word};
+use a2g_types::durability::Durability;
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
+use a2g_types::json::JsonText;
+use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_types::outcome::{DenialReason, LogLevel, Status};
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::{Contract, DeclaredFilesystem};
+use a2g_types::verdict::{Decision, RiskLevel};
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Intent")]
+pub(super) struct IntentMessage<'a> {
+    pub(super) agent_did: &'a AgentDid,
+    pub(super) intent_id: IntentId,
+    pub(super) tool: &'a ToolName,
+    pub(super) arguments: &'a Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) context: Option<&'a Map<String, Value>>,
+}
+
+// A caller may omit members that this door always writes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Verdict", extend("required" = ["verdict", "intent_id"]))]
+pub(super) struct VerdictMessage<'a> {
+    pub(super) verdict: Word<Decision>,
+    pub(super) intent_id: IntentId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) risk_assessment: Option<RiskMessage<'a>>,
+    pub(super) capability_manifest: ManifestMessage<'a>,
+    pub(super) conditions: &'a [String],
+    /// The latest moment at which the tool may start; required except in a denial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "date-time"))]
+    pub(super) expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<&'a str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RiskAssessment", extend("required" = ["score", "level"]))]
+pub(super) struct RiskMessage<'a> {
+    #[schemars(range(min = 0, max = 1))]
+    pub(super) score: f64,
+    pub(super) level: Word<RiskLevel>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
+    pub(super) model_score: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
+    pub(super) heuristic_score: Option<f64>,
+    pub(super) threats: &'a [String],
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "CapabilityManifest", deny_unknown_fields, extend("required" = []))]
+pub(super) struct ManifestMessage<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_memory_mb: Option<MemoryLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_cpu_percent: Option<CpuPercent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_seconds: Option<WholeSeconds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network_allowed: Option<bool>,
+    pub(super) filesystem_scope: &'a [String],
+}
+
+/// A timeout in whole seconds.
+pub(super) type WholeSeconds = UpTo<{ Timeout::MAX_SECONDS }>;
+
+#[derive(Serialize)]
+pub(super) struct ProofClaimsMessage<'a> {
+    pub(super) iss: &'a str,
+    pub(super) aud: &'a str,
+    pub(super) sub: &'a str,
+    pub(super) jti: &'a str,
+    pub(super) iat: i64,
+    pub(super) nbf: i64,
+    pub(super) exp: i64,
+    pub(super) intent_id: String,
+    pub(super) tool: &'a str,
+    pub(super) arguments_sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_sha256: Option<String>,
+    pub(super) verdict: &'a Map<String, Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct IntentAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) verdict: VerdictMessage<'a>,
+    /// The report, when the tool ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) report: Option<ReportMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Report")]
+pub(super) struct ReportMessage<'a> {
+    pub(super) agent_did: &'a AgentDid,
+    pub(super) intent_id: IntentId,
+    pub(super) status: Word<Status>,
+    /// The tool's answer, when it succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
+    pub(super) result: Option<&'a JsonText>,
+    /// One sentence, when the tool did not succeed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_error: Option<ToolErrorMessage<'a>>,
+    pub(super) metrics: MetricsMessage,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) logs: Vec<LogLineMessage<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) artifacts: Vec<ArtifactMessage<'a>>,
+    /// Present when output was dropped at the output limit.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(extend("const" = true))]
+    pub(super) truncated: bool,
+    pub(super) usage: UsageMessage<'a>,
+    /// Present when the journal of this report may lose its last moments in a power cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) durability: Option<Word<Durability>>,
+}
+
+/// An error that the tool reported itself.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ToolError")]
+pub(super) struct ToolErrorMessage<'a> {
+    pub(super) code: &'a str,
+    pub(super) message: &'a str,
+    /// Further details, as the tool gave them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<&'a Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Metrics")]
+pub(super) struct MetricsMessage {
+    pub(super) duration_ms: u64,
+    pub(super) memory_used_mb: u64,
+    #[schemars(range(min = 0))]
+    pub(super) cpu_percent: f64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "LogLine")]
+pub(super) struct LogLineMessage<'a> {
+    pub(super) level: Word<LogLevel>,
+    pub(super) message: &'a str,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Artifact")]
+pub(super) struct ArtifactMessage<'a> {
+    pub(super) name: &'a str,
+    pub(super) mime: &'a str,
+    #[schemars(with = "String", extend("contentEncoding" = "base64"))]
+    pub(super) content: Base64<'a>,
+}
+
+/// Bytes that are written as base64 with padding.
+pub(super) struct Base64<'a>(pub(super) &'a [u8]);
+
+impl Serialize for Base64<'_> {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        let alphabet = &base64::engine::general_purpose::STANDARD;
+        writer.collect_str(&base64::display::Base64Display::new(self.0, alphabet))
+    }
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Usage")]
+pub(super) struct UsageMessage<'a> {
+    pub(super) limits: LimitsMessage<'a>,
+    /// The hosts that were reached; absent when the run had no network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) contacted: Option<Vec<ContactMessage<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) contacted_truncated: Option<bool>,
+    pub(super) denied: Vec<DenialMessage<'a>>,
+    pub(super) denied_truncated: bool,
+    /// The run's own process; absent when it had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) process: Option<ProcessUsage>,
+}
+
+/// The kernel's count for the process of a run: the guest's share and the executor's own.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Process")]
+pub(super) struct ProcessUsage {
+    pub(super) peak_resident_mb: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Limits")]
+pub(super) struct LimitsMessage<'a> {
+    pub(super) max_memory_mb: Amount<MemoryLimit, u64>,
+    pub(super) max_cpu_percent: Amount<CpuPercent, f64>,
+    pub(super) timeout_seconds: Amount<Timeout, f64>,
+    pub(super) max_output_bytes: Amount<OutputLimit, u64>,
+    pub(super) max_written_mb: Amount<MemoryLimit, Option<u64>>,
+    pub(super) max_created: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_random_bytes: BudgetAmount<{ Budgets::MAX }>,
+    pub(super) max_directory_entries: BudgetAmount<{ Budgets::MAX }>,
+    /// Absent when no fuel is counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_fuel: Option<BudgetAmount<{ Budgets::MAX_FUEL }>>,
+    pub(super) max_handles: ConcurrencyLimit,
+    pub(super) max_subscriptions: ConcurrencyLimit,
+    pub(super) network_allowed: NetworkGrant,
+    /// The limits on the network; absent when the run had none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<NetworkLimits<'a>>,
+    pub(super) filesystem_scope: Filesystem<'a>,
+}
+
+/// A limit beside what was used of it, both in the limit's unit.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Amount<G, U> {
+    pub(super) granted: G,
+    #[schemars(range(min = 0))]
+    pub(super) used: U,
+    /// The rest of the limit, never below zero.
+    #[schemars(range(min = 0))]
+    pub(super) slack: U,
+    pub(super) set_by: Word<Layer>,
+}
+
+/// A count of which nothing is known when the run's process ended before it could say what it used.
+pub(super) type BudgetAmount<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
+
+/// A limit on how much there may be at one moment, of which nothing is used up.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct ConcurrencyLimit {
+    pub(super) granted: UpTo<{ Budgets::MAX_HANDLES }>,
+    pub(super) set_by: Word<Layer>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct NetworkGrant {
+    pub(super) granted: bool,
+    pub(super) linked: bool,
+    pub(super) set_by: Word<Layer>,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct NetworkLimits<'a> {
+    pub(super) allowed_domains: Vec<SetPattern<'a>>,
+    pub(super) blocked_domains: Vec<SetPattern<'a>>,
+    pub(super) max_requests: Amount<UpTo<{ NetworkBudgets::MAX_REQUESTS }>, u64>,
+    pub(super) max_connections: Amount<UpTo<{ NetworkBudgets::MAX_CONNECTIONS }>, u64>,
+    pub(super) max_sent_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
+    pub(super) max_received_bytes: Amount<UpTo<{ NetworkBudgets::MAX_BYTES }>, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_requests_per_minute: Option<Rate>,
+}
+
+/// A pattern of a host or of paths, with the layer that set it.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct SetPattern<'a> {
+    pub(super) pattern: &'a str,
+    pub(super) set_by: Word<Layer>,
+}
+
+/// A limit over all runs of an agent, of which no single run uses up anything.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct Rate {
+    pub(super) granted: u32,
+    pub(super) set_by: Word<Layer>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Contact")]
+pub(super) struct ContactMessage<'a> {
+    pub(super) authority: &'a str,
+    pub(super) address: String,
+    pub(super) requests: u32,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct Filesystem<'a> {
+    /// The patterns in force.
+    pub(super) granted: Vec<&'a str>,
+    /// Each of them, with the folder that it lies in.
+    pub(super) trees: Vec<GrantedTree<'a>>,
+    /// The patterns that are taken out of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) blocked: Vec<SetPattern<'a>>,
+    /// The layer that left nothing, when nothing is granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) set_by: Option<Word<Layer>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tree")]
+pub(super) struct GrantedTree<'a> {
+    pub(super) path: &'a str,
+    pub(super) pattern: &'a str,
+    pub(super) access: Word<Access>,
+    pub(super) access_set_by: Word<Layer>,
+    pub(super) set_by: Word<Layer>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Denied")]
+pub(super) struct DenialMessage<'a> {
+    pub(super) what: &'a str,
+    pub(super) reason: Word<DenialReason>,
+    pub(super) count: u64,
+}
+
+#[derive(Serialize)]
+pub(super) struct RegistrationMessage<'a> {
+    pub(super) agent_did: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) public_key: Option<&'a str>,
+    pub(super) capabilities_requested: &'a [String],
+    pub(super) metadata: RegistrationMetadata,
+}
+
+#[derive(Serialize)]
+pub(super) struct RegistrationMetadata {
+    pub(super) name: &'static str,
+    pub(super) version: &'static str,
+    pub(super) runtime: &'static str,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Accepted")]
+pub(super) struct Acceptance {
+    #[schemars(extend("const" = true))]
+    pub(super) accepted: bool,
+    /// The number of waiting or running intents that end now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) aborted: Option<usize>,
+    // Only the bundled governor writes this member.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub(super) executors: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Registered")]
+pub(super) struct RegistrationResult<'a> {
+    #[schemars(extend("const" = true))]
+    pub(super) accepted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) policy: Option<PolicyMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Cancelled")]
+pub(super) struct CancelResult {
+    pub(super) intent_id: IntentId,
+    pub(super) cancelled: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct IntentStatus<'a> {
+    pub(super) intent_id: IntentId,
+    pub(super) state: IntentStateWord,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) report: Option<ReportMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tools")]
+pub(super) struct ToolList<'a> {
+    pub(super) tools: Vec<ToolMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Tool")]
+pub(super) struct ToolMessage<'a> {
+    pub(super) name: &'a ToolName,
+    pub(super) version: &'a str,
+    pub(super) description: &'a str,
+    pub(super) contract: Word<Contract>,
+    #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
+    pub(super) digest: String,
+    /// A JSON Schema.
+    pub(super) arguments_schema: &'a Value,
+    pub(super) capabilities: DeclaredMessage,
+}
+
+/// The capabilities that a tool declares; an absent number is left to the other layers.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "DeclaredCapabilities")]
+pub(super) struct DeclaredMessage {
+    pub(super) filesystem: Word<DeclaredFilesystem>,
+    pub(super) network: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_memory_mb: Option<MemoryLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_cpu_percent: Option<CpuPercent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_seconds: Option<WholeSeconds>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Policy")]
+pub(super) struct PolicyMessage<'a> {
+    // A policy for every agent, `*`, is allowed in a file only.
+    #[schemars(with = "AgentDid")]
+    pub(super) agent_did: &'a str,
+    pub(super) version: &'a str,
+    pub(super) capabilities: Capabilities<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) constitution_hash: Option<&'a str>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields, extend("required" = []))]
+pub(super) struct Capabilities<'a> {
+    pub(super) tools: BTreeMap<&'a str, ToolRuleMessage<'a>>,
+    pub(super) network: NetworkRuleMessage<'a>,
+    pub(super) resources: ResourceRuleMessage,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ToolRule", deny_unknown_fields, extend("required" = ["allowed"]))]
+pub(super) struct ToolRuleMessage<'a> {
+    pub(super) allowed: bool,
+    pub(super) constraints: Constraints<'a>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub(super) struct Constraints<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) paths: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub(super) blocked_paths: &'a [String],
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub(super) blocked_patterns: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timeout_seconds: Option<WholeSeconds>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "NetworkRule", deny_unknown_fields)]
+pub(super) struct NetworkRuleMessage<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allowed_domains: Option<&'a [String]>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    pub(super) blocked_domains: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_requests_per_minute: Option<UpTo<MAX_REQUESTS_PER_MINUTE>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ResourceRule", deny_unknown_fields)]
+pub(super) struct ResourceRuleMessage {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_memory_mb: Option<MemoryLimit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_cpu_percent: Option<CpuPercent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_disk_mb: Option<UpTo<MAX_DISK_MB>>,
+}

@@ -1,0 +1,320 @@
+//! The written messages: the document's shapes in the document's order, and the additions of `usage`.
+
+use super::*;
+use crate::a2g::schema::words;
+use crate::a2g::{decode, encode, openrpc};
+use a2g_types::fault::BlockedBy;
+use a2g_types::limit::{Limit, NetworkBudgets};
+use a2g_types::outcome::{Contact, HostRule, NetworkUsage, Status};
+use a2g_types::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
+use serde_json::value::RawValue;
+
+fn value(raw: &RawValue) -> Value {
+    serde_json::from_str(raw.get()).unwrap()
+}
+
+#[test]
+fn the_documents_messages_come_out_as_they_went_in() {
+    let intent = document_intent();
+    assert_eq!(encode::intent(&decode::intent(&intent.to_string()).unwrap()).get(), intent.to_string());
+    let verdict = document_verdict();
+    // The texts are compared, not the values: the order of the members has to be the document's as well.
+    assert_eq!(encode::verdict(&decode::verdict(&verdict.to_string()).unwrap()).get(), verdict.to_string());
+    let policy = document_policy();
+    assert_eq!(value(&encode::policy(&decode::policy(&policy.to_string()).unwrap())), policy);
+}
+
+#[test]
+fn a_denial_stays_a_denial() {
+    let denial = json!({ "verdict": "DENIED", "intent_id": INTENT, "reason": "no" });
+    let verdict = decode::verdict(&denial.to_string()).unwrap();
+    assert_eq!(decode::verdict(encode::verdict(&verdict).get()).unwrap(), verdict);
+}
+
+#[test]
+fn the_documents_report_with_usage_behind_it() {
+    let receipt = receipt(End::Returned(json!({ "bytes_written": 13, "path": "/tmp/test.txt" }).into()));
+    let report = value(&encode::report(&receipt));
+    assert_eq!(without(report.clone(), "/usage"), document_report());
+    decode::report(&report.to_string()).unwrap();
+    assert_eq!(
+        report["usage"],
+        json!({
+            "limits": {
+                "max_memory_mb": { "granted": 50, "used": 2, "slack": 48, "set_by": "verdict" },
+                "max_cpu_percent": { "granted": 10, "used": 1.5, "slack": 8.5, "set_by": "verdict" },
+                "timeout_seconds": { "granted": 30, "used": 0.045, "slack": 29.955, "set_by": "condition" },
+                "max_output_bytes":
+                    { "granted": 1_048_576, "used": 44, "slack": 1_048_532, "set_by": "executor" },
+                "max_written_mb": { "granted": 1024, "used": 1, "slack": 1023, "set_by": "executor" },
+                "max_created": { "granted": 1000, "used": 2, "slack": 998, "set_by": "executor" },
+                "max_random_bytes":
+                    { "granted": 1_048_576, "used": 16, "slack": 1_048_560, "set_by": "executor" },
+                "max_directory_entries":
+                    { "granted": 10_000, "used": 3, "slack": 9_997, "set_by": "executor" },
+                "max_handles": { "granted": 1024, "set_by": "executor" },
+                "max_subscriptions": { "granted": 128, "set_by": "executor" },
+                "network_allowed": { "granted": false, "linked": false, "set_by": "verdict" },
+                "filesystem_scope": {
+                    "granted": ["/tmp/**"],
+                    "trees": [{
+                        "path": "/tmp",
+                        "pattern": "/tmp/**",
+                        "access": "read-write",
+                        "access_set_by": "tool",
+                        "set_by": "verdict"
+                    }]
+                }
+            },
+            "denied": [{ "what": "/etc/passwd", "reason": "outside_scope", "count": 2 }],
+            "denied_truncated": false
+        })
+    );
+}
+
+#[test]
+fn slack_is_never_below_zero() {
+    let mut receipt = receipt(End::ResultNotJson);
+    receipt.outcome.metrics = RunMetrics {
+        wall: Duration::from_secs(31),
+        cpu: Duration::from_secs(62),
+        peak_memory_bytes: 51 * BYTES_PER_MB,
+        output_bytes: u64::MAX,
+        peak_resident_bytes: None,
+    };
+    let limits = value(&encode::report(&receipt))["usage"]["limits"].take();
+    for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds", "max_output_bytes"] {
+        assert_eq!(limits[limit]["slack"].as_f64(), Some(0.0), "{limit}");
+    }
+}
+
+#[test]
+fn a_null_result_and_an_empty_scope_say_so() {
+    let mut receipt = receipt(End::Returned(Value::Null.into()));
+    let usage = &mut receipt.outcome.usage;
+    usage.filesystem.clear();
+    usage.filesystem_emptied_by = Some(Layer::StandingPolicy);
+    let report = value(&encode::report(&receipt));
+    assert_eq!(report["result"], Value::Null);
+    assert!(report.as_object().unwrap().contains_key("result"), "a null result is a result");
+    assert_eq!(
+        report["usage"]["limits"]["filesystem_scope"],
+        json!({ "granted": [], "trees": [], "set_by": "standing_policy" })
+    );
+}
+
+#[test]
+fn a_network_is_told_with_all_that_came_of_it() {
+    let mut receipt = receipt(End::Returned(Value::Null.into()));
+    let without = value(&encode::report(&receipt))["usage"].take();
+    assert!(without.get("contacted").is_none() && without["limits"].get("network").is_none());
+    let rule = |pattern: &str, set_by| HostRule { pattern: pattern.to_owned(), set_by };
+    receipt.outcome.usage.network = Bound { value: true, layer: Layer::Verdict };
+    receipt.outcome.usage.network_used = Some(NetworkUsage {
+        budgets: NetworkBudgets { requests: 10, connections: 4, sent_bytes: 1000, received_bytes: 2000 },
+        allowed: vec![rule("*.example.com", Layer::StandingPolicy)],
+        blocked: vec![rule("b.example.com", Layer::Executor)],
+        requests_per_minute: Some(Bound { value: 60, layer: Layer::StandingPolicy }),
+        requests: 3,
+        connections: 1,
+        sent_bytes: 120,
+        received_bytes: 2000,
+        contacted: vec![Contact {
+            authority: "https://a.example.com:443".to_owned(),
+            address: "93.184.216.34:443".parse().unwrap(),
+            requests: 2,
+            sent_bytes: 120,
+            received_bytes: 2000,
+        }],
+        contacted_truncated: false,
+    });
+    let usage = value(&encode::report(&receipt))["usage"].take();
+    assert_eq!(
+        usage["limits"]["network_allowed"],
+        json!({ "granted": true, "linked": true, "set_by": "verdict" })
+    );
+    assert_eq!(
+        usage["limits"]["network"],
+        json!({
+            "allowed_domains": [{ "pattern": "*.example.com", "set_by": "standing_policy" }],
+            "blocked_domains": [{ "pattern": "b.example.com", "set_by": "executor" }],
+            "max_requests": { "granted": 10, "used": 3, "slack": 7, "set_by": "executor" },
+            "max_connections": { "granted": 4, "used": 1, "slack": 3, "set_by": "executor" },
+            "max_sent_bytes": { "granted": 1000, "used": 120, "slack": 880, "set_by": "executor" },
+            "max_received_bytes": { "granted": 2000, "used": 2000, "slack": 0, "set_by": "executor" },
+            "max_requests_per_minute": { "granted": 60, "set_by": "standing_policy" }
+        })
+    );
+    assert_eq!(
+        usage["contacted"],
+        json!([{
+            "authority": "https://a.example.com:443",
+            "address": "93.184.216.34:443",
+            "requests": 2,
+            "sent_bytes": 120,
+            "received_bytes": 2000
+        }])
+    );
+    assert_eq!(usage["contacted_truncated"], false);
+}
+
+#[test]
+fn logs_artifacts_and_truncation_are_there_only_when_they_are() {
+    let quiet = value(&encode::report(&receipt(End::Returned(json!(1).into()))));
+    let loud = value(&encode::report(&talkative_receipt()));
+    for member in ["logs", "artifacts", "truncated", "error", "tool_error"] {
+        assert!(quiet.get(member).is_none(), "{member}");
+    }
+    assert_eq!(loud["logs"], json!([{ "level": "warn", "message": "slow" }]));
+    assert_eq!(
+        loud["artifacts"],
+        json!([{ "name": "plot.png", "mime": "image/png", "content": "//79AA==" }])
+    );
+    assert_eq!(loud["truncated"], json!(true));
+}
+
+#[test]
+fn the_gateways_answer_is_the_verdict_with_the_report() {
+    let verdict = decode::verdict(&document_verdict().to_string()).unwrap();
+    assert_eq!(encode::intent_answer(&verdict, None).get(), document_verdict().to_string());
+    let receipt = receipt(End::Returned(json!(1).into()));
+    let answer = value(&encode::intent_answer(&verdict, Some(&receipt)));
+    assert_eq!(answer["report"], value(&encode::report(&receipt)));
+    assert_eq!(without(answer, "/report"), document_verdict());
+}
+
+#[test]
+fn small_answers() {
+    let intent = IntentId::parse(INTENT).unwrap();
+    let agent = AgentDid::parse(AGENT).unwrap();
+    assert_eq!(
+        value(&encode::cancel_result(intent, true)),
+        json!({ "intent_id": INTENT, "cancelled": true })
+    );
+    assert_eq!(
+        value(&encode::status(intent, encode::IntentStateWord::Queued, None)),
+        json!({ "intent_id": INTENT, "state": "queued" })
+    );
+    assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
+    assert_eq!(value(&encode::revoke_result(2)), json!({ "accepted": true, "aborted": 2 }));
+    assert_eq!(value(&encode::relay_result(3)), json!({ "accepted": true, "executors": 3 }));
+
+    let journal = encode::JournalState { count: 3, root: "ab", signature: Some("x.y.z") };
+    let beat = decode::heartbeat(encode::heartbeat(&agent, 7, 1, 2, journal).get()).unwrap();
+    assert_eq!((beat.agent, beat.uptime_seconds, beat.running, beat.queued), (agent.clone(), 7, 1, 2));
+    let registration =
+        decode::registration(encode::registration(&agent, Some("ed25519:00"), &["echo".to_owned()]).get())
+            .unwrap();
+    assert_eq!(registration.capabilities_requested, ["echo"]);
+
+    let policy = decode::policy(&document_policy().to_string()).unwrap();
+    assert_eq!(
+        decode::registration_result(encode::registration_result(Some(&policy)).get()).unwrap(),
+        Some(policy)
+    );
+    assert_eq!(decode::registration_result(encode::registration_result(None).get()).unwrap(), None);
+}
+
+fn descriptor() -> Descriptor {
+    Descriptor {
+        name: ToolName::parse("write_file").unwrap(),
+        version: "1.0.0".to_owned(),
+        description: "Writes a file".to_owned(),
+        contract: Contract::Command,
+        digest: Digest([0xab; 32]),
+        arguments_schema: json!({ "type": "object" }),
+        capabilities: DeclaredCapabilities {
+            filesystem: DeclaredFilesystem::ReadWrite,
+            network: false,
+            memory: MemoryLimit::from_mb(16).ok(),
+            cpu: None,
+            timeout: None,
+        },
+    }
+}
+
+#[test]
+fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
+    let document = openrpc::document("1.2.3");
+    let validates = |schema: &Value, instance: &Value| {
+        let mut schema = schema.clone();
+        schema["components"] = document["components"].clone();
+        schema["$schema"] = json!("http://json-schema.org/draft-07/schema#");
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        validator.validate(instance).map_err(|error| format!("{error} at {}", error.instance_path()))
+    };
+    let named = |name: &str| json!({ "allOf": [{ "$ref": format!("#/components/schemas/{name}") }] });
+    let check =
+        |name: &str, raw: &RawValue| assert_eq!(validates(&named(name), &value(raw)), Ok(()), "{name}");
+
+    let verdict = decode::verdict(&document_verdict().to_string()).unwrap();
+    let policy = decode::policy(&document_policy().to_string()).unwrap();
+    let failed = receipt(End::ToolError { code: "E".into(), message: "m".into(), detail: Some(json!(1)) });
+    let intent = verdict.intent;
+    check("Intent", &encode::json_value(&document_intent()));
+    check("Verdict", &encode::verdict(&verdict));
+    check("IntentAnswer", &encode::intent_answer(&verdict, Some(&talkative_receipt())));
+    check("Report", &encode::report(&failed));
+    check("Report", &encode::report(&talkative_receipt()));
+    check("Capabilities", &encode::json_value(&value(&encode::policy(&policy))["capabilities"]));
+    check("Tools", &encode::tools([&descriptor()]));
+    check("Tool", &encode::tool(&descriptor()));
+    check("Cancelled", &encode::cancel_result(intent, false));
+    check("IntentStatus", &encode::status(intent, encode::IntentStateWord::Finished, Some(&failed)));
+    check("Accepted", &encode::revoke_result(1));
+    let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
+    assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
+    assert!(manifest(json!({ "max_files": 1 })).is_err());
+}
+
+#[test]
+fn the_page_of_this_door_names_every_word_of_the_closed_sets() {
+    let page = include_str!("../../../../../../docs/protocols/a2g.md");
+    let sets = [
+        words::<Layer>(),
+        words::<Limit>(),
+        words::<DenialReason>(),
+        words::<BlockedBy>(),
+        words::<Status>(),
+    ];
+    for word in sets.concat() {
+        assert!(page.contains(&format!("`{word}`")), "docs/protocols/a2g.md does not name `{word}`");
+    }
+}
+
+#[test]
+fn the_openrpc_document_names_every_method_and_no_loose_end() {
+    let document = openrpc::document("1.2.3");
+    assert_eq!((&document["openrpc"], &document["info"]["version"]), (&json!("1.3.2"), &json!("1.2.3")));
+    let mut names: Vec<&str> = Vec::new();
+    for method in document["methods"].as_array().unwrap() {
+        names.push(method["name"].as_str().unwrap());
+        assert_eq!(method["paramStructure"], "by-name");
+        for described in method["params"].as_array().unwrap().iter().chain([&method["result"]]) {
+            assert!(described["name"].is_string() && described["schema"].is_object(), "{described}");
+        }
+    }
+    names.sort_unstable();
+    assert_eq!(
+        names,
+        [
+            "a2g/cancel",
+            "a2g/execute",
+            "a2g/heartbeat",
+            "a2g/intent",
+            "a2g/register",
+            "a2g/report",
+            "a2g/status",
+            "a2g/tools",
+            "g2a/directive",
+            "g2a/policy",
+            "g2a/revoke",
+            "rpc.discover"
+        ]
+    );
+    let text = document.to_string();
+    for reference in text.split(r##""$ref":"#"##).skip(1) {
+        let pointer = reference.split('"').next().unwrap();
+        assert!(document.pointer(pointer).is_some(), "{pointer}");
+    }
+}

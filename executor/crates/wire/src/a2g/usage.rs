@@ -1,0 +1,182 @@
+//! The `usage` of a report: every effective limit, its used and remaining amount, and the layer that set it. Every
+//! number comes from the executor or the kernel.
+
+use super::message;
+use super::schema::{UpTo, Word};
+use a2g_types::limit::{Bound, Layer};
+use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
+use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
+use std::time::Duration;
+
+/// The serialised form of the usage.
+pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> message::UsageMessage<'a> {
+    let Usage {
+        memory,
+        cpu,
+        timeout,
+        output,
+        filesystem,
+        blocked,
+        filesystem_emptied_by,
+        budgets,
+        spent,
+        network,
+        network_used,
+        denied,
+        denied_truncated,
+    } = usage;
+    message::UsageMessage {
+        limits: message::LimitsMessage {
+            max_memory_mb: whole_amount(*memory, memory.value.mb(), metrics.memory_used_mb()),
+            max_cpu_percent: cpu_amount(*cpu, metrics.cpu_percent()),
+            timeout_seconds: time_amount(*timeout, metrics.wall),
+            max_output_bytes: whole_amount(*output, output.value.bytes(), metrics.output_bytes),
+            max_written_mb: written_amount(budgets.written, spent.map(|s| s.written_bytes)),
+            max_created: budget_amount(budgets.created, spent.map(|s| s.created)),
+            max_random_bytes: budget_amount(budgets.random_bytes, spent.map(|s| s.random_bytes)),
+            max_directory_entries: budget_amount(
+                budgets.directory_entries,
+                spent.map(|s| s.directory_entries),
+            ),
+            max_fuel: budgets.fuel.map(|fuel| budget_amount(fuel, spent.and_then(|s| s.fuel))),
+            max_handles: concurrency_limit(budgets.handles),
+            max_subscriptions: concurrency_limit(budgets.subscriptions),
+            network_allowed: network_message(*network, network_used.is_some()),
+            network: network_used.as_ref().map(network_limits),
+            filesystem_scope: filesystem_message(filesystem, blocked, *filesystem_emptied_by),
+        },
+        contacted: network_used.as_ref().map(|used| used.contacted.iter().map(contact).collect()),
+        contacted_truncated: network_used.as_ref().map(|used| used.contacted_truncated),
+        denied: denied.iter().map(denial).collect(),
+        denied_truncated: *denied_truncated,
+        process: metrics
+            .peak_resident_bytes
+            .map(|bytes| message::ProcessUsage { peak_resident_mb: bytes.div_ceil(BYTES_PER_MB) }),
+    }
+}
+
+fn written_amount(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
+    let used = bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
+    let slack = used.map(|used| granted.mb().saturating_sub(used));
+    message::Amount { granted, used, slack, set_by: Word(Layer::Executor) }
+}
+
+/// An amount of network use, which the server itself counts.
+fn network_amount<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
+    let slack = granted.saturating_sub(used);
+    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
+}
+
+fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::BudgetAmount<MAX> {
+    let slack = used.map(|used| granted.saturating_sub(used));
+    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
+}
+
+fn concurrency_limit(granted: u64) -> message::ConcurrencyLimit {
+    message::ConcurrencyLimit { granted: UpTo(granted), set_by: Word(Layer::Executor) }
+}
+
+fn whole_amount<T>(
+    Bound { value: granted, layer }: Bound<T>,
+    in_units: u64,
+    used: u64,
+) -> message::Amount<T, u64> {
+    message::Amount { granted, used, slack: in_units.saturating_sub(used), set_by: Word(layer) }
+}
+
+fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, f64> {
+    let Bound { value: granted, layer } = cpu;
+    let slack = (f64::from(granted.get()) - used).max(0.0);
+    message::Amount { granted, used, slack: round_to(slack, 10.0), set_by: Word(layer) }
+}
+
+/// Seconds, rounded to milliseconds.
+fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeout, f64> {
+    let Bound { value: granted, layer } = timeout;
+    let seconds = |duration: Duration| round_to(duration.as_secs_f64(), 1000.0);
+    let slack = seconds(granted.duration().saturating_sub(used));
+    message::Amount { granted, used: seconds(used), slack, set_by: Word(layer) }
+}
+
+fn round_to(value: f64, parts: f64) -> f64 {
+    (value * parts).round() / parts
+}
+
+fn network_message(network: Bound<bool>, linked: bool) -> message::NetworkGrant {
+    let Bound { value: granted, layer } = network;
+    message::NetworkGrant { granted, linked, set_by: Word(layer) }
+}
+
+fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
+    let NetworkUsage {
+        budgets,
+        allowed,
+        blocked,
+        requests_per_minute,
+        requests,
+        connections,
+        sent_bytes,
+        received_bytes,
+        contacted: _,
+        contacted_truncated: _,
+    } = used;
+    message::NetworkLimits {
+        allowed_domains: allowed.iter().map(host_rule).collect(),
+        blocked_domains: blocked.iter().map(host_rule).collect(),
+        max_requests: network_amount(budgets.requests.into(), (*requests).into()),
+        max_connections: network_amount(budgets.connections.into(), (*connections).into()),
+        max_sent_bytes: network_amount(budgets.sent_bytes, *sent_bytes),
+        max_received_bytes: network_amount(budgets.received_bytes, *received_bytes),
+        max_requests_per_minute: requests_per_minute
+            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: Word(layer) }),
+    }
+}
+
+fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
+    let HostRule { pattern, set_by } = rule;
+    message::SetPattern { pattern, set_by: Word(*set_by) }
+}
+
+fn contact(contact: &Contact) -> message::ContactMessage<'_> {
+    let Contact { authority, address, requests, sent_bytes, received_bytes } = contact;
+    message::ContactMessage {
+        authority,
+        address: address.to_string(),
+        requests: *requests,
+        sent_bytes: *sent_bytes,
+        received_bytes: *received_bytes,
+    }
+}
+
+fn filesystem_message<'a>(
+    areas: &'a [GrantedArea],
+    blocked: &'a [Bound<String>],
+    emptied_by: Option<Layer>,
+) -> message::Filesystem<'a> {
+    let taken_out = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
+        pattern: value,
+        set_by: Word(*layer),
+    };
+    message::Filesystem {
+        granted: areas.iter().map(|area| &*area.pattern).collect(),
+        trees: areas.iter().map(tree).collect(),
+        blocked: blocked.iter().map(taken_out).collect(),
+        set_by: emptied_by.filter(|_| areas.is_empty()).map(Word),
+    }
+}
+
+fn tree(area: &GrantedArea) -> message::GrantedTree<'_> {
+    let GrantedArea { path, pattern, access, set_by } = area;
+    message::GrantedTree {
+        path,
+        pattern,
+        access: Word(access.value),
+        access_set_by: Word(access.layer),
+        set_by: Word(*set_by),
+    }
+}
+
+fn denial(denial: &Denial) -> message::DenialMessage<'_> {
+    let Denial { what, reason, count } = denial;
+    message::DenialMessage { what, reason: Word(*reason), count: *count }
+}

@@ -1,0 +1,109 @@
+//! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
+//! door's error, so all doors report the same text.
+
+use a2g_types::limit::{Layer, Limit};
+use a2g_types::outcome::{End, Outcome, Usage};
+use std::fmt::Display;
+
+/// The maximum number of characters of a guest's own text in a sentence.
+const MAX_GUEST_TEXT_CHARS: usize = 400;
+
+/// The reason of a failed run, with a fallback for a door that treats a successful end as a failure.
+pub(super) fn describe_failure(outcome: &Outcome) -> String {
+    describe(outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
+}
+
+/// The reason of a failed run; `None` for a successful one.
+pub(super) fn describe(outcome: &Outcome) -> Option<String> {
+    let Outcome { end, output: _, metrics: _, usage } = outcome;
+    match end {
+        End::Returned(_) => None,
+        End::ToolError { code, message, detail: _ } => {
+            Some(format!("the tool failed with `{}`: {}", guest_text(code), guest_text(message)))
+        }
+        End::Exited { code, stderr_tail } => Some(exit_message(*code, stderr_tail)),
+        End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
+        End::Trapped(trap) => Some(format!("the tool trapped: {}", guest_text(trap))),
+        End::NotStarted(reason) => Some(format!("the tool cannot be started: {}", guest_text(reason))),
+        End::Crashed(how) => Some(format!("the process that ran the tool ended early: {}", guest_text(how))),
+        End::LimitReached(limit) => Some(limit_message(*limit, usage)),
+        End::Aborted(reason) => Some(reason.message().to_owned()),
+    }
+}
+
+/// The exit code and the last line of standard error.
+fn exit_message(code: i32, stderr_tail: &str) -> String {
+    match stderr_tail.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        Some(line) => format!("the tool exited with code {code}: {}", guest_text(line)),
+        None => format!("the tool exited with code {code}"),
+    }
+}
+
+fn limit_message(limit: Limit, usage: &Usage) -> String {
+    match limit {
+        Limit::Memory => reached_limit("memory", usage.memory.value, usage.memory.layer),
+        Limit::Time => format!(
+            "the tool ran longer than its timeout of {}, set by {}",
+            usage.timeout.value,
+            setter(usage.timeout.layer)
+        ),
+        Limit::Output => reached_limit("output", usage.output.value, usage.output.layer),
+        Limit::Stack => "the tool used up its call stack".to_owned(),
+        Limit::Written => exceeded_ceiling("written bytes", usage.budgets.written, "max_written_mb"),
+        Limit::Created => exceeded_ceiling("created files and folders", usage.budgets.created, "max_created"),
+        Limit::Handles => exceeded_ceiling("open files and handles", usage.budgets.handles, "max_handles"),
+        Limit::DirectoryEntries => exceeded_ceiling(
+            "listed directory entries",
+            usage.budgets.directory_entries,
+            "max_directory_entries",
+        ),
+        Limit::RandomBytes => {
+            exceeded_ceiling("random bytes", usage.budgets.random_bytes, "max_random_bytes")
+        }
+        Limit::Fuel => match usage.budgets.fuel {
+            Some(fuel) => exceeded_ceiling("fuel", fuel, "max_fuel"),
+            None => "the tool ran out of fuel".to_owned(),
+        },
+        Limit::Subscriptions => {
+            exceeded_ceiling("subscriptions", usage.budgets.subscriptions, "max_subscriptions")
+        }
+    }
+}
+
+fn reached_limit(what: &str, value: impl Display, layer: Layer) -> String {
+    format!("the tool reached its {what} limit of {value}, set by {}", setter(layer))
+}
+
+/// The message for a limit that only `ceilings` sets; it names the key to change.
+fn exceeded_ceiling(what: &str, value: impl Display, key: &str) -> String {
+    format!("{} (`ceilings.{key}`)", reached_limit(what, value, Layer::Executor))
+}
+
+/// The party that set a limit, and could raise it.
+fn setter(layer: Layer) -> &'static str {
+    match layer {
+        Layer::Verdict => "the verdict",
+        Layer::Operator => "the operator",
+        Layer::Condition => "a condition of the verdict",
+        Layer::StandingPolicy => "the standing policy of the agent",
+        Layer::Tool => "the tool's own manifest",
+        Layer::Executor => "the executor's configuration",
+        Layer::Caller => "the caller",
+    }
+}
+
+/// A guest's text on one line, without control characters, truncated if long.
+fn guest_text(text: &str) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(MAX_GUEST_TEXT_CHARS) {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(MAX_GUEST_TEXT_CHARS).is_some() {
+        shown.push('…');
+    }
+    shown
+}

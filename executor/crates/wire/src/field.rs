@@ -1,0 +1,273 @@
+//! A strict reader of JSON objects, member by member, with the JSON Pointer of each value.
+//!
+//! The text of a value is examined before it is converted, so a number counts as an integer only when it is
+//! written as one, and a message quotes no more of the input than [`excerpt`] allows. (A derived `Deserialize`
+//! accepts an array in place of an object, and its messages quote the input in full.)
+
+use a2g_types::fault::Fault;
+use a2g_types::ident::excerpt;
+use a2g_types::quantity::OutOfRangeError;
+use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::fmt;
+use strum::VariantArray;
+use time::OffsetDateTime;
+
+/// The last second that RFC 3339 can express: 9999-12-31T23:59:59Z.
+const LATEST_SECOND: u64 = 253_402_300_799;
+
+/// A JSON value and its pointer from the root of the message.
+#[derive(Debug)]
+pub(super) struct Field<'a> {
+    raw: &'a RawValue,
+    pointer: String,
+}
+
+/// The members of an object that have not been taken yet.
+#[derive(Debug)]
+pub(super) struct Object<'a> {
+    pointer: String,
+    members: Vec<(Cow<'a, str>, &'a RawValue)>,
+}
+
+/// Appends a token to a pointer, escaped as RFC 6901 requires.
+fn child_pointer(pointer: &str, token: &str) -> String {
+    format!("{pointer}/{}", token.replace('~', "~0").replace('/', "~1"))
+}
+
+/// The name of a value in messages: the last token of its pointer, or `list[index]` for an element.
+fn display_name(pointer: &str) -> String {
+    let mut tokens = pointer.rsplit('/');
+    let last = tokens.next().unwrap_or_default();
+    let list = tokens.next().unwrap_or_default();
+    let is_index = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
+    match (last, is_index) {
+        ("", _) => "params".to_owned(),
+        (_, true) => format!("{}[{last}]", excerpt(list)),
+        (_, false) => excerpt(last),
+    }
+}
+
+impl<'a> Field<'a> {
+    /// Parses a whole text.
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+        let raw = serde_json::from_str(text).map_err(|error| {
+            Fault::Parse(format!("not JSON at line {} column {}", error.line(), error.column()))
+        })?;
+        Ok(Self { raw, pointer: String::new() })
+    }
+
+    pub(super) fn as_raw(&self) -> &'a RawValue {
+        self.raw
+    }
+
+    pub(super) fn pointer(&self) -> &str {
+        &self.pointer
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        self.raw.get() == "null"
+    }
+
+    pub(super) fn is_object(&self) -> bool {
+        self.raw.get().starts_with('{')
+    }
+
+    /// The fault for a value of the wrong type or range; `expected` completes "must be …".
+    pub(super) fn expected_error(&self, expected: &str) -> Fault {
+        let (name, shown) = (display_name(&self.pointer), excerpt(self.raw.get()));
+        Fault::invalid(&self.pointer, format!("`{name}` must be {expected}, not `{shown}`"))
+    }
+
+    /// The fault for a value that another module's parser rejects with a message of its own.
+    pub(super) fn invalid(&self, why: &impl fmt::Display) -> Fault {
+        Fault::invalid(&self.pointer, format!("`{}`: {why}", display_name(&self.pointer)))
+    }
+
+    /// Rejects arrays, which serde would accept for a struct.
+    pub(super) fn object(self) -> Result<Object<'a>, Fault> {
+        let members = self.convert::<RawMembers<'a>>('{', "an object")?.0;
+        Ok(Object { pointer: self.pointer, members })
+    }
+
+    /// Converts the whole object at once, without a look at its members.
+    pub(super) fn map(&self) -> Result<Map<String, Value>, Fault> {
+        self.convert('{', "an object of JSON whose numbers fit in 64 bits")
+    }
+
+    pub(super) fn string(&self) -> Result<String, Fault> {
+        self.convert('"', "a string")
+    }
+
+    pub(super) fn list(self) -> Result<Vec<Field<'a>>, Fault> {
+        let elements: Vec<&'a RawValue> = self.convert('[', "a list")?;
+        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) };
+        Ok(elements.into_iter().enumerate().map(element).collect())
+    }
+
+    pub(super) fn strings(self) -> Result<Vec<String>, Fault> {
+        let elements: Vec<&'a RawValue> = self.convert('[', "a list of strings")?;
+        let element = |(index, raw)| Field { raw, pointer: format!("{}/{index}", self.pointer) }.string();
+        elements.into_iter().enumerate().map(element).collect()
+    }
+
+    pub(super) fn boolean(&self) -> Result<bool, Fault> {
+        match self.raw.get() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            _other => Err(self.expected_error("true or false")),
+        }
+    }
+
+    /// An integer that `make` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
+    /// rejected.
+    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRangeError>) -> Result<T, Fault> {
+        // Of all JSON numbers, std parses plain digits alone as `u64`.
+        let value: Option<u64> = self.raw.get().parse().ok();
+        // `make` reports its range only in an error, so it is called with 0 to obtain one.
+        let range = match value.map(&make) {
+            Some(Ok(quantity)) => return Ok(quantity),
+            Some(Err(range)) => Some(range),
+            None => make(0).err(),
+        };
+        let OutOfRangeError { min, max } = range.unwrap_or(OutOfRangeError { min: 0, max: u64::MAX });
+        Err(self.expected_error(&format!("an integer from {min} to {max}")))
+    }
+
+    pub(super) fn integer(&self, min: u64, max: u64) -> Result<u64, Fault> {
+        self.quantity(|value| {
+            if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
+        })
+    }
+
+    /// A `NumericDate` of RFC 7519, in whole seconds.
+    pub(super) fn timestamp(&self) -> Result<OffsetDateTime, Fault> {
+        let seconds = self.integer(0, LATEST_SECOND)?;
+        let moment = i64::try_from(seconds).ok().and_then(|s| OffsetDateTime::from_unix_timestamp(s).ok());
+        moment.ok_or_else(|| self.expected_error("a time in seconds"))
+    }
+
+    /// A number in any JSON notation, within `min..=max`.
+    pub(super) fn number(&self, min: f64, max: f64) -> Result<f64, Fault> {
+        let text = self.raw.get();
+        let is_number = text.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+        let value: Option<f64> = if is_number { text.parse().ok() } else { None };
+        let in_range = value.filter(|value| (min..=max).contains(value) && value.is_finite());
+        in_range.ok_or_else(|| match max.is_finite() {
+            true => self.expected_error(&format!("a number from {min} to {max}")),
+            false => self.expected_error(&format!("a number of at least {min}")),
+        })
+    }
+
+    pub(super) fn parse_with<T, E: fmt::Display>(
+        &self,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, Fault> {
+        parse(&self.string()?).map_err(|error| self.invalid(&error))
+    }
+
+    /// The value of one word out of a closed set.
+    pub(super) fn enum_value<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Fault> {
+        let text = self.string()?;
+        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        found.ok_or_else(|| {
+            let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            self.expected_error(&format!("one of {}", words.join(", ")))
+        })
+    }
+
+    /// One of the words of an enum, which may be any of its variants.
+    pub(super) fn enum_variant<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
+        let words = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
+        self.enum_value(&words.collect::<Vec<_>>())
+    }
+
+    fn convert<T: Deserialize<'a>>(&self, first: char, expected: &str) -> Result<T, Fault> {
+        let right_kind = self.raw.get().starts_with(first);
+        let value = if right_kind { serde_json::from_str(self.raw.get()).ok() } else { None };
+        value.ok_or_else(|| self.expected_error(expected))
+    }
+}
+
+impl<'a> Object<'a> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
+        Field::parse(text)?.object()
+    }
+
+    /// Removes and returns a member if it is present, `null` included.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] when the member is present twice.
+    pub(super) fn take(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
+        let Some(index) = self.members.iter().position(|(key, _)| key == name) else { return Ok(None) };
+        let field =
+            Field { raw: self.members.swap_remove(index).1, pointer: child_pointer(&self.pointer, name) };
+        if self.members.iter().any(|(key, _)| key == name) {
+            return Err(Fault::invalid(field.pointer, format!("`{name}` occurs twice")));
+        }
+        Ok(Some(field))
+    }
+
+    /// Removes and returns a member; `null` counts as absent.
+    pub(super) fn take_unless_null(&mut self, name: &str) -> Result<Option<Field<'a>>, Fault> {
+        Ok(self.take(name)?.filter(|field| !field.is_null()))
+    }
+
+    /// Removes and returns a mandatory member.
+    pub(super) fn require(&mut self, name: &str) -> Result<Field<'a>, Fault> {
+        self.take(name)?
+            .ok_or_else(|| Fault::invalid(child_pointer(&self.pointer, name), format!("`{name}` is missing")))
+    }
+
+    /// The remaining members, with their names.
+    pub(super) fn remaining(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
+        let Self { pointer, members } = self;
+        members.into_iter().map(move |(key, raw)| {
+            let pointer = child_pointer(&pointer, &key);
+            (key, Field { raw, pointer })
+        })
+    }
+
+    /// Rejects remaining members. It is called for objects that restrict something: an unknown member could be
+    /// a restriction that would not be enforced.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidParams`] that names the unknown member.
+    pub(super) fn finish(self) -> Result<(), Fault> {
+        let Some((key, _)) = self.members.first() else { return Ok(()) };
+        // Pointers are never truncated, so only a short key is included in one.
+        let pointer = if key.len() <= 64 { child_pointer(&self.pointer, key) } else { self.pointer };
+        Err(Fault::invalid(pointer, format!("`{}` is not a known member", excerpt(key))))
+    }
+}
+
+/// The members of an object in the order of the text, duplicates included.
+struct RawMembers<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for RawMembers<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
+
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((key, raw)) = map.next_entry::<MemberName<'de>, &'de RawValue>()? {
+                    members.push((key.0, raw));
+                }
+                Ok(members)
+            }
+        }
+        reader.deserialize_map(MembersVisitor).map(Self)
+    }
+}

@@ -1,0 +1,33 @@
+//! The wire formats: pure conversions between bytes and values, one folder for each protocol.
+//!
+//! ```text
+//! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ RpcRequest ─ a2g::decode ─▶ Call, Verdict, …
+//! Receipt, Verdict, Fault ─ a2g::encode, a2g::fault ─▶ params or result ─ jsonrpc::success, error ─▶ bytes
+//! ```
+//! Only the vocabulary is used here: no socket, no clock, no task. A decoded value is a claim and carries no
+//! authority. Wire structs stay inside this module; every decoder returns vocabulary types.
+//!
+//! Invariant: a body passes [`strict_json::check`] first. The decoders reject duplicate members in the objects
+//! that they read, but not inside free-form JSON such as a tool's arguments.
+
+pub mod a2a;
+pub mod a2e;
+pub mod a2g;
+mod failure_message;
+mod field;
+pub mod jsonrpc;
+pub mod jwk;
+pub mod jwks;
+pub mod jwt;
+pub mod nexus;
+pub mod sovereign;
+pub use a2g_types::strict_json;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// Serializes a message of the executor.
+fn to_raw(message: &impl Serialize) -> Box<RawValue> {
+    // Serialization fails only for maps with keys other than strings, and no message has one.
+    serde_json::value::to_raw_value(message).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}

@@ -1,0 +1,546 @@
+//! Decoder for incoming messages, which have passed the strict reader.
+
+use super::fault::{self, NexusCode, NexusError};
+use super::keys::{AgentKeys, SealedPayload};
+use super::message::{
+    AGENT_TYPES, ALGORITHM, DeliveryGuarantee, EventName, MAX_TTL_MS, MessageType, PRIORITIES, QueryAction,
+    QueryResource, ResponseStatus, SignatureScope, VERSION,
+};
+use crate::field::{Field, Object};
+use crate::strict_json::{self, JsonBounds};
+use a2g_types::call::Priority;
+use a2g_types::fault::Fault;
+use a2g_types::ident::{IdentError, IntentId, ToolName, excerpt};
+use a2g_types::quantity::Timeout;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// The maximum length of an agent's id, in bytes.
+const MAX_AGENT_BYTES: usize = 200;
+/// The largest integer that every JSON reader represents exactly.
+const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
+
+/// A message whose signature has not been verified. Only its claims about itself are accessible.
+#[derive(Debug)]
+pub struct Envelope<'a> {
+    id: IntentId,
+    kind: MessageType,
+    timestamp_ms: u64,
+    from: String,
+    from_raw: &'a RawValue,
+    to: String,
+    correlation_id: Option<String>,
+    action: Option<Field<'a>>,
+    payload: Option<&'a RawValue>,
+    sealed: Option<SealedPayload>,
+    event: Option<EventHead>,
+    signature: Option<String>,
+    priority: Priority,
+    ttl_ms: u64,
+    requires_ack: bool,
+    /// `{id, type, from, to, timestamp}`, in the received bytes.
+    header: String,
+    /// The same with `action` and `payload`.
+    full: String,
+}
+
+/// The members of an event beside its payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventHead {
+    /// `eventType`.
+    pub kind: String,
+    /// `eventName`.
+    pub name: String,
+    /// `deliveryGuarantee`.
+    pub guarantee: DeliveryGuarantee,
+}
+
+/// A message that cannot be decoded.
+#[derive(Debug)]
+pub struct NexusDecodeError {
+    /// The id, if it was readable.
+    pub id: Option<IntentId>,
+    /// The error to answer with.
+    pub failure: NexusError,
+}
+
+/// A message whose signature proves its sender.
+#[derive(Debug)]
+pub struct Verified<'a> {
+    envelope: Envelope<'a>,
+    scope: SignatureScope,
+}
+
+/// The content of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Content {
+    /// `tool.execute`.
+    Execute(ExecuteCommand),
+    /// `tool.cancel`.
+    Cancel(IntentId),
+    /// `events.subscribe`.
+    Subscribe(SubscribeCommand),
+    /// `events.unsubscribe`.
+    Unsubscribe(IntentId),
+    /// A query about the executor or an intent.
+    Query(QueryAction, QueryResource),
+    /// An event of an agent.
+    Event(EventHead),
+    /// A response. The executor sends no requests, so it is ignored.
+    Response,
+    /// The acknowledgement of the message with this id.
+    Ack(IntentId),
+    /// A rejection of one of the executor's messages.
+    Error,
+}
+
+/// The parameters of `tool.execute`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExecuteCommand {
+    /// The name of the tool.
+    pub tool: ToolName,
+    /// The arguments, not yet checked against the tool's schema.
+    pub arguments: Map<String, Value>,
+    /// The caller's own limit on the run time.
+    pub timeout: Option<Timeout>,
+    /// `workflowId` and `agentId`, for the governor.
+    pub context: Option<Map<String, Value>>,
+}
+
+/// The parameters of `events.subscribe`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscribeCommand {
+    /// The events.
+    pub events: BTreeSet<EventName>,
+    /// Restricts the subscription to one intent.
+    pub intent: Option<IntentId>,
+    /// The delivery guarantee.
+    pub guarantee: DeliveryGuarantee,
+}
+
+/// Decodes all of a message but its payload.
+///
+/// # Errors
+/// [`NexusDecodeError`].
+pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
+    let mut id = None;
+    read(text, &mut id).map_err(|fault| Box::new(NexusDecodeError { id, failure: fault::to_error(&fault) }))
+}
+
+fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
+    let body = Field::parse(text)?;
+    if !body.is_object() {
+        return Err(Fault::InvalidRequest("a message is one object".to_owned()));
+    }
+    let mut body = body.object()?;
+    let id = body.require("id")?;
+    let id_raw = id.as_raw();
+    let id = id.parse_with(IntentId::parse)?;
+    *known = Some(id);
+    let kind = body.require("type")?;
+    let kind_raw = kind.as_raw();
+    let kind = kind.enum_value(&MessageType::WORDS).map_err(as_invalid_request)?;
+    let version = body.require("version")?.string()?;
+    if version != VERSION {
+        let version = excerpt(&version);
+        return Err(Fault::InvalidRequest(format!("`version` must be \"{VERSION}\", not `{version}`")));
+    }
+    let timestamp = body.require("timestamp")?;
+    let timestamp_raw = timestamp.as_raw();
+    let timestamp_ms = timestamp.integer(1, MAX_EXACT_INTEGER)?;
+    let (from, to) = (body.require("from")?, body.require("to")?);
+    let (from_raw, to_raw) = (from.as_raw(), to.as_raw());
+    let (from, to) = (decode_identity(from)?, decode_identity(to)?);
+    let correlation_id = body.take_unless_null("correlationId")?.map(|id| id.string()).transpose()?;
+    let action = body.take_unless_null("action")?;
+    let payload = body.take_unless_null("payload")?.map(|payload| payload.as_raw());
+    let sealed = body.take_unless_null("encryption")?.map(decode_sealed).transpose()?;
+    if payload.is_some() && sealed.is_some() {
+        return Err(Fault::invalid(
+            "/payload",
+            "`payload` and `encryption` exclude each other: send one of them",
+        ));
+    }
+    let header = format!(
+        r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw},"timestamp":{timestamp_raw}}}"#
+    );
+    let member =
+        |name: &str, raw: Option<&RawValue>| raw.map_or(String::new(), |raw| format!(r#","{name}":{raw}"#));
+    let full = format!(
+        r#"{{"id":{id_raw},"type":{kind_raw},"from":{from_raw},"to":{to_raw}{}{},"timestamp":{timestamp_raw}}}"#,
+        member("action", action.as_ref().map(Field::as_raw)),
+        member("payload", payload),
+    );
+    let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
+    if kind == MessageType::Response {
+        body.require("requestId")?.string()?;
+        body.require("status")?.enum_value(&ResponseStatus::WORDS)?;
+    }
+    if kind == MessageType::Error && sealed.is_none() {
+        body.require("error")?.object()?.require("code")?.string()?;
+    }
+    if correlation_id.is_none() && matches!(kind, MessageType::Response | MessageType::Ack) {
+        return Err(Fault::invalid("/correlationId", "`correlationId` is missing"));
+    }
+    let envelope = Envelope {
+        id,
+        kind,
+        timestamp_ms,
+        from,
+        from_raw,
+        to,
+        correlation_id,
+        action,
+        payload,
+        sealed,
+        event,
+        signature: body.take_unless_null("signature")?.map(|signature| signature.string()).transpose()?,
+        priority: body.require("priority")?.enum_value(&PRIORITIES)?,
+        ttl_ms: body.require("ttl")?.integer(1, MAX_TTL_MS)?,
+        requires_ack: body.require("requiresAck")?.boolean()?,
+        header,
+        full,
+    };
+    // The member is validated and ignored: this executor verifies every signature.
+    body.require("requiresSignature")?.boolean()?;
+    Ok(envelope)
+}
+
+/// Reports a wrong `type` as an invalid message and not as an invalid parameter.
+fn as_invalid_request(fault: Fault) -> Fault {
+    let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
+    Fault::InvalidRequest(message)
+}
+
+fn decode_identity(field: Field<'_>) -> Result<String, Fault> {
+    let mut identity = field.object()?;
+    let id = identity.require("id")?;
+    let name = id.string()?;
+    if name.is_empty() || name.len() > MAX_AGENT_BYTES {
+        return Err(id.expected_error(&format!("1 to {MAX_AGENT_BYTES} bytes long")));
+    }
+    identity.require("type")?.enum_value(&AGENT_TYPES)?;
+    identity.require("version")?.string()?;
+    identity.require("capabilities")?.strings()?;
+    for optional in ["endpoint", "publicKey"] {
+        if let Some(field) = identity.take_unless_null(optional)? {
+            field.string()?;
+        }
+    }
+    Ok(name)
+}
+
+fn decode_sealed(field: Field<'_>) -> Result<SealedPayload, Fault> {
+    let mut sealed = field.object()?;
+    sealed.require("algorithm")?.enum_value(&[(ALGORITHM, ())])?;
+    let mut bytes = |name: &str| -> Result<(Field<'_>, Vec<u8>), Fault> {
+        let field = sealed.require(name)?;
+        let bytes =
+            STANDARD.decode(field.string()?).map_err(|_| field.expected_error("base64, with padding"))?;
+        Ok((field, bytes))
+    };
+    let (iv, iv_bytes) = bytes("iv")?;
+    let (_, ciphertext) = bytes("ciphertext")?;
+    let (tag, tag_bytes) = bytes("authTag")?;
+    Ok(SealedPayload {
+        iv: iv_bytes.try_into().map_err(|_| iv.expected_error("12 bytes in base64"))?,
+        ciphertext,
+        auth_tag: tag_bytes.try_into().map_err(|_| tag.expected_error("16 bytes in base64"))?,
+    })
+}
+
+fn decode_event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
+    Ok(EventHead {
+        kind: body.require("eventType")?.string()?,
+        name: body.require("eventName")?.string()?,
+        guarantee: body.require("deliveryGuarantee")?.enum_value(&DeliveryGuarantee::WORDS)?,
+    })
+}
+
+impl<'a> Envelope<'a> {
+    /// The claimed id.
+    #[must_use]
+    pub fn id(&self) -> IntentId {
+        self.id
+    }
+
+    /// The claimed type.
+    #[must_use]
+    pub fn kind(&self) -> MessageType {
+        self.kind
+    }
+
+    /// The claimed sender.
+    #[must_use]
+    pub fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// The claimed recipient.
+    #[must_use]
+    pub fn to(&self) -> &str {
+        &self.to
+    }
+
+    /// The claimed identity of the sender, verbatim.
+    #[must_use]
+    pub fn from_raw(&self) -> &'a RawValue {
+        self.from_raw
+    }
+
+    fn read(&self, payload: Option<&str>) -> Result<Content, Fault> {
+        match self.kind {
+            MessageType::Command => decode_command(self.action.as_ref(), payload),
+            MessageType::Query => decode_query(self.action.as_ref(), payload),
+            MessageType::Event => {
+                check_event(payload)?;
+                let missing = || Fault::invalid("/eventType", "`eventType` is missing");
+                self.event.clone().map(Content::Event).ok_or_else(missing)
+            }
+            MessageType::Response => Ok(Content::Response),
+            MessageType::Ack => {
+                let id = self.correlation_id.as_deref().unwrap_or_default();
+                let wrong = |error: IdentError| Fault::invalid("/correlationId", error.to_string());
+                IntentId::parse(id).map(Content::Ack).map_err(wrong)
+            }
+            MessageType::Error => Ok(Content::Error),
+        }
+    }
+
+    /// Verifies the signature with the keys of the claimed sender.
+    ///
+    /// # Errors
+    /// `SIGNATURE_INVALID`, the same for an unknown agent and a wrong signature.
+    pub fn verify(self, keys: Option<&AgentKeys>, scope: SignatureScope) -> Result<Verified<'a>, NexusError> {
+        let text = match scope {
+            SignatureScope::Header => &self.header,
+            SignatureScope::Full => &self.full,
+        };
+        let signed = match (keys, &self.signature) {
+            (Some(keys), Some(signature)) => keys.verify(text, signature),
+            (None, _) | (_, None) => false,
+        };
+        if signed {
+            return Ok(Verified { envelope: self, scope });
+        }
+        Err(NexusError::new(
+            NexusCode::SignatureInvalid,
+            "`signature` does not match this message and the secret of the agent in `from.id`",
+        ))
+    }
+}
+
+impl<'a> Verified<'a> {
+    /// The verified envelope.
+    #[must_use]
+    pub fn envelope(&self) -> &Envelope<'a> {
+        &self.envelope
+    }
+
+    /// Returns `true` when the payload arrived sealed.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.envelope.sealed.is_some()
+    }
+
+    /// The priority in the queue.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.envelope.priority
+    }
+
+    /// Returns `true` when the sender requests an acknowledgement.
+    #[must_use]
+    pub fn requires_ack(&self) -> bool {
+        self.envelope.requires_ack
+    }
+
+    /// The time of the message, in milliseconds since 1970.
+    #[must_use]
+    pub fn timestamp_ms(&self) -> u64 {
+        self.envelope.timestamp_ms
+    }
+
+    /// Checks that the message is neither older than its `ttl` nor more than `ahead_ms` in the future.
+    ///
+    /// # Errors
+    /// `VALIDATION_ERROR`.
+    pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
+        let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
+        let late = |message: &str| {
+            Err(NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"))
+        };
+        if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
+            return late("`timestamp` is ahead of the executor's clock: compare the clocks");
+        }
+        if now_ms > timestamp_ms.saturating_add(*ttl_ms) {
+            return late("the message is older than its `ttl`: compare the clocks, and send it again");
+        }
+        Ok(())
+    }
+
+    /// Decrypts the payload if it is sealed, and decodes it.
+    ///
+    /// # Errors
+    /// `SIGNATURE_INVALID` when the payload is not authenticated; otherwise the reason why it cannot be
+    /// decoded.
+    pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, NexusError> {
+        let envelope = &self.envelope;
+        let opened = envelope
+            .sealed
+            .as_ref()
+            .map(|sealed| open_payload(sealed, keys, &envelope.header))
+            .transpose()?;
+        let payload = match &opened {
+            Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::to_error(&fault))?),
+            None => envelope.payload.map(RawValue::get),
+        };
+        // The document's signature covers five members of the header. A command counts only if its payload is
+        // sealed under that header or covered by the full signature.
+        if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
+            return Err(NexusError::new(
+                NexusCode::SignatureInvalid,
+                "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
+                 `signature_scope = \"full\"`",
+            ));
+        }
+        envelope.read(payload).map_err(|fault| fault::to_error(&fault))
+    }
+}
+
+fn open_payload(sealed: &SealedPayload, keys: &AgentKeys, header: &str) -> Result<Vec<u8>, NexusError> {
+    let refuse = |message| NexusError::new(NexusCode::SignatureInvalid, message);
+    if !keys.can_seal() {
+        return Err(refuse("this executor has no encryption key for this agent"));
+    }
+    keys.open(sealed, header).ok_or_else(|| {
+        refuse(
+            "`encryption` cannot be decrypted: seal the payload with the shared key, and the signed text of the header as \
+             associated data",
+        )
+    })
+}
+
+/// The payload as an object; pointers of faults are relative to the message.
+fn payload_object(payload: Option<&str>) -> Result<Object<'_>, Fault> {
+    let payload = payload.ok_or_else(|| Fault::invalid("/payload", "`payload` is missing"))?;
+    Field::parse(payload)?.object().map_err(prefix_pointer)
+}
+
+fn prefix_pointer(fault: Fault) -> Fault {
+    let Fault::InvalidParams { message, pointer } = fault else { return fault };
+    Fault::InvalidParams { message, pointer: format!("/payload{pointer}") }
+}
+
+fn action_name(action: Option<&Field<'_>>) -> Result<String, Fault> {
+    action.ok_or_else(|| Fault::invalid("/action", "`action` is missing"))?.string()
+}
+
+/// Decodes `parameters`; the second argument is the context for the governor.
+type Parameters = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
+
+/// No two commands accept the same payload. Otherwise an attacker could change `action`, which the header
+/// signature does not cover, and turn one command into another.
+fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
+    let action = action_name(action)?;
+    let read: Parameters = match action.as_str() {
+        "tool.execute" => decode_execute,
+        "tool.cancel" => |parameters, _| decode_only_id(parameters, "intentId").map(Content::Cancel),
+        "events.subscribe" => |parameters, _| decode_subscribe(parameters).map(Content::Subscribe),
+        "events.unsubscribe" => {
+            |parameters, _| decode_only_id(parameters, "subscriptionId").map(Content::Unsubscribe)
+        }
+        other => {
+            return Err(Fault::MethodNotFound(format!(
+                "there is no action `{}`: there are `tool.execute`, `tool.cancel`, `events.subscribe` and \
+                 `events.unsubscribe`",
+                excerpt(other)
+            )));
+        }
+    };
+    let mut payload = payload_object(payload)?;
+    let mut parts = || -> Result<_, Fault> {
+        let mut context = Map::new();
+        for name in ["workflowId", "agentId"] {
+            if let Some(field) = payload.take_unless_null(name)? {
+                context.insert(name.to_owned(), field.string()?.into());
+            }
+        }
+        Ok(((!context.is_empty()).then_some(context), payload.require("parameters")?.object()?))
+    };
+    let (context, parameters) = parts().map_err(prefix_pointer)?;
+    read(parameters, context).and_then(|content| payload.finish().map(|()| content)).map_err(prefix_pointer)
+}
+
+fn decode_execute(mut parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
+    let tool = parameters.require("tool")?.parse_with(ToolName::parse)?;
+    let arguments = parameters.take_unless_null("arguments")?;
+    let arguments = arguments.map(|arguments| arguments.map()).transpose()?.unwrap_or_default();
+    let timeout = parameters.take_unless_null("timeoutMs")?;
+    let timeout = timeout.map(|timeout| timeout.quantity(Timeout::from_millis)).transpose()?;
+    parameters.finish()?;
+    Ok(Content::Execute(ExecuteCommand { tool, arguments, timeout, context }))
+}
+
+fn decode_only_id(mut parameters: Object<'_>, name: &str) -> Result<IntentId, Fault> {
+    let id = parameters.require(name)?.parse_with(IntentId::parse)?;
+    parameters.finish()?;
+    Ok(id)
+}
+
+fn decode_subscribe(mut parameters: Object<'_>) -> Result<SubscribeCommand, Fault> {
+    let events = parameters.require("events")?;
+    let pointer = events.pointer().to_owned();
+    let known = |text: String| {
+        let found = EventName::WORDS.iter().find(|(word, _)| *word == text);
+        found.map(|(_, name)| *name).ok_or_else(|| {
+            let message = format!(
+                "there is no event `{}`: there are `started`, `progress`, `log`, `artifact` and `finished`",
+                excerpt(&text)
+            );
+            Fault::invalid(pointer.clone(), message)
+        })
+    };
+    let events = events.strings()?.into_iter().map(known).collect::<Result<BTreeSet<_>, _>>()?;
+    if events.is_empty() {
+        return Err(Fault::invalid(pointer, "`events` must name at least one event"));
+    }
+    let intent = parameters.take_unless_null("intentId")?;
+    let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
+    let guarantee = parameters.take_unless_null("deliveryGuarantee")?;
+    let guarantee = guarantee.map(|guarantee| guarantee.enum_value(&DeliveryGuarantee::WORDS)).transpose()?;
+    parameters.finish()?;
+    Ok(SubscribeCommand { events, intent, guarantee: guarantee.unwrap_or_default() })
+}
+
+fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
+    let action = action_name(action)?;
+    let found = QueryAction::WORDS.iter().find(|(word, _)| *word == action);
+    let (_, question) = found.ok_or_else(|| {
+        Fault::MethodNotFound(format!(
+            "there is no query `{}`: there are `get_status`, `get_metrics` and `get_state`",
+            excerpt(&action)
+        ))
+    })?;
+    let mut payload = payload_object(payload)?;
+    let resource = payload.require("resourceId").and_then(|id| match id.string()?.as_str() {
+        "executor" => Ok(QueryResource::Executor),
+        _ => id.parse_with(IntentId::parse).map(QueryResource::Intent),
+    });
+    let resource =
+        resource.and_then(|resource| payload.finish().map(|()| resource)).map_err(prefix_pointer)?;
+    Ok(Content::Query(*question, resource))
+}
+
+fn check_event(payload: Option<&str>) -> Result<(), Fault> {
+    let mut payload = payload_object(payload)?;
+    let read = payload.require("data").and_then(|_| {
+        let mut metadata = payload.require("metadata")?.object()?;
+        metadata.require("schemaVersion")?.string()?;
+        metadata.require("contentType")?.string().map(drop)
+    });
+    read.map_err(prefix_pointer)
+}
