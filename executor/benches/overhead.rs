@@ -39,14 +39,13 @@ mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
-use a2g_capability::{Ceilings, Claims, Grant, HostClaims, Mount, Mounts, Permit, Tree};
+use a2g_capability::{Ceilings, Claims, Grant, Mount, Mounts, Permit, Tree};
 use a2g_core::catalog::{componentize, create_sealed};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, NetworkBudgets};
 use a2g_types::outcome::End;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::quantity::{MemoryLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -204,24 +203,9 @@ fn permit(folder: Option<&Path>) -> Permit {
     let data = Tree::parse_path("/data").unwrap();
     let ceilings = Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
-        cpu: CpuPercent::new(100).unwrap(),
         timeout: Timeout::from_seconds(30).unwrap(),
-        output: OutputLimit::from_bytes(1 << 20).unwrap(),
-        network: false,
-        hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::NONE,
         areas: folder.map(|_| data.clone().into()).into_iter().collect(),
-        access: Access::ReadOnly,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1024).unwrap(),
-            created: 1000,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: 10_000,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     };
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())

@@ -14,13 +14,13 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_capability::{Ceilings, Claims, HostClaims, Permit};
+use a2g_capability::{Ceilings, Claims, Permit};
 use a2g_core::catalog::create_sealed;
 use a2g_isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Abort, Code, Input, ModuleCompiler, Sandbox};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, Limit, NetworkBudgets};
+use a2g_types::limit::{Access, Limit};
 use a2g_types::outcome::{End, Outcome};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
@@ -592,22 +592,8 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
         memory: memory(16),
         cpu: CpuPercent::new(cpu).unwrap(),
         timeout: Timeout::from_seconds(timeout).unwrap(),
-        output: output(1 << 20),
-        network: false,
-        hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::NONE,
-        areas: Vec::new(),
         access: Access::ReadWrite,
-        budgets: Budgets {
-            written: memory(1024),
-            created: 1000,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: 10_000,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     };
     let folders = [(folder.to_owned(), "/".to_owned())];
     let permit = Permit::for_operator(Claims::default(), &ceilings, &folders).unwrap();

@@ -12,13 +12,12 @@ pub(crate) use a2e::a2e;
 pub(crate) use jwt::{jwt, the_good_token_is_taken};
 pub(crate) use sovereign::sovereign;
 
-use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, HostClaims, Tree};
+use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, Tree};
 use a2g_govern::{AcceptUnsigned, Admission, Trust, TrustSettings, VerifiedVerdict, admit};
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::limit::{Access, Budgets, NetworkBudgets};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{Access, NetworkBudgets};
 use a2g_types::verdict::{Decision, Proof, Verdict};
 use a2g_wire::a2a;
 use a2g_wire::a2g::{decode, encode};
@@ -313,25 +312,10 @@ fn above(path: &str) -> &str {
 
 fn ceilings(areas: Vec<Area>) -> Ceilings {
     Ceilings {
-        memory: MemoryLimit::from_mb(256).unwrap(),
-        cpu: CpuPercent::new(100).unwrap(),
-        timeout: Timeout::from_seconds(60).unwrap(),
-        output: OutputLimit::from_bytes(1 << 20).unwrap(),
-        network: false,
-        hosts: HostClaims::default(),
         network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
         areas,
         access: Access::ReadWrite,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1).unwrap(),
-            created: 1,
-            handles: 64,
-            subscriptions: 64,
-            random_bytes: 1,
-            directory_entries: 1,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     }
 }
 

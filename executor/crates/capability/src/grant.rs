@@ -42,6 +42,26 @@ pub struct Ceilings {
     pub budgets: Budgets,
 }
 
+impl Ceilings {
+    /// The limits of an executor that is not configured, without files and without a network. A program that grants
+    /// more names what it grants: `Ceilings { areas, ..Ceilings::closed() }`.
+    #[must_use]
+    pub fn closed() -> Self {
+        Self {
+            memory: MemoryLimit::DEFAULT,
+            cpu: CpuPercent::DEFAULT,
+            timeout: Timeout::DEFAULT,
+            output: OutputLimit::DEFAULT,
+            network: false,
+            hosts: HostClaims::default(),
+            network_budgets: NetworkBudgets::NONE,
+            areas: Vec::new(),
+            access: Access::ReadOnly,
+            budgets: Budgets::DEFAULT,
+        }
+    }
+}
+
 /// The limits of one run, effective and complete.
 ///
 /// It is consumed by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From` and

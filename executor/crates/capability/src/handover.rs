@@ -56,7 +56,7 @@ impl Handover {
 mod tests {
     use super::*;
     use crate::{Ceilings, Claims, HostClaims, HostPattern, Mount, Mounts, Tree};
-    use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+    use a2g_types::limit::Layer;
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 
     #[test]
@@ -70,19 +70,8 @@ mod tests {
             output: OutputLimit::from_bytes(1000).unwrap(),
             network: true,
             hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
-            network_budgets: NetworkBudgets::NONE,
             areas: vec![data.clone().into()],
-            access: Access::ReadOnly,
-            budgets: Budgets {
-                written: MemoryLimit::from_mb(1024).unwrap(),
-                created: 1000,
-                handles: 1024,
-                subscriptions: 128,
-                random_bytes: 1 << 20,
-                directory_entries: 10_000,
-                fuel: None,
-                hard_links: false,
-            },
+            ..Ceilings::closed()
         };
         let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();

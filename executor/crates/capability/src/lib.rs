@@ -12,6 +12,34 @@
 //! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process; one of the
 //! operator's own limits ([`Grant::for_operator`]) has another label. Neither a grant nor a [`Permit`] can be copied,
 //! and a permit consumes its grant.
+//!
+//! # Example
+//! A verdict asks for more memory than the ceilings allow, and for one folder:
+//!
+//! ```
+//! use a2g_capability::{Area, Authority, Ceilings, Claims, Grant};
+//! use a2g_types::{limit::Layer, quantity::MemoryLimit};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let authority = Authority::take().expect("a process takes its authority once");
+//! let ceilings = Ceilings {
+//!     memory: MemoryLimit::from_mb(64)?,
+//!     areas: Area::parse("/workspace/**")?,
+//!     ..Ceilings::closed()
+//! };
+//! let verdict = Claims {
+//!     memory: Some(MemoryLimit::from_mb(512)?),
+//!     areas: Some(Area::parse("/workspace/reports/**")?),
+//!     ..Claims::default()
+//! };
+//! let grant = Grant::meet(&authority, [(Layer::Verdict, verdict)], &ceilings)?;
+//!
+//! assert_eq!((grant.memory().value.mb(), grant.memory().layer), (64, Layer::Executor));
+//! assert_eq!(grant.roots()[0].tree().path(), "/workspace/reports");
+//! assert!(Authority::take().is_none(), "no other code can make such a grant");
+//! # Ok(())
+//! # }
+//! ```
 
 mod authority;
 mod condition;

@@ -2,7 +2,7 @@
 
 use super::*;
 use a2g_types::clock::{Clock as _, SystemClock};
-use a2g_types::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
+use a2g_types::limit::{Access, Bound, Layer, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use proptest::prelude::*;
 
@@ -18,25 +18,12 @@ fn hosts(allowed: Option<&[&str]>, blocked: &[&str]) -> HostClaims {
 
 fn ceilings() -> Ceilings {
     Ceilings {
-        memory: MemoryLimit::from_mb(256).unwrap(),
-        cpu: CpuPercent::new(100).unwrap(),
-        timeout: Timeout::from_seconds(60).unwrap(),
-        output: OutputLimit::from_bytes(1 << 20).unwrap(),
         network: true,
         hosts: hosts(Some(&["*.com", "a.org"]), &["evil.com"]),
         network_budgets: NetworkBudgets { requests: 9, connections: 2, sent_bytes: 100, received_bytes: 100 },
         areas: vec![tree("/tmp").into(), tree("/workspace").into()],
         access: Access::ReadWrite,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1024).unwrap(),
-            created: 1000,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: 10_000,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     }
 }
 

@@ -318,7 +318,7 @@ mod tests {
     use a2g_types::call::{Door, Priority};
     use a2g_types::ident::IntentId;
     use a2g_types::limit::Layer;
-    use a2g_types::limit::{Budgets, NetworkBudgets};
+
     use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
     use a2g_types::verdict::{NetworkRule, ResourceRule};
     use serde_json::json;
@@ -505,24 +505,11 @@ mod tests {
         let workspace = || vec![Tree::parse_path("/workspace").unwrap().into()];
         let ceilings = Ceilings {
             memory: MemoryLimit::from_mb(64).unwrap(),
-            cpu: CpuPercent::new(100).unwrap(),
             timeout: Timeout::from_seconds(30).unwrap(),
             output: OutputLimit::from_bytes(1024).unwrap(),
-            network: false,
-            hosts: HostClaims::default(),
-            network_budgets: NetworkBudgets::NONE,
             areas: workspace(),
             access: Access::ReadWrite,
-            budgets: Budgets {
-                written: MemoryLimit::from_mb(1024).unwrap(),
-                created: 1000,
-                handles: 1024,
-                subscriptions: 128,
-                random_bytes: 1 << 20,
-                directory_entries: 10_000,
-                fuel: None,
-                hard_links: false,
-            },
+            ..Ceilings::closed()
         };
         let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
         let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();

@@ -10,6 +10,43 @@
 //! [`Sandbox::execute`] works in any process: it needs a thread that may block, and a tokio runtime for
 //! its timers. It never panics because of a guest, never trusts a number that a guest supplies, and never
 //! reuses a store.
+//!
+//! # Example
+//! A module runs under a grant in your own program. It prints its result, as every command does:
+//!
+//! ```
+//! use a2g_capability::{Authority, Ceilings, Claims, Grant, Mounts, Permit};
+//! use a2g_sandbox::{Code, Input, ModuleCompiler, Sandbox, egress::Network};
+//! use a2g_types::{clock::SystemClock, limit::Layer, outcome::End, tool::Contract};
+//! use std::{io::Write as _, sync::Arc};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let wasm = wat::parse_str(r#"(module
+//!     (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+//!     (memory (export "memory") 1)
+//!     (data (i32.const 0) "\08\00\00\00\02\00\00\0042")
+//!     (func (export "_start") (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 16)))))"#)?;
+//! let mut code = tempfile::tempfile()?;
+//! code.write_all(&ModuleCompiler::new(false)?.compile(&wasm)?)?;
+//!
+//! let ceilings = Ceilings::closed();
+//! let authority = Authority::take().expect("a process takes its authority once");
+//! let grant = Grant::meet(&authority, [(Layer::Verdict, Claims::default())], &ceilings)?;
+//! let permit = Permit::open(grant, &Mounts::new(Vec::new())?, &ceilings.areas)?;
+//!
+//! let sandbox = Sandbox::new(1, false, Arc::new(SystemClock))?;
+//! let contract = Contract::Command;
+//! let artifact = sandbox.load(Code { module: &code, component: false, componentised: None, contract })?;
+//! let execution = sandbox.begin(&permit, Network::Off, Arc::default());
+//! let run = sandbox.execute(&artifact, permit, Input::Arguments("{}".to_owned()), &execution);
+//! let outcome = tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(run);
+//!
+//! assert!(matches!(outcome.end, End::Returned(result) if result.as_str() == "42"));
+//! assert!(outcome.metrics.peak_memory_bytes <= ceilings.memory.bytes());
+//! # Ok(())
+//! # }
+//! ```
+//! The module runs in this process. The executor runs it in a confined process of its own, which `a2g-isolate` makes.
 
 mod artifact;
 mod budget;

@@ -129,6 +129,20 @@ pub struct Budgets {
     pub hard_links: bool,
 }
 
+impl Budgets {
+    /// The budgets if nothing is configured.
+    pub const DEFAULT: Self = Self {
+        written: MemoryLimit::DEFAULT_WRITTEN,
+        created: 10_000,
+        handles: 1024,
+        subscriptions: 128,
+        random_bytes: 16 << 20,
+        directory_entries: 1_000_000,
+        fuel: None,
+        hard_links: false,
+    };
+}
+
 /// The part of its [`Budgets`] that a run has consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BudgetUsage {

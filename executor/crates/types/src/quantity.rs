@@ -34,6 +34,10 @@ pub struct MemoryLimit {
 impl MemoryLimit {
     /// Maximum configurable limit in MB.
     pub const MAX_MB: u64 = 1 << 20;
+    /// The memory of a run, if nothing is configured.
+    pub const DEFAULT: Self = Self { mb: 256 };
+    /// The files that a run may write, if nothing is configured.
+    pub const DEFAULT_WRITTEN: Self = Self { mb: 1024 };
 
     /// Makes a limit of `mb` MB.
     ///
@@ -64,6 +68,8 @@ pub struct CpuPercent(u32);
 impl CpuPercent {
     /// Maximum configurable share: a hundred cores.
     pub const MAX: u64 = 10_000;
+    /// The share if nothing is configured: one core.
+    pub const DEFAULT: Self = Self(100);
 
     /// Makes a share of `percent`.
     ///
@@ -100,6 +106,8 @@ enum Seconds {
 impl Timeout {
     /// Maximum configurable timeout in seconds.
     pub const MAX_SECONDS: u64 = 7 * 24 * 60 * 60;
+    /// The timeout if nothing is configured.
+    pub const DEFAULT: Self = Self { millis: 60_000 };
 
     /// Makes a timeout of `seconds`.
     ///
@@ -166,6 +174,8 @@ pub struct OutputLimit {
 impl OutputLimit {
     /// Maximum configurable limit in bytes.
     pub const MAX_BYTES: u64 = 1 << 30;
+    /// The limit if nothing is configured.
+    pub const DEFAULT: Self = Self { bytes: 1 << 20 };
 
     /// Makes a limit of `bytes`.
     ///

@@ -1,6 +1,6 @@
 use super::*;
-use a2g_capability::{Ceilings, HostClaims};
-use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_capability::Ceilings;
+use a2g_types::limit::NetworkBudgets;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
@@ -79,21 +79,8 @@ pub(crate) fn ceilings(memory: u64, cpu: u64) -> Ceilings {
         cpu: CpuPercent::new(cpu).unwrap(),
         timeout: Timeout::from_seconds(1).unwrap(),
         output: OutputLimit::from_bytes(1024).unwrap(),
-        network: false,
-        hosts: HostClaims::default(),
         network_budgets: NetworkBudgets { requests: 1, connections: 1, sent_bytes: 1, received_bytes: 1 },
-        areas: Vec::new(),
-        access: Access::ReadOnly,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1).unwrap(),
-            created: 1,
-            handles: 32,
-            subscriptions: 1,
-            random_bytes: 1,
-            directory_entries: 1,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     }
 }
 

@@ -3,9 +3,9 @@
 use super::*;
 use a2g_capability::{Ceilings, Claims, HostClaims, HostPattern};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
+use a2g_types::limit::{Layer, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
 use http_body_util::{BodyExt as _, Empty};
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -15,24 +15,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 fn grant(budgets: NetworkBudgets) -> Grant {
     let ceilings = Ceilings {
         memory: MemoryLimit::from_mb(64).unwrap(),
-        cpu: CpuPercent::new(100).unwrap(),
         timeout: Timeout::from_seconds(30).unwrap(),
         output: OutputLimit::from_bytes(1024).unwrap(),
         network: true,
         hosts: HostClaims { allowed: Some(vec![HostPattern::EveryName]), ..HostClaims::default() },
         network_budgets: budgets,
-        areas: Vec::new(),
-        access: Access::ReadOnly,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1).unwrap(),
-            created: 1,
-            handles: 32,
-            subscriptions: 1,
-            random_bytes: 1,
-            directory_entries: 1,
-            fuel: None,
-            hard_links: false,
-        },
+        ..Ceilings::closed()
     };
     Grant::meet(crate::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }

@@ -1,6 +1,8 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
+use a2g_types::limit::Budgets;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -383,19 +385,20 @@ impl Default for Network {
 
 impl Default for Ceilings {
     fn default() -> Self {
+        let budgets = Budgets::DEFAULT;
         Self {
-            max_memory_mb: 256,
-            max_cpu_percent: 100,
-            timeout_seconds: 60,
-            max_output_bytes: 1 << 20,
-            max_written_mb: 1024,
-            max_created: 10_000,
-            max_handles: 1024,
-            max_subscriptions: 128,
-            max_random_bytes: 16 << 20,
-            max_directory_entries: 1_000_000,
-            max_fuel: None,
-            hard_links: false,
+            max_memory_mb: MemoryLimit::DEFAULT.mb(),
+            max_cpu_percent: CpuPercent::DEFAULT.get().into(),
+            timeout_seconds: Timeout::DEFAULT.seconds(),
+            max_output_bytes: OutputLimit::DEFAULT.bytes(),
+            max_written_mb: budgets.written.mb(),
+            max_created: budgets.created,
+            max_handles: budgets.handles,
+            max_subscriptions: budgets.subscriptions,
+            max_random_bytes: budgets.random_bytes,
+            max_directory_entries: budgets.directory_entries,
+            max_fuel: budgets.fuel,
+            hard_links: budgets.hard_links,
             network_allowed: false,
             read_only: false,
             filesystem_scope: vec!["/tmp/**".to_owned(), "/workspace/**".to_owned()],
