@@ -122,7 +122,7 @@ fn without_a_list_there_is_one_caller_who_is_no_governor() {
         Caller::anonymous(leave).is_any_of(&[Role::Governor])
             && Caller::anonymous(leave).is_any_of(&[Role::Approver])
     );
-    assert_eq!(Callers::empty().identify(&shown(None, &[]), now()).unwrap_err(), AuthError::Unlisted);
+    assert_eq!(Callers::empty().identify(&shown(None, &[]), now()).unwrap_err(), AuthError::NoCredential);
 }
 
 #[test]
