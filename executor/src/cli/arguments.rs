@@ -18,7 +18,7 @@ Exit codes:
   a trap.
 
 Environment:
-  RUST_LOG   the log filter, such as `info` or `a2g_executor=debug`
+  RUST_LOG   the log filter, such as `info` or `a2g=debug`
   NO_COLOR   no colours, also on a terminal
   COLUMNS    the width of a list that is not printed to a terminal
   TZ         the time zone of lists, instead of the machine's";
