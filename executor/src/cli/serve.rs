@@ -1,7 +1,7 @@
 //! `serve`: the executor behind its governor.
 
 use super::arguments::{Serve, Setup};
-use super::doors::{keyring, protocol_routers};
+use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
     ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, config, contain, file, owners, take_authority,
@@ -20,7 +20,6 @@ use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, RecoverySumma
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{Config, Layout};
-use a2g_server::serve::a2e::{A2eSettings, serve_a2e_stdio};
 use a2g_server::serve::{CallerDirectory, HttpServer, HttpSettings, Rpc, Tls, a2g, serve_stdio};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
@@ -59,15 +58,17 @@ enum Transport {
     /// JSON-RPC on standard input and output.
     Stdio,
     /// A2E on standard input and output.
-    A2eStdio(A2eSettings),
+    #[cfg(feature = "a2e")]
+    A2eStdio(a2g_server::serve::A2eSettings),
 }
 
 impl Transport {
     fn select(arguments: &Serve, config: &Config) -> Result<Self, super::UsageError> {
         match (&config.doors.a2e, arguments) {
             (_, Serve { stdio: true, .. }) => Ok(Self::Stdio),
+            #[cfg(feature = "a2e")]
             (Some(settings), Serve { a2e_stdio: true, .. }) => Ok(Self::A2eStdio(settings.clone())),
-            (None, Serve { a2e_stdio: true, .. }) => {
+            (_, Serve { a2e_stdio: true, .. }) => {
                 Err(super::UsageError("`--a2e-stdio` needs `doors.a2e.enabled`, which is false".to_owned()))
             }
             (_, _) => Ok(Self::Listen),
@@ -152,8 +153,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let read = |path| Callers::read(path, issuers.clone());
     let callers = config.callers.as_deref().map(read).transpose()?;
     config.tls.clone().map(Tls::read).transpose()?;
+    #[cfg(feature = "nexus")]
     let nexus = config.doors.nexus.as_ref();
-    let nexus = nexus.map(|settings| keyring(settings, &config.did)).transpose()?;
+    #[cfg(feature = "nexus")]
+    let nexus = nexus.map(|settings| super::doors::nexus::keyring(settings, &config.did)).transpose()?;
     let with = if config.tls.is_some() { ", with TLS" } else { "" };
     print(format_args!("listen      {}{with}", config.listen));
     match (&config.callers, callers.as_ref().and_then(Callers::count)) {
@@ -169,6 +172,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     for IssuerSettings { issuer, keys, audience } in &config.issuers {
         print(format_args!("issuer      {issuer}, by the keys in {}, for {audience}", keys.display()));
     }
+    #[cfg(feature = "nexus")]
     if let Some(keys) = &nexus {
         let agents = keys.agents().count();
         print(format_args!("nexus       on, agents with keys: {agents}"));
@@ -335,8 +339,11 @@ async fn serve(
     // Bound before the registration and the deliveries start: an executor that cannot be reached must not register.
     let door = match &transport {
         Transport::Listen => Some(bind_server(config, rpc.clone(), &caller_files, &executor).await?),
-        Transport::Stdio | Transport::A2eStdio(_) => None,
+        Transport::Stdio => None,
+        #[cfg(feature = "a2e")]
+        Transport::A2eStdio(_) => None,
     };
+    #[cfg(feature = "a2e")]
     let callers = caller_files.callers.clone();
     if let Some(pushes) = pushes {
         sessions.spawn(deliver::follow_pushes(Arc::clone(&executor), pushes));
@@ -375,11 +382,15 @@ async fn serve(
         return Ok(());
     }
     sessions.spawn(async move { catalogue.prepare().await });
-    let (serving, bounds) = (Arc::clone(&executor), config.bounds);
+    #[cfg(feature = "a2e")]
+    let (a2e_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let line_tasks = sessions.clone();
     let mut serving = sessions.spawn(async move {
         match transport {
-            Transport::A2eStdio(settings) => serve_a2e_stdio(serving, settings, bounds, callers).await,
+            #[cfg(feature = "a2e")]
+            Transport::A2eStdio(settings) => {
+                a2g_server::serve::a2e::serve_a2e_stdio(a2e_executor, settings, bounds, callers).await
+            }
             Transport::Listen | Transport::Stdio => {
                 serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &line_tasks).await
             }

@@ -1,9 +1,9 @@
 //! The configuration of the doors of the other protocols.
 
 use super::{InvalidValueError, check_max, file, invalid, to_usize};
-use crate::serve::a2a::{A2aSettings, RateLimits};
-use crate::serve::a2e::A2eSettings;
-use crate::serve::{DoorAccess, DoorSettings, ListenAddress, NexusSettings};
+use crate::serve::{
+    A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, NexusSettings, RateLimits,
+};
 use a2g_capability::HostPattern;
 use a2g_types::call::Door;
 use a2g_types::ident::AgentDid;
@@ -129,6 +129,9 @@ fn parse_door(
     section: file::Door,
 ) -> Result<Option<DoorSettings>, InvalidValueError> {
     let file::Door { enabled, open_to, agent } = section;
+    if enabled && !is_built(door) {
+        return Err(missing_door(key, door));
+    }
     let agent = agent.unwrap_or_else(|| format!("did:a2g:agent:1.0:{door}"));
     let agent = AgentDid::parse(&agent).map_err(|error| invalid(key)(&error))?;
     Ok(enabled.then_some(DoorSettings { access: parse_access(open_to), agent }))
@@ -150,6 +153,9 @@ fn parse_nexus(
     if id.as_deref().is_some_and(|id| id.is_empty() || id.len() > 200) {
         return Err(invalid("doors.nexus.id")(&"has to be 1 to 200 bytes long"));
     }
+    if key_file.is_some() && !is_built(Door::Nexus) {
+        return Err(missing_door("doors.nexus.key_file", Door::Nexus));
+    }
     Ok(key_file.map(|key_file| NexusSettings {
         access: parse_access(open_to),
         id,
@@ -160,4 +166,21 @@ fn parse_nexus(
         },
         heartbeat: Duration::from_secs(heartbeat),
     }))
+}
+
+/// `true` if this build has the door.
+const fn is_built(door: Door) -> bool {
+    match door {
+        Door::A2g | Door::Cli => true,
+        Door::A2a => cfg!(feature = "a2a"),
+        Door::A2e => cfg!(feature = "a2e"),
+        Door::Nexus => cfg!(feature = "nexus"),
+        Door::Sovereign => cfg!(feature = "sovereign"),
+    }
+}
+
+fn missing_door(key: &'static str, door: Door) -> InvalidValueError {
+    invalid(key)(&format_args!(
+        "needs the door `{door}`, which this build lacks: disable it, or build with the feature `{door}`"
+    ))
 }

@@ -78,7 +78,7 @@ pub(super) struct A2e {
 impl Default for A2e {
     fn default() -> Self {
         Self {
-            enabled: true,
+            enabled: cfg!(feature = "a2e"),
             open_to: DoorAccess::Callers,
             agent: None,
             max_parallel: 4,
@@ -106,7 +106,7 @@ pub(super) struct A2aDoor {
 impl Default for A2aDoor {
     fn default() -> Self {
         Self {
-            enabled: true,
+            enabled: cfg!(feature = "a2a"),
             open_to: DoorAccess::Callers,
             agent: None,
             dialect: Dialect::A2a,
@@ -135,7 +135,7 @@ pub(super) struct Door {
 
 impl Default for Door {
     fn default() -> Self {
-        Self { enabled: true, open_to: DoorAccess::Callers, agent: None }
+        Self { enabled: cfg!(feature = "sovereign"), open_to: DoorAccess::Callers, agent: None }
     }
 }
 

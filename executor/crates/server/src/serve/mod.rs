@@ -2,9 +2,11 @@
 //!
 //! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method table sees
 //! them. The methods are in [`a2g`], the executor's door, and [`governor`], the door of the bundled governor. The other
-//! doors ([`a2a`], [`a2e`], [`nexus`], [`sovereign`]) are each a [`ProtocolRouter`] on the same port.
+//! doors (`a2a`, `a2e`, `nexus`, `sovereign`, each a feature) are each a [`ProtocolRouter`] on the same port.
 
+#[cfg(feature = "a2a")]
 pub mod a2a;
+#[cfg(feature = "a2e")]
 pub mod a2e;
 pub mod a2g;
 mod answers;
@@ -15,10 +17,13 @@ pub mod governor;
 mod http;
 mod lines;
 mod listen;
+#[cfg(feature = "nexus")]
 pub mod nexus;
 mod partial_message;
 mod protocol;
 mod rpc;
+mod settings;
+#[cfg(feature = "sovereign")]
 pub mod sovereign;
 mod stdio;
 mod tls;
@@ -26,8 +31,8 @@ mod tls;
 pub use connections::ConnectionLimits;
 pub use http::{CallerDirectory, HttpServer, HttpSettings};
 pub use listen::ListenAddress;
-pub use nexus::NexusSettings;
 pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
 pub use rpc::Rpc;
+pub use settings::{A2aSettings, A2eSettings, NexusSettings, RateLimits};
 pub use stdio::serve_stdio;
 pub use tls::{ServerTlsError, Tls, TlsSettings};

@@ -22,6 +22,10 @@ pub struct ProtocolRouter {
 
 /// The body of a request, read before the handler runs.
 #[derive(Debug, Clone)]
+#[cfg_attr(
+    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    allow(dead_code, reason = "it is for doors that a build may lack")
+)]
 pub(super) enum BufferedBody {
     /// The whole body, with its charge against the caller's share of memory.
     Whole(Bytes, Charge),
@@ -31,6 +35,10 @@ pub(super) enum BufferedBody {
     NoRoom(Fault),
 }
 
+#[cfg_attr(
+    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    allow(dead_code, reason = "it is for doors that a build may lack")
+)]
 impl BufferedBody {
     /// The body as text that has passed the strict reader.
     ///

@@ -1,11 +1,11 @@
 //! Rate limits of the A2A door, for each caller: requests a minute, an hour, and at once.
 
+use crate::serve::RateLimits;
 use a2g_types::clock::Clock;
 use a2g_types::rate_limit::{RateLimit, RateState, to_whole_units};
 use axum::http::{HeaderMap, HeaderValue};
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,17 +13,6 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 /// Retry delay of a caller with too many requests at once: the limiter cannot know when one of them ends.
 const AT_ONCE_RETRY: Duration = Duration::from_secs(1);
-
-/// The limits for one caller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RateLimits {
-    /// Requests in a burst, and then on average in a minute.
-    pub per_minute: NonZeroU32,
-    /// Requests in a burst, and then on average in an hour.
-    pub per_hour: NonZeroU32,
-    /// Requests at once. A stream counts while it is open.
-    pub at_once: u32,
-}
 
 #[derive(Debug, Default)]
 struct CallerUsage {
@@ -138,6 +127,7 @@ fn whole_seconds(time: Duration) -> u64 {
 mod tests {
     use super::*;
     use a2g_types::clock::{ManualClock, SystemClock};
+    use std::num::NonZeroU32;
     use time::OffsetDateTime;
 
     fn limits(per_minute: u32, per_hour: u32, at_once: u32) -> RateLimits {

@@ -8,11 +8,10 @@ mod limits;
 mod stream;
 mod tasks;
 
-pub use limits::RateLimits;
-
+use super::A2aSettings;
 use super::connections::Connection;
 use super::http::is_json;
-use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, DoorSettings, ProtocolRouter, check_call_agent};
+use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, check_call_agent};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
@@ -58,17 +57,6 @@ const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
 
 const CALL_PROMPT: &str = "This executor runs tools. Send a `data` part {\"tool\": name, \"arguments\": {…}} with this \
                            `taskId`; the skills of the agent card are the tools.";
-
-/// The operator's settings of the A2A door.
-#[derive(Debug, Clone)]
-pub struct A2aSettings {
-    /// Access and default agent.
-    pub door: DoorSettings,
-    /// The shapes of its answers.
-    pub dialect: Dialect,
-    /// Rate limits for each caller.
-    pub limits: RateLimits,
-}
 
 /// The properties of the HTTP port that the A2A door is served on.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,9 @@
 //! Errors in a message are reported on the stream, and only errors in a request by HTTP. A session belongs to the
 //! caller that opened it; for any other caller it does not exist.
 
+use super::A2eShared;
 use super::session::{Session, SessionCaller};
-use super::{A2eSettings, A2eShared};
+use crate::serve::A2eSettings;
 use crate::serve::connections::{Connection, RequestGuard};
 use crate::serve::http::{CallerDirectory, media_type};
 use crate::serve::protocol::{

@@ -13,32 +13,15 @@ mod stdio;
 pub use http::router;
 pub use stdio::serve_a2e_stdio;
 
+use super::A2eSettings;
 use super::http::CallerDirectory;
-use super::protocol::DoorSettings;
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::ident::IntentId;
 use a2g_wire::strict_json::JsonBounds;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// The operator's settings of the A2E door.
-#[derive(Debug, Clone)]
-pub struct A2eSettings {
-    /// Access and default agent.
-    pub door: DoorSettings,
-    /// Calls of one session that run at once.
-    pub max_parallel: usize,
-    /// Sessions at once, of all callers.
-    pub max_sessions: usize,
-    /// Sessions at once of one caller.
-    pub max_sessions_per_caller: usize,
-    /// Time that a session with calls may be without a stream before they are cancelled.
-    pub reconnect: Duration,
-    /// Time that a session without calls may be without a stream before it is ended.
-    pub idle: Duration,
-}
+use std::time::Instant;
 
 struct A2eShared {
     executor: Arc<Executor>,

@@ -1,7 +1,8 @@
 //! A2E on standard input and output. Standard output has messages only; logs go to standard error.
 
+use super::A2eShared;
 use super::session::{Session, SessionCaller};
-use super::{A2eSettings, A2eShared};
+use crate::serve::A2eSettings;
 use crate::serve::http::CallerDirectory;
 use crate::serve::lines::{InputLine, open_stdin, read_line};
 use crate::serve::protocol::charge;

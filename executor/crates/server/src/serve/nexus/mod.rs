@@ -13,6 +13,7 @@ mod mailbox;
 mod socket;
 
 use super::ConnectionLimits;
+use super::NexusSettings;
 use super::connections::Connection;
 use super::http::{CallerDirectory, UNAUTHENTICATED, challenge, is_json};
 use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
@@ -28,7 +29,7 @@ use a2g_wire::nexus::encode::{self, MessageStamp, MessageWriter, OutgoingBody};
 use a2g_wire::nexus::fault::{self, NexusCode, NexusError};
 use a2g_wire::nexus::keys::{AgentKeys, Keyring};
 use a2g_wire::nexus::message::{
-    DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus, SignatureScope,
+    DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus,
 };
 use a2g_wire::strict_json::JsonBounds;
 use axum::body::Bytes;
@@ -44,7 +45,6 @@ use mailbox::{OutgoingEvent, Subscription};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -54,21 +54,6 @@ use tokio::sync::mpsc;
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
 /// The addressee of an answer to a message without a readable sender.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
-
-/// The operator's settings of the Nexus door.
-#[derive(Debug, Clone)]
-pub struct NexusSettings {
-    /// The callers that may use it.
-    pub access: DoorAccess,
-    /// Its own id, in `to`; `None` is the executor's DID.
-    pub id: Option<String>,
-    /// The file with the secrets that agents and the executor share.
-    pub key_file: PathBuf,
-    /// The members that a signature covers.
-    pub scope: SignatureScope,
-    /// Interval of pings on a WebSocket. After three intervals without a message it is closed.
-    pub heartbeat: Duration,
-}
 
 /// The properties of the HTTP port that the door is served on.
 pub struct NexusPort {
