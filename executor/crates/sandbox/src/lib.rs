@@ -810,11 +810,3 @@ pub fn error_detail(text: &str) -> Value {
     let value = short.and_then(|text| serde_json::from_str(text.as_str()).ok());
     value.unwrap_or_else(|| Value::String(text.to_owned()))
 }
-
-/// The authority of the test process, which its tests share.
-#[cfg(test)]
-fn test_authority() -> &'static a2g_capability::Authority {
-    static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
-        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
-    &AUTHORITY
-}

@@ -192,7 +192,7 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
     // A list that blocks the opening of the gate ends by itself, and the test fails.
-    let end = SystemClock.monotonic() + std::time::Duration::from_secs(20);
+    let end = SystemClock.monotonic() + std::time::Duration::from_secs(120);
     let list = || {
         let (journal, gate) = (Arc::clone(&journal), Arc::clone(&gate));
         let wait = move |_: &Reader| {

@@ -197,3 +197,11 @@ impl Egress {
         }
     }
 }
+
+/// The authority of the test process, which its tests share.
+#[cfg(test)]
+pub(crate) fn test_authority() -> &'static a2g_capability::Authority {
+    static AUTHORITY: std::sync::LazyLock<a2g_capability::Authority> =
+        std::sync::LazyLock::new(|| a2g_capability::Authority::take().expect("the only one"));
+    &AUTHORITY
+}

@@ -22,7 +22,7 @@ fn grant(budgets: NetworkBudgets) -> Grant {
         network_budgets: budgets,
         ..Ceilings::closed()
     };
-    Grant::meet(crate::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
+    Grant::meet(super::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
 /// A small budget of each kind.

@@ -241,7 +241,7 @@ fn grant(ceilings: &Ceilings) -> Grant {
         blocked: BLOCKED.iter().flat_map(|blocked| Glob::parse_blocking(blocked).unwrap()).collect(),
         ..Claims::default()
     };
-    Grant::meet(crate::test_authority(), [(Layer::Verdict, claims)], ceilings).unwrap()
+    Grant::meet(crate::egress::test_authority(), [(Layer::Verdict, claims)], ceilings).unwrap()
 }
 
 /// One operation of a guest, from one of its open folders.
