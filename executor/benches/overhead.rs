@@ -39,7 +39,7 @@ mod subscribers;
 #[path = "overhead/without.rs"]
 mod without;
 
-use a2g_capability::{Ceilings, Claims, Grant, Mount, Mounts, Permit, Tree};
+use a2g_capability::{Authority, Ceilings, Claims, Grant, Mount, Mounts, Permit, Tree};
 use a2g_core::catalog::{componentize, create_sealed};
 use a2g_sandbox::egress::Network;
 use a2g_sandbox::{Artifact, Code, Input, ModuleCompiler, Sandbox, is_component};
@@ -48,7 +48,7 @@ use a2g_types::outcome::End;
 use a2g_types::quantity::{MemoryLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 /// A preview 1 command that copies standard input to standard output.
@@ -210,7 +210,8 @@ fn permit(folder: Option<&Path>) -> Permit {
     let mounts =
         Mounts::new(folder.map(|host| Mount { guest: data, host: host.into() }).into_iter().collect())
             .unwrap();
-    let grant = Grant::for_operator(Claims::default(), &ceilings).unwrap();
+    static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::take().unwrap());
+    let grant = Grant::for_operator(&AUTHORITY, Claims::default(), &ceilings).unwrap();
     Permit::open(grant, &mounts, &ceilings.areas).unwrap()
 }
 

@@ -14,7 +14,7 @@
     reason = "a test stops at the first surprise"
 )]
 
-use a2g_capability::{Ceilings, Claims, Permit};
+use a2g_capability::{Authority, Ceilings, Claims, Permit};
 use a2g_core::catalog::create_sealed;
 use a2g_isolate::{ConfineError, Confinement, OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE, User, support};
 use a2g_sandbox::egress::Network;
@@ -596,7 +596,8 @@ fn guest(confinement: &Arc<Confinement>, compiled: &File, folder: &Path, cpu: u6
         ..Ceilings::closed()
     };
     let folders = [(folder.to_owned(), "/".to_owned())];
-    let permit = Permit::for_operator(Claims::default(), &ceilings, &folders).unwrap();
+    static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::take().unwrap());
+    let permit = Permit::for_operator(&AUTHORITY, Claims::default(), &ceilings, &folders).unwrap();
     let root = permit.roots().as_slice()[0].dir.as_fd().try_clone_to_owned().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let execution = sandbox.begin(&permit, Network::Off, Arc::new(Abort::default()));

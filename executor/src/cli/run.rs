@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    // The command prints a refusal as its answer, so that the log need not have it.
+    // The command prints a refusal as its answer, so it is not logged as well.
     start_logging("warn,a2g_core::run::refusal_log=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
@@ -288,7 +288,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
-    let permit = Permit::for_operator(claims, &config.ceilings, &folders)?;
+    let permit = Permit::for_operator(&take_authority()?, claims, &config.ceilings, &folders)?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let input = Input::Passthrough {
         args: std::iter::once(name).chain(arguments.args.iter().cloned()).collect(),

@@ -82,9 +82,10 @@ impl Transport {
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     memory::return_large_blocks_on_free();
+    // Before anything from outside is read: from here on, no text makes a permit in this process.
+    let authority = take_authority()?;
     let config = read_config(&arguments)?;
     let transport = Transport::select(&arguments, &config)?;
-    let authority = take_authority()?;
     let accept_unsigned =
         arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
     let granter = Granter::new(authority);

@@ -244,7 +244,7 @@ pub(crate) fn verdict(body: &[u8]) {
 fn admits_what_it_says(verdict: Verdict) {
     static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
     static LEAVE: LazyLock<AcceptUnsigned> =
-        LazyLock::new(|| AcceptUnsigned::given_on_the_command_line(&Authority::take().unwrap()));
+        LazyLock::new(|| AcceptUnsigned::given_on_the_command_line(&AUTHORITY));
     let leave = Some(*LEAVE);
     let nobody = Trust::empty(AgentDid::parse(EXECUTOR).unwrap());
     let (call, authentic) =
@@ -278,7 +278,7 @@ pub(crate) fn scope(body: &[u8]) {
     }
     let both = [&one, &other].into_iter().all(|areas| areas.iter().any(|area| area.contains(&path)));
     let claims = Claims { areas: Some(one), ..Claims::default() };
-    let Ok(grant) = Grant::for_operator(claims, &ceilings(other)) else { return };
+    let Ok(grant) = Grant::for_operator(&AUTHORITY, claims, &ceilings(other)) else { return };
     let granted = grant.roots().iter().any(|root| root.grants(&path));
     assert_eq!(granted, both, "{path} under {grant:?}");
     let led = grant.roots().iter().any(|root| root.can_grant_below(above(&path)));
@@ -305,6 +305,9 @@ fn path_of(text: &str) -> String {
     let names = text.split('/').filter(|name| !["", ".", ".."].contains(name));
     names.map(|name| format!("/{name}")).collect()
 }
+
+/// The authority of this process, which its decoders share.
+static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::take().unwrap());
 
 fn above(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(above, _)| above)

@@ -56,6 +56,10 @@ pub(crate) fn files() -> Vec<SourceFile> {
         let entry = entry.unwrap();
         all.extend(read_crate(entry.file_name().to_str().unwrap(), &entry.path().join("src")));
     }
+    let mut paths = BTreeSet::new();
+    for file in all.iter().filter(|file| file.path != "lib.rs") {
+        assert!(paths.insert(&file.path), "two crates have the room of {}", file.path);
+    }
     all
 }
 
@@ -69,7 +73,11 @@ fn read_crate(name: &str, source: &Path) -> Vec<SourceFile> {
 fn by_rooms(name: &str, segments: &[String]) -> Vec<String> {
     match segments.first().map(String::as_str) {
         // The sandbox and its way out are one crate and two rooms.
-        Some("egress") => segments.to_vec(),
+        Some("egress") if name == "sandbox" => segments.to_vec(),
+        // Items at the root of a crate of modules belong to the module that they are about.
+        Some("spawn") if name == "runtime" => segments.to_vec(),
+        Some(_) if name == "runtime" => [&["spawn".to_owned()], segments].concat(),
+        Some("optional_twin") if name == "types" => [&["stored".to_owned()], segments].concat(),
         Some(_) | None if ROOM_CRATES.contains(&name) => [&[name.to_owned()], segments].concat(),
         Some(_) | None => segments.to_vec(),
     }
@@ -249,7 +257,7 @@ fn path(tokens: &[TokenTree]) -> (Vec<String>, &[TokenTree]) {
     let mut segments = Vec::new();
     let mut rest = tokens;
     while let [TokenTree::Ident(segment), after @ ..] = rest {
-        segments.push(segment.to_string());
+        segments.push(segment.to_string().trim_start_matches("r#").to_owned());
         rest = after;
         match after {
             [one, two, TokenTree::Ident(_), ..] if is_punct(one, ':') && is_punct(two, ':') => {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Maximum number of areas of a grant, and of a layer.
 const MAX_AREAS: usize = 256;
-/// Maximum number of overlaps between the areas of two layers, including those that others cover.
+/// Maximum number of overlaps between the areas of two layers, including redundant ones.
 const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
 
 /// The executor's own ceilings. Every limit has a value here, so a limit that no other layer names is still bounded.
@@ -174,7 +174,7 @@ impl Grant {
         })
     }
 
-    /// The meet of the layers of an admitted call under the executor's ceilings, and of the ceilings themselves.
+    /// The meet of all layers of an admitted call and the executor's ceilings.
     ///
     /// # Errors
     /// [`ScopeError::TooMany`] if the patterns of the layers have too many overlaps.
@@ -190,7 +190,7 @@ impl Grant {
     ///
     /// # Errors
     /// As [`Self::meet`].
-    pub fn for_operator(claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
+    pub fn for_operator(_: &Authority, claims: Claims, ceilings: &Ceilings) -> Result<Self, ScopeError> {
         Self::from_layers([(Layer::Operator, claims)], ceilings)
     }
 

@@ -31,7 +31,8 @@ impl Handover {
     }
 
     /// Reassembles the permit; `None` if the folders are not the ones that were sent, or in a process that has taken
-    /// its [`Authority`]: text that reaches a server makes no permit there.
+    /// its [`Authority`]: text that reaches a server makes no permit there. It takes the authority itself, so that a
+    /// process receives one permit and then makes none.
     #[must_use]
     pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
         if Authority::is_taken() {
@@ -42,6 +43,7 @@ impl Handover {
         if folders.len() != grant.roots().len() {
             return None;
         }
+        let _of_this_permit = Authority::take()?;
         let opened = grant.roots().iter().zip(folders).map(|(root, folder)| OpenRoot {
             guest: root.tree().path().to_owned(),
             granted: Some(Arc::clone(root)),

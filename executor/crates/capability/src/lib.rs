@@ -9,8 +9,8 @@
 //!                   ceilings ─┘
 //! ```
 //! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
-//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process; one of the
-//! operator's own limits ([`Grant::for_operator`]) has another label. Neither a grant nor a [`Permit`] can be copied,
+//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process, and so does
+//! one of the operator's own limits ([`Grant::for_operator`]), which has another label. Neither a grant nor a [`Permit`] can be copied,
 //! and a permit consumes its grant.
 //!
 //! # Example

@@ -1,5 +1,6 @@
 //! The right to run once.
 
+use super::authority::Authority;
 use super::grant::{Ceilings, Grant, GrantView};
 use super::limits::Claims;
 use super::roots::{Mounts, Roots, RootsError};
@@ -52,12 +53,13 @@ impl Permit {
     /// # Errors
     /// [`OperatorPermitError`] names the first folder that cannot be opened, or the limits that cannot be met.
     pub fn for_operator(
+        authority: &Authority,
         claims: Claims,
         ceilings: &Ceilings,
         folders: &[(PathBuf, String)],
     ) -> Result<Self, OperatorPermitError> {
         let claims = Claims { areas: Some(Vec::new()), ..claims };
-        let grant = Grant::for_operator(claims, ceilings)?;
+        let grant = Grant::for_operator(authority, claims, ceilings)?;
         Ok(Self::new(grant, Roots::open_for_operator(folders)?))
     }
 

@@ -430,13 +430,13 @@ fn the_operators_own_limits_are_never_a_verdicts() {
         areas: Some(vec![tree("/tmp/a").into()]),
         ..Claims::default()
     };
-    let grant = Grant::for_operator(claims.clone(), &ceilings()).unwrap();
+    let grant = Grant::for_operator(&Authority::for_tests(), claims.clone(), &ceilings()).unwrap();
     assert_eq!((grant.memory().layer, grant.network().layer), (Layer::Operator, Layer::Operator));
     assert_eq!(grant.timeout().layer, Layer::Executor);
     assert_eq!(grant.roots()[0].areas()[0].layer, Layer::Operator);
     let host = tempfile::tempdir().unwrap();
     let folders = [(host.path().to_owned(), "/".to_owned())];
-    let permit = Permit::for_operator(claims, &ceilings(), &folders).unwrap();
+    let permit = Permit::for_operator(&Authority::for_tests(), claims, &ceilings(), &folders).unwrap();
     assert!(permit.grant().roots().is_empty(), "the guest has the folders and no area");
     assert_eq!(permit.roots().as_slice()[0].guest, "/");
 }

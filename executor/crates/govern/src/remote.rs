@@ -1,7 +1,7 @@
 //! The client of a governor behind a URL, over HTTP or WebSocket.
 //!
 //! An invalid answer is an error, and an error never runs anything. A JSON-RPC error in answer to an intent is
-//! a denial if its code is one of the protocol's refusals, also if a result stands beside it, as one reference
+//! a denial if its code is one of the protocol's refusals, even if a result accompanies it, as one reference
 //! governor sends it. Any other error says nothing about the intent, so the governor is asked again.
 
 mod transport;
@@ -52,7 +52,7 @@ pub enum GovernorUrl {
     WebSocket(String),
 }
 
-/// The reason why a text is not the address of a governor. It ends another sentence, so it has no `source`.
+/// The reason why a text is not the address of a governor. Other messages embed it, so it has no `source`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GovernorUrlError {
     /// The text is not a URL.
@@ -88,7 +88,7 @@ impl GovernorUrl {
     pub fn redact(&self) -> String {
         let Ok(mut url) = url::Url::parse(self.as_str()) else { return String::new() };
         // Setting a user fails only for URLs without a host, which these schemes do not permit.
-        let _has_a_host = (url.set_username(""), url.set_password(None));
+        let _infallible_with_host = (url.set_username(""), url.set_password(None));
         url.set_query(None);
         url.set_fragment(None);
         url.into()

@@ -57,7 +57,7 @@ impl ZygotePool {
         let pool = Arc::new(Self { tools: loaded, settings, cgroups, current, worn, _open: open });
         let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
         // The first zygote has tried to load every tool; with fresh layouts it has no other use.
-        let zygote = if settings.fresh_layout { pool.handle_per_child() } else { zygote };
+        let zygote = if settings.fresh_layout { pool.handle_with_zygote_per_child() } else { zygote };
         *pool.current.lock().await = Some(Arc::new(zygote));
         if !settings.fresh_layout {
             spawn::spawn_run_task(replace_worn_zygotes(
@@ -76,7 +76,7 @@ impl ZygotePool {
         self.settings.waiting
     }
 
-    /// The choice of the user that runs execute as.
+    /// The user under which runs execute.
     pub(super) fn run_as(&self) -> RunAs {
         self.settings.run_as
     }
@@ -190,7 +190,7 @@ impl ZygotePool {
     }
 
     /// A source whose children each have a zygote of their own, and with it an address layout of their own.
-    fn handle_per_child(self: &Arc<Self>) -> ZygoteHandle {
+    fn handle_with_zygote_per_child(self: &Arc<Self>) -> ZygoteHandle {
         // A zygote may not start programs (its system calls are filtered), and a child that the server starts itself
         // would get its death signal with the thread that started it. A zygote per child keeps confinement, reaping and
         // killing the same, for the price of starting a program that loads the catalogue.

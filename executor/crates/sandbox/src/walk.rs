@@ -65,7 +65,7 @@ pub(super) struct ResolvedPath {
     pub(super) name: String,
     /// The walked path; `None` where every root is granted whole and wasmtime-wasi resolves the path.
     pub(super) walked: Option<WalkedPath>,
-    /// A link at the end is still to be followed.
+    /// `SYMLINK_FOLLOW` if a final link must still be followed.
     pub(super) flags: PathFlags,
 }
 
@@ -211,7 +211,7 @@ impl AuditedFs<'_> {
                 match self.entry_type(fd, walk, &name).await? {
                     // A link that is not granted is not followed: its target is hidden as well.
                     Some(DescriptorType::SymbolicLink) if walked.root.grants(&walked.path) => {
-                        // A call that changes a name changes that name, and never a link's target.
+                        // Calls that modify an entry never follow a final link.
                         if last
                             && required == PathRequirement::Granted
                             && !flags.contains(PathFlags::SYMLINK_FOLLOW)

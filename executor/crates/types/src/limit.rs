@@ -125,7 +125,7 @@ pub struct Budgets {
     pub directory_entries: u64,
     /// Maximum amount of wasmtime's fuel; with `None`, fuel is not counted.
     pub fuel: Option<u64>,
-    /// `true` if the run may open files with more than one name, of which another may lie outside its scope.
+    /// `true` if the run may open files with several hard links, some of them possibly outside its scope.
     pub hard_links: bool,
 }
 

@@ -3,7 +3,7 @@
 use super::slots::{CapacityError, QueuePlace};
 use super::trace::Stopwatch;
 use super::{
-    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, GatewayAnswer, LoadedCatalog, RunEventSink, trace,
+    ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEventSink, trace,
 };
 use crate::catalog::{CatalogEntry, QuickCheck};
 use a2g_capability::{Grant, Permit, RootsError};
@@ -133,7 +133,7 @@ impl Executor {
         self: &Arc<Self>,
         call: Call,
         sink: RunEventSink,
-    ) -> Result<GatewayAnswer, Fault> {
+    ) -> Result<IntentAnswer, Fault> {
         let asked = IntentSummary::from_call(&call);
         let span = trace::intent_span(&asked, call.door);
         let answer = async {
@@ -142,11 +142,7 @@ impl Executor {
         answer.instrument(span).await
     }
 
-    async fn decide_and_run(
-        self: &Arc<Self>,
-        call: Call,
-        sink: RunEventSink,
-    ) -> Result<GatewayAnswer, Fault> {
+    async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
         let loaded = self.find_tool(&call)?;
         self.check_memory()?;
@@ -154,10 +150,10 @@ impl Executor {
         if let Some(known) = known.map_err(|error| self.journal_fault(&error))?
             && let (receipt, Some(verdict)) = self.await_existing(&call, known).await?
         {
-            return Ok(GatewayAnswer { verdict, receipt: Some(receipt) });
+            return Ok(IntentAnswer { verdict, receipt: Some(receipt) });
         }
         if let Some(waiting) = self.escalations.pending_verdict(&call, self.clock.now())? {
-            return Ok(GatewayAnswer { verdict: Arc::new(waiting), receipt: None });
+            return Ok(IntentAnswer { verdict: Arc::new(waiting), receipt: None });
         }
         match self.governor {
             Governor::Local(..) => {}
@@ -167,7 +163,7 @@ impl Executor {
         let decided = self.governor.decide(&call).await;
         self.metrics.record_verdict_time(stopwatch.exclude(sent, self.clock.monotonic()));
         let authentic = decided?;
-        // The context is for the governor; nothing here stores it.
+        // Only the governor needs the context, so it is neither stored nor passed to the tool.
         let call = Call { context: None, ..call };
         let verdict = Arc::new(authentic.verdict().clone());
         let now = self.clock.now();
@@ -176,13 +172,13 @@ impl Executor {
                 Self::check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
                 self.hold(*escalated).await?;
-                Ok(GatewayAnswer { verdict, receipt: None })
+                Ok(IntentAnswer { verdict, receipt: None })
             }
             Admission::Run(admitted) => {
                 Self::check_arguments(&loaded, admitted.call()).await?;
-                let known = Some(Arc::clone(&verdict));
-                let receipt = self.run(*admitted, loaded, known, stopwatch, sink).await?;
-                Ok(GatewayAnswer { verdict, receipt: Some(receipt) })
+                let verdict_to_store = Some(Arc::clone(&verdict));
+                let receipt = self.run(*admitted, loaded, verdict_to_store, stopwatch, sink).await?;
+                Ok(IntentAnswer { verdict, receipt: Some(receipt) })
             }
         }
     }
@@ -254,7 +250,7 @@ impl Executor {
         Err(self.busy_fault(NO_MEMORY))
     }
 
-    /// Makes all checks that can refuse a call, and claims its intent.
+    /// Makes the remaining checks of an admitted call, and claims its intent.
     pub(super) fn claim(
         self: &Arc<Self>,
         admitted: Admitted,

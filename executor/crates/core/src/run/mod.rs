@@ -140,7 +140,7 @@ pub enum IntentState {
 
 /// The result of a gateway call.
 #[derive(Debug)]
-pub struct GatewayAnswer {
+pub struct IntentAnswer {
     /// The governor's verdict.
     pub verdict: Arc<Verdict>,
     /// The receipt, if the tool ran.

@@ -5,7 +5,7 @@
 use super::connections::{Connection, RequestGuard};
 use super::http::is_json;
 use super::protocol::{AuthPolicy, BufferedBody, DoorSettings, ProtocolRouter, check_call_agent};
-use a2g_core::run::{Executor, GatewayAnswer, RunEvent, RunEventSink};
+use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
@@ -184,7 +184,7 @@ impl Sovereign {
         };
         let intent = call.intent;
         check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
-        let GatewayAnswer { verdict, receipt } =
+        let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, sink).await.map_err(failed)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))

@@ -78,10 +78,10 @@ fn concurrency_limit(granted: u64) -> message::ConcurrencyLimit {
 
 fn whole_amount<T>(
     Bound { value: granted, layer }: Bound<T>,
-    in_units: u64,
+    granted_units: u64,
     used: u64,
 ) -> message::Amount<T, u64> {
-    message::Amount { granted, used, slack: in_units.saturating_sub(used), set_by: Word(layer) }
+    message::Amount { granted, used, slack: granted_units.saturating_sub(used), set_by: Word(layer) }
 }
 
 fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, f64> {
@@ -102,9 +102,9 @@ fn round_to(value: f64, parts: f64) -> f64 {
     (value * parts).round() / parts
 }
 
-fn network_message(network: Bound<bool>, linked: bool) -> message::NetworkGrant {
+fn network_message(network: Bound<bool>, had_session: bool) -> message::NetworkGrant {
     let Bound { value: granted, layer } = network;
-    message::NetworkGrant { granted, linked, set_by: Word(layer) }
+    message::NetworkGrant { granted, linked: had_session, set_by: Word(layer) }
 }
 
 fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {

@@ -2,7 +2,7 @@
 
 use super::A2a;
 use super::tasks::{TaskHandle, TaskRecord};
-use a2g_core::run::{Executor, GatewayAnswer, IntentState, RunEventSink, TaskPersistence, all_agents};
+use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink, TaskPersistence, all_agents};
 use a2g_journal::JournalTask;
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
@@ -21,8 +21,8 @@ use time::OffsetDateTime;
 /// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
-/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Five writes
-/// of its own made a blocking `message/send` several times as slow as A2G's call.
+/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Separate
+/// writes would make a blocking `message/send` several times as slow as A2G's call.
 struct A2aTaskPersistence {
     handle: Arc<TaskHandle>,
     executor: Arc<Executor>,
@@ -87,10 +87,10 @@ impl A2a {
             _by = handle.wait_for_stop() => return self.await_end(handle).await,
         };
         match answer {
-            Ok(GatewayAnswer { verdict, receipt: Some(receipt) }) => {
+            Ok(IntentAnswer { verdict, receipt: Some(receipt) }) => {
                 self.finish(handle, &receipt, Some(&verdict)).await;
             }
-            Ok(GatewayAnswer { verdict, receipt: None }) => {
+            Ok(IntentAnswer { verdict, receipt: None }) => {
                 self.prompt(handle, &verdict).await;
                 self.await_end(handle).await;
             }
@@ -115,7 +115,8 @@ impl A2a {
             }
         };
         let stopped = handle.is_stopped();
-        let _recorded = handle.directive.lock().await;
+        // A person's decision that is being recorded ends the task itself, with its own words.
+        let _directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,
             Ok(None) if stopped => {

@@ -137,7 +137,7 @@ async fn limit_rate(
 }
 
 async fn public_card(State(door): State<Arc<A2a>>, uri: Uri, headers: HeaderMap) -> Response {
-    let card = card::public_card(&door.endpoint(&uri, &headers), &door.executor.tools());
+    let card = card::public_card(&door.card_settings(&uri, &headers), &door.executor.tools());
     json_response(StatusCode::OK, card.to_string())
 }
 
@@ -204,7 +204,7 @@ async fn rpc(
         }
     };
     let streaming = request.streaming();
-    let (card_settings, charge) = (door.endpoint(&uri, &headers), body.charge());
+    let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
     let request_context = RequestContext { caller, connection, guard, card_settings, charge };
     // In a task of its own: a client that disconnects must not leave a task without its follower.
     let answer_id = id.clone();
@@ -341,7 +341,7 @@ impl A2a {
     }
 
     /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
-    fn endpoint(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
+    fn card_settings(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };

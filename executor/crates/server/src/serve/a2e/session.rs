@@ -13,7 +13,7 @@
 use super::outgoing::{OutgoingQueue, Presence};
 use super::{A2eShared, PendingRequest};
 use crate::serve::protocol::check_call_agent;
-use a2g_core::run::{GatewayAnswer, RunEvent, RunEventSink};
+use a2g_core::run::{IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::{Caller, Credential};
 use a2g_runtime::timer_now;
 use a2g_types::call::{Call, Door, Priority};
@@ -425,16 +425,13 @@ impl Session {
             }
         };
         match answered {
-            Ok(GatewayAnswer { verdict: _, receipt: Some(receipt) }) => {
-                reporter.answer(|req_id, reported| {
-                    let output = &receipt.outcome.output;
-                    let all =
-                        reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
-                    let from = (!all || reported.left_out).then_some(reported.next);
-                    encode::call_response(req_id, &receipt, from, self.shared.timestamp())
-                })
-            }
-            Ok(GatewayAnswer { verdict, receipt: None }) => {
+            Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
+                let output = &receipt.outcome.output;
+                let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
+                let from = (!all || reported.left_out).then_some(reported.next);
+                encode::call_response(req_id, &receipt, from, self.shared.timestamp())
+            }),
+            Ok(IntentAnswer { verdict, receipt: None }) => {
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
                 reporter.answer(|req_id, _| encode::error(Some(req_id), &failure, self.shared.timestamp()));
             }

@@ -17,7 +17,7 @@ use super::NexusSettings;
 use super::connections::Connection;
 use super::http::{CallerDirectory, UNAUTHENTICATED, challenge, is_json};
 use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
-use a2g_core::run::{Executor, GatewayAnswer, IntentState, RunEventSink};
+use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink};
 use a2g_govern::{Caller, Credential, Role};
 use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::{BlockedBy, Fault};
@@ -478,7 +478,7 @@ impl Nexus {
         };
         check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
         let intent = call.intent.to_string();
-        let GatewayAnswer { verdict, receipt } =
+        let IntentAnswer { verdict, receipt } =
             self.executor.handle_intent(call, RunEventSink::none()).await.map_err(execution_failure)?;
         if let Some(receipt) = receipt {
             return Ok(encode::run_report(&receipt));
