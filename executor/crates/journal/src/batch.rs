@@ -121,6 +121,7 @@ impl<'a> Batch<'a> {
             )?;
         }
         let is_new = self.log.has_new();
+        // Refusals alone append no mark: a flood of them would otherwise stay in the main chain until it is pruned.
         if is_new {
             self.refusals.mark(&mut self.log, self.now)?;
         }
@@ -157,17 +158,22 @@ impl<'a> Batch<'a> {
             fallback_receipt,
             task,
         } = start;
+        // The records decide inside the transaction: the caller's own look-up may have preceded the end of another run.
         let held = match recorded_state(self.connection(), *intent)? {
             RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
             RecordedState::Unknown => None,
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
         };
+        // The unique index refuses a used proof too, but its error would break the journal instead of refusing one
+        // call.
         if self.is_proof_used(proof.as_deref())? {
             return Ok(StartReply::Replayed);
         }
         let body = record::ClaimBody {
             content: Digest32(*content),
             keep_until: *keep_until,
+            // The record keeps the hash alone: the text in `open` goes with the receipt, and until then a change of it
+            // is found.
             fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
@@ -183,8 +189,12 @@ impl<'a> Batch<'a> {
         };
         let run = RunId(self.append(RecordKind::Claim, new, &body)?);
         self.connection()
+            // The receipt for a crash is on the disk before the guest begins, so that recovery has to ask nobody what
+            // to report.
             .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
             .execute(params![run.0, fallback_receipt, task])?;
+        // The same transaction ends the wait, so that no crash leaves an intent that has started and can still be
+        // approved.
         held.map_or(Ok(()), |held| self.remove_waiting_row(held))?;
         Ok(StartReply::New(run))
     }
@@ -216,9 +226,11 @@ impl<'a> Batch<'a> {
                 "UPDATE open SET will = NULL, task = NULL, receipt = ?2 WHERE run = ?1 AND receipt IS NULL",
             )?
             .execute([run.0, number])?;
+        // A row that is gone, or has a receipt already, was changed by another program: continuing would hide that.
         if closed != 1 {
             return Err(changed_error(&format!("the row of `open` of the run {} is gone", run.0)));
         }
+        // The task ends with its receipt: a client that learns of the end must not find another one after a crash.
         task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
         Ok(number)
     }
@@ -234,6 +246,7 @@ impl<'a> Batch<'a> {
 
     /// Extends the time for which a claim is known.
     pub(super) fn extend_claim(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
+        // A claim that was released meanwhile has nothing to extend: its intent may run again.
         let RecordedState::Claimed(claimed) = recorded_state(self.connection(), intent)? else {
             return Ok(());
         };
@@ -289,12 +302,15 @@ impl<'a> Batch<'a> {
                 RecordedState::Approved(held, _),
                 Resolution::Cancelled | Resolution::Revoked | Resolution::Expired,
             ) => held,
+            // An approval may already be starting the run, so a denial accepted after it would promise what it cannot
+            // keep.
             (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
             | (RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_), _) => {
                 return Ok(false);
             }
         };
         let (by, manifest) = (by.clone(), manifest.clone());
+        // The decision repeats what was shown, because a denial outlives the record of its wait, which pruning removes.
         let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest };
         let new = NewRecord {
             intent: Some(*intent),
@@ -304,6 +320,7 @@ impl<'a> Batch<'a> {
             ..NewRecord::default()
         };
         self.append(resolution.kind(), new, &body)?;
+        // An approved intent keeps its text until it starts: after a crash in between it still has to run, once.
         if *resolution != Resolution::Approved {
             self.remove_waiting_row(held.number)?;
         }

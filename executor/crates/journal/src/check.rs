@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// The number of last records that are checked at the start.
+// All records of a large journal take seconds (3.5 s for 685,000), which a restart must not wait for.
 const LAST_RECORDS: i64 = 10_000;
 /// The maximum duration of SQLite's own check at the start.
 const START_CHECK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -31,6 +32,7 @@ const PROGRESS_STEPS: i32 = 1_000;
 /// log into it.
 const BACKGROUND_CHUNK: usize = 1_000;
 /// The maximum growth of the log, in bytes, while SQLite checks its pages in the background.
+// SQLite's check is one long snapshot, and the log cannot be put into the file beyond the oldest snapshot.
 const MAX_LOG_BYTES: u64 = 64 << 20;
 /// The priority of the background thread: below everything else.
 const LOWEST_PRIORITY: i32 = 19;
@@ -48,6 +50,7 @@ pub(super) fn check_at_start(
     let damaged = |found: &Finding| OpenError::Damaged { path: path.to_owned(), found: found.to_string() };
     let marked = files.read_marker().filter(|marked| !is_loss_expected(connection, marked, durability));
     let check = || {
+        // The tables come first, because every later query relies on them.
         check_schema(connection)?;
         let end = SystemClock.monotonic() + START_CHECK_TIMEOUT;
         let _may_be_cut_short = check_structure_unless(connection, move || SystemClock.monotonic() >= end)?;
@@ -58,6 +61,7 @@ pub(super) fn check_at_start(
     };
     match { check }() {
         Ok(()) => Ok(()),
+        // This is no damage: all that is there holds, and the operator has to put back a file or accept the loss.
         Err(CheckError::Found(Finding::Cut { last, was }))
             if marked.as_ref().is_some_and(|marked| marked.number == was) =>
         {
@@ -71,6 +75,7 @@ pub(super) fn check_at_start(
 /// `true` if the operator accepted that a power cut loses the last records, and there may have been one.
 fn is_loss_expected(connection: &Connection, marked: &Marker, durability: Durability) -> bool {
     let is_behind = Extent::read(connection, "records").is_ok_and(|extent| extent.last < marked.number);
+    // The kernel's boot tells a power cut from an older copy: within one boot, what was committed outlives the process.
     let may_be = is_behind && durability == Durability::ProcessCrash && marked.boot != boot_id();
     if may_be {
         tracing::warn!(
@@ -88,6 +93,7 @@ fn check_structure_unless(
 ) -> Result<bool, CheckError> {
     connection.progress_handler(PROGRESS_STEPS, Some(stops))?;
     let checked = check_structure(connection, 0);
+    // The handler would interrupt every later statement of the connection, which the writer goes on using.
     connection.progress_handler(PROGRESS_STEPS, None::<fn() -> bool>)?;
     match checked {
         Err(CheckError::Sqlite(error))
@@ -112,6 +118,7 @@ pub(super) fn check_in_background(
         Ok(None) => return,
         Ok(Some(records)) => return tracing::debug!(records, "the journal was checked"),
         Err(CheckError::Sqlite(error)) => {
+            // A file that is locked for the moment says nothing about its content, so the server goes on.
             return tracing::warn!(error = %ErrorChain(&error), "the journal could not be checked");
         }
         Err(CheckError::Found(found)) => found,
@@ -139,6 +146,7 @@ fn check_all_records(
         }
         // Each chunk is one snapshot, and the last chunk shares its snapshot with the comparison.
         let snapshot = connection.unchecked_transaction()?;
+        // `journal prune` may have removed the records that come next.
         if !verifier.is_unpruned(connection)? {
             verifier = Verifier::full(connection, None)?;
         }

@@ -145,6 +145,8 @@ impl Journal {
             expires_at.into_iter().for_each(|until| open.extend(until));
             return Ok(Some(open.compare_content(content)));
         }
+        // The disk comes second: an intent leaves memory only once its end is on the disk, so none is missed in
+        // between.
         match self.recorded_state(call.intent)? {
             // A waiting intent is known to its holder.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
@@ -198,6 +200,7 @@ impl Journal {
             open.extend(keep_until);
             return Ok(ClaimResult::Known(open.compare_content(content)));
         }
+        // The condition comes second, so that a repeat of an open intent is answered while nothing can be written.
         match self.condition() {
             Condition::Works => {}
             Condition::Full => return Err(JournalError::NoRoom),
@@ -209,6 +212,7 @@ impl Journal {
         }
         let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
         let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended: None };
+        // A claim is not written: an intent whose process dies in the queue has not run, and may be sent again.
         all.insert(call.intent, open);
         Ok(ClaimResult::New)
     }
@@ -270,6 +274,7 @@ impl Journal {
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now) };
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
+        // Repeats during the run extend its claim in memory, so that one entry covers all of them.
         if let Some(until) = extended {
             self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
@@ -284,8 +289,10 @@ impl Journal {
         let run = self.lock().get(&intent).and_then(|open| open.run);
         let released = match run {
             Some(run) => self.request(|reply| JournalEntry::Release(run, intent, reply)).await,
+            // A claim without a start is on no disk.
             None => Ok(()),
         };
+        // The claim stays until then: a repeat in between would find the start on the disk and be told that it ran.
         close_intent(&self.open, intent, Stage::Released);
         released
     }
@@ -397,6 +404,7 @@ pub(super) fn close_intent(all: &OpenIntents, intent: IntentId, stage: Stage) {
 pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
+        // The lengths keep two calls apart whose names meet at another place.
         hasher.update(part.len().to_le_bytes());
         hasher.update(part);
     }

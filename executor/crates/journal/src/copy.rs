@@ -87,6 +87,7 @@ pub struct RestoredJournal {
 /// [`OpenError::Exists`], and the errors of the folder or the disk.
 pub fn init(journal: &Path) -> Result<(), OpenError> {
     let files = JournalFiles::open(journal, IfMissing::CreateAnyway, create)?;
+    // The marker of the lost journal would make the next start refuse the new one.
     files.update_marker(0, &super::chain::INITIAL_HASH);
     Ok(())
 }
@@ -133,8 +134,11 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJou
         let tip = Connection::open(&draft)
             .and_then(|draft| Tip::read(&draft))
             .map_err(|error| failed(error.into()))?;
+        // The journal moves only now, after the copy has passed its check.
         let previous = if is_there { Some(move_aside(&real)?) } else { None };
         set_aside_remains(&real).map_err(|error| failed(error.into()))?;
+        // The old marker goes before the new file comes: after a crash in between, it would refuse the restored
+        // journal.
         marker.set_len(0).map_err(|error| failed(error.into()))?;
         rename_new(&draft, &real).map_err(|error| failed(error.into()))?;
         write_marker(&marker, tip.number, &tip.hash, &boot_id()).map_err(|error| failed(error.into()))?;
@@ -161,6 +165,7 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
     let failed = |error: BoxedError| CopyError::other(real, error);
     let previous = find_free_name(real, "replaced");
     rename_new(real, &previous).map_err(|error| failed(error.into()))?;
+    // The log may hold the last records of the old journal, and SQLite would put it into the new one.
     for (old, new) in sidecar_files(real).iter().zip(sidecar_files(&previous)) {
         if old.exists() {
             rename_new(old, &new).map_err(|error| failed(error.into()))?;
@@ -173,6 +178,7 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
 fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
     let failed = |error: BoxedError| CopyError::other(to, error);
     remove_copy(to);
+    // The file has its mode before SQLite writes the first page, so that it is never readable by others.
     let made = File::options().write(true).create_new(true).mode(0o600).open(to);
     made.map_err(|error| failed(error.into()))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

@@ -109,6 +109,8 @@ impl Journal {
             text,
             until: to_micros(until),
         };
+        // The entry is sent before the future is polled, under the caller's lock: the file hears of changes in their
+        // order.
         let held = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
         async { held.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
@@ -122,6 +124,7 @@ impl Journal {
         &self,
         resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
+        // As in `hold`. The answer is awaited, because a denial that a crash forgets could be followed by an approval.
         let written = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
         async { written.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
     }
@@ -180,6 +183,8 @@ impl Journal {
             agent: agent.clone(),
             tool: tool.clone(),
             blocked_by: blocked_by.as_str(),
+            // The sentence may quote an argument: it is for this file of mode 0600 and not for the log, which travels
+            // further.
             message: message.to_owned(),
         })));
     }

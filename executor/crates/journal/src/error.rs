@@ -248,6 +248,8 @@ pub(super) enum NoRoomError {
 impl From<rusqlite::Error> for WriteError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
+            // A transaction that ends like this is rolled back, so that another attempt is safe; after any other error
+            // nobody knows what is on the disk.
             Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 NoRoomError::Sqlite(error.into()).into()
             }

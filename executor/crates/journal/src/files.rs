@@ -81,11 +81,15 @@ impl JournalFiles {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         }
+        // SQLite names its log after the path that it opens, so a link would get a second log for the same journal.
         let real = resolve_links(path).map_err(failed)?;
+        // SQLite takes an empty file for a new database, so a journal that was cut to nothing would be begun anew in
+        // silence.
         let is_there = real.metadata().is_ok_and(|file| file.len() > 0);
         match (is_there, find_sign_of_journal(path, &real), if_missing) {
             (true, _, IfMissing::CreateAnyway) => return Err(OpenError::Exists(path.to_owned())),
             (true, _, IfMissing::Create) => {}
+            // Under a new journal, everything that ran before could run again.
             (false, Some(sign), IfMissing::Create) => {
                 return Err(OpenError::Vanished { path: path.to_owned(), sign });
             }
@@ -100,12 +104,14 @@ impl JournalFiles {
     fn lock(path: &Path, real: PathBuf) -> Result<Self, OpenError> {
         let failed = |error: std::io::Error| OpenError::from_io(path, error);
         let database = OpenOptions::new().read(true).write(true).open(&real).map_err(failed)?;
+        // The journal itself is locked: a file beside it can be deleted, and is another one under another name.
         lock_file(&database, path)?;
         let is = database.metadata().map_err(failed)?;
         check_private(path, &is)?;
         let marker = open_private(&sibling_path(&real, ".lock")).map_err(failed)?;
         // An executor of an earlier format locks the marker alone.
         lock_file(&marker, path)?;
+        // SQLite gives new files the mode of the journal, but files that a crash left keep the mode that they have.
         for file in sidecar_files(&real).iter().filter(|file| file.exists()) {
             let file = OpenOptions::new().read(true).write(true).open(file).map_err(failed)?;
             fchmod(&file, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| failed(error.into()))?;
@@ -136,6 +142,8 @@ impl JournalFiles {
             let is = file.metadata().ok().map(|is| (inode(&is), is.len()));
             match (*known, is) {
                 (None, is) => *known = is,
+                // SQLite overwrites its log in place after a checkpoint and does not shorten it, so a shorter log has
+                // lost records.
                 (Some((was, had)), Some((is, bytes))) if was == is && bytes >= had => {
                     *known = Some((is, bytes))
                 }
@@ -152,7 +160,10 @@ impl JournalFiles {
 
     /// The size of the database, if it is still the file that was opened.
     fn check_database(&self) -> Result<u64, ReplacedError> {
+        // SQLite's own `HAS_MOVED` compares the inode alone, of the database alone: a cut file and a second name pass
+        // it.
         let open = self.database.metadata().map_err(|error| self.inspect_error(error))?;
+        // The operator's path is looked up again, so that a renamed folder or a redirected link counts as well.
         let there = match self.path.metadata() {
             Ok(there) => there,
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -164,7 +175,9 @@ impl JournalFiles {
             () if inode(&there) != inode(&open) => {
                 Err(self.replaced_error("another file was put in its place"))
             }
+            // SQLite keeps a log for each name, so a process under the second name would not see what this one writes.
             () if open.nlink() != 1 => Err(self.replaced_error(format!("it has {} names", open.nlink()))),
+            // Pruned pages are used again, so a journal that is served never becomes shorter by itself.
             () if open.len() < self.bytes => Err(self.replaced_error(format!(
                 "it was cut short: it had {} bytes and has {}",
                 self.bytes,
@@ -184,6 +197,8 @@ impl JournalFiles {
 
     /// Writes the last record into the marker. A failure leaves an earlier record there, which is valid as well.
     pub(super) fn update_marker(&self, number: i64, hash: &Hash) {
+        // The marker is not synced: after a power cut it may name an earlier record, and a commit waits for the disk
+        // only once.
         let _less_is_known = write_marker(&self.marker, number, hash, &self.boot);
     }
 
@@ -195,7 +210,9 @@ impl JournalFiles {
 
 /// Writes a marker; its length is constant.
 pub(super) fn write_marker(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
+    // The number has a fixed width, so that one write replaces the marker and leaves no rest of a longer one.
     let text = format!("{MARKER_PREFIX} {number:020} {} {boot}", to_hex(hash));
+    // A power cut may tear the write: the digest makes such a marker unreadable instead of wrong.
     let check = to_hex(&digest(text.as_bytes()).0);
     marker.write_all_at(format!("{text} {check}\n").as_bytes(), 0)
 }
@@ -224,11 +241,13 @@ fn parse_marker(marker: &File) -> Option<Marker> {
 pub(super) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id = id.trim();
+    // Without an id, all boots look the same, so that no loss of records is ever taken for that of a power cut.
     if id.is_empty() { "unknown".to_owned() } else { id.to_owned() }
 }
 
 /// Locks a file for this process, under whatever name it was opened. The lock ends with the descriptor.
 pub(super) fn lock_file(file: &File, journal: &Path) -> Result<(), OpenError> {
+    // `flock` is independent of SQLite's POSIX locks on the same file, and ends with the process however that ends.
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(journal.to_owned())),
@@ -277,6 +296,7 @@ fn create_atomically(
     real: &Path,
     create: impl FnOnce(&Path) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
+    // A crash in the middle leaves a draft and no journal without tables, which would look like a damaged one.
     let draft = draft_path(real);
     let failed = |error: std::io::Error| OpenError::from_io(real, error);
     let made = open_private(&draft).map_err(failed).and_then(|_file| create(&draft));
@@ -298,12 +318,15 @@ fn create_atomically(
 
 /// The path beside a journal for one that is not complete.
 pub(super) fn draft_path(real: &Path) -> PathBuf {
+    // The process id keeps the drafts of two starts at the same moment apart.
     sibling_path(real, &format!(".draft-{}", std::process::id()))
 }
 
 /// Renames a file to a name that no file has, atomically.
 pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
+    // Without the flag, a file that got the name in between would be lost: the journal of a faster start, for example.
     renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
+    // A rename survives a power cut only once its folder is on the disk.
     sync_folder_of(to)
 }
 
@@ -318,17 +341,20 @@ pub(super) fn set_aside_remains(real: &Path) -> std::io::Result<()> {
     if real.metadata().is_ok_and(|file| file.len() == 0) {
         std::fs::remove_file(real)?;
     }
+    // SQLite rebuilds this file from the log, so nothing is lost with it.
     let _is_not_there = std::fs::remove_file(sibling_path(real, "-shm"));
     let log = sibling_path(real, "-wal");
     if !log.exists() {
         return Ok(());
     }
+    // The log may be the only place of the last records, so it is set aside and not removed.
     rename_new(&log, &find_free_name(&log, "lost"))
 }
 
 /// An unused name: `FILE.WORD-1`, or a higher number.
 pub(super) fn find_free_name(path: &Path, word: &str) -> PathBuf {
     let names = (1_u32..).map(|nth| sibling_path(path, &format!(".{word}-{nth}")));
+    // A dangling link takes its name as well.
     let mut free = names.filter(|name| name.symlink_metadata().is_err());
     free.next().unwrap_or_else(|| sibling_path(path, &format!(".{word}")))
 }

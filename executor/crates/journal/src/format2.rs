@@ -35,6 +35,7 @@ const MAX_DELIVERED_PER_RECORD: usize = 500;
 pub(super) fn next_head(head: Head, receipt: &JournalRecord<'_>) -> Option<Head> {
     let number = head.number + 1;
     let mut hasher = Sha256::new();
+    // These bytes never change: governors and operators keep checkpoints of this chain.
     hasher.update(b"a2g-executor receipt 1\n");
     hasher.update(head.hash);
     hasher.update(number.to_le_bytes());
@@ -63,6 +64,8 @@ pub(super) fn convert(files: &JournalFiles, path: &Path) -> Result<(), OpenError
     let (real, new) = (files.real(), sibling_path(files.real(), ".format-2"));
     let failed = |error: std::io::Error| OpenError::from_io(path, error);
     tracing::info!(journal = %path.display(), old = %new.display(), "the journal is converted to this version's format");
+    // A conversion in place would need the old tables, the new ones and a log of both, and leave a file of twice the
+    // size.
     free_old_name(&new, path)?;
     open_private(&new).map_err(failed)?;
     create(&new)?;
@@ -146,6 +149,7 @@ impl Conversion<'_> {
                 return Err(OpenError::other(path, error));
             }
         }
+        // A journal that fails its check is never given the name, and the old one stays as it was.
         match verify_all(&new) {
             Ok(_holds) => {}
             Err(CheckError::Found(found)) => return Err(damaged(found.to_string())),
@@ -274,6 +278,7 @@ impl<'a> Conversion<'a> {
         let claim = record::ClaimBody {
             content: Digest32(content),
             keep_until: row.get(10)?,
+            // Format 2 drops this text at the end of a run, and a check compares the hash only while one runs.
             fallback_receipt: digest(b""),
             task: None,
             verdict: read_verdict(row, 12)?,

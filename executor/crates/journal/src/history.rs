@@ -209,6 +209,8 @@ impl History {
             id.iter_mut().zip(block).for_each(|(byte, given)| *byte = given);
             id
         };
+        // A range and the conditions of the partial index let SQLite search by it, where a prefix would read every
+        // record.
         let sql = "SELECT DISTINCT intent FROM records
                    WHERE intent BETWEEN ?1 AND ?2 AND intent IS NOT NULL AND kind <> 'receipt'
                    ORDER BY intent LIMIT ?3";
@@ -255,6 +257,8 @@ impl History {
     /// # Errors
     /// [`HistoryError::Sqlite`].
     pub fn waiting_texts(&self) -> Result<Vec<String>, HistoryError> {
+        // `kind <> 'receipt'` is the condition of the partial index, which SQLite does not derive from `kind =
+        // 'approved'`.
         let sql = "SELECT text FROM waiting JOIN records AS held USING (number)
                    WHERE NOT EXISTS (SELECT 1 FROM records WHERE intent = held.intent AND kind <> 'receipt'
                                      AND kind = 'approved' AND about = held.number)

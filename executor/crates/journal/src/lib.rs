@@ -73,6 +73,7 @@ use tokio::sync::{oneshot, watch};
 use writer::JournalEntry;
 
 /// Receipts and tasks up to this many bytes of JSON are read and written in place; longer ones would block other work.
+// A look-up reads a few pages that are mostly in memory, in less time than a thread takes to wake up.
 const MAX_INLINE_BYTES: usize = 256 << 10;
 
 /// The reason for which an entry was not written.
@@ -155,7 +156,10 @@ impl Journal {
         let from_sqlite = OpenError::from_sqlite(path);
         let failed = |error: BoxedError| OpenError::other(path, error);
         let mut store = Store::open(path, options)?;
+        // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
+        // (`Self::final_stage`).
         let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(failed)?;
+        // The reports are read after the recovery, because its receipts are among them.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
             AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
@@ -165,6 +169,7 @@ impl Journal {
         let recovered = RecoverySummary { aborted, undelivered: undelivered.len() + unwritten.len() };
         let held = store.held_intents().map_err(&from_sqlite)?;
         let (entries, to_write) = mpsc::channel();
+        // The store comes first: it makes, locks, converts and checks the file that the readers open.
         let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
         let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };
         let (head_sender, head) = watch::channel(store.head());
@@ -191,6 +196,8 @@ impl Journal {
             metrics: journal.metrics.clone(),
         };
         let on_finished = journal.on_finished();
+        // A thread and not a task: the thread that waits for the fsync would be the one that watches all sockets and
+        // timers.
         spawn_thread("journal", move || writer.run(&to_write, unwritten, on_finished))
             .map_err(|error| failed(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
@@ -206,6 +213,8 @@ impl Journal {
     pub fn in_memory() -> Self {
         Self {
             open: OpenIntents::default(),
+            // `run` takes the pipeline of `serve`, but no caller can ask about its one call later, so a file would
+            // serve nobody.
             backend: JournalBackend::Memory(AtomicI64::new(1)),
             outbox: Arc::new(Outbox::new([])),
             max_undelivered: usize::MAX,
@@ -223,6 +232,8 @@ impl Journal {
     fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
+            // The outbox counts the run before the open intents stop counting it, so that `claim` never admits one run
+            // too many.
             outbox.push(number, finish.run, &finish.receipt);
             close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
@@ -232,7 +243,10 @@ impl Journal {
     /// count as running.
     fn reopen(&self, unwritten: Vec<(FinishRecord, [u8; 32])>) -> Vec<JournalEntry> {
         let entries = unwritten.into_iter().map(|(finish, content)| {
+            // The open entry answers repeats until the receipt is on the disk: the records alone would read as a
+            // contradiction.
             self.lock().insert(finish.receipt.intent, OpenIntent::from_earlier_process(&finish, content));
+            // The caller of this run was lost with the earlier process.
             JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
         });
         entries.collect()
@@ -266,6 +280,7 @@ impl Journal {
     fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
         let is_damage = is_damage(&error);
         let error = BrokenError::from_read(error);
+        // Damage stops the server, whoever finds it; any other error concerns this query alone.
         if let (true, Some(condition_sender)) = (is_damage, &self.condition_sender) {
             tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
             condition_sender.send_replace(Condition::Broken(error.clone()));
@@ -291,6 +306,8 @@ impl Journal {
     /// Sends an entry to the writer without an answer. If the writer is gone, the process is about to end.
     fn send(&self, entry: JournalEntry) {
         match &self.backend {
+            // The channel is unbounded, so that decisions can be sent under their caller's lock, which keeps their
+            // order.
             JournalBackend::Disk { entries, .. } => drop(entries.send(entry)),
             JournalBackend::Memory(count) => {
                 writer::answer_in_memory(entry, count.fetch_add(1, Relaxed), &self.on_finished())
@@ -300,8 +317,11 @@ impl Journal {
 
     /// The receipt of a record; `None` if it was pruned.
     async fn receipt(&self, record: i64, if_full: IfFull) -> Result<Option<Arc<Receipt>>, JournalError> {
+        // The length is read first: long receipts come into memory only as many at a time as there are readers.
         let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
         let read = move |reader: &Reader| {
+            // The text is parsed on the same thread, because parsing a long receipt would block a worker of the runtime
+            // as well.
             let body = reader.body(record)?;
             Ok(body.map(|body| stored::read_receipt(&body).map(Arc::new)))
         };
@@ -319,7 +339,10 @@ impl Journal {
         let receipt = match due.cached.take() {
             Some(receipt) => receipt,
             None => {
+                // Pruning stops at the first run in `open`, so the receipt of an undelivered report can only be lost by
+                // damage.
                 let gone = || JournalError::Broken("a report is gone that was not delivered".into());
+                // The delivery waits for room in the queue: unlike a caller, it cannot be told to come again.
                 self.receipt(due.record, IfFull::Wait).await?.ok_or_else(gone)?
             }
         };
@@ -328,6 +351,8 @@ impl Journal {
 
     /// Records that the governor has a report.
     pub fn mark_delivered(&self, due: &DueReport) {
+        // The entry is sent first: a server that stops waits for an empty outbox, and must not end before the entry
+        // exists.
         self.send(JournalEntry::Delivered(due.run, due.record));
         self.outbox.mark_delivered(due);
     }
@@ -424,6 +449,7 @@ async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenE
 
 impl Drop for Journal {
     fn drop(&mut self) {
+        // The check holds a connection, and SQLite moves its log into the file only when the last one is closed.
         self.is_closed.store(true, Relaxed);
     }
 }
@@ -461,9 +487,11 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, UnwrittenReceipts), Bo
     let finishes = runs.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
     let aborted = finishes.len();
     let written =
+        // One transaction for all runs: a process that is killed here leaves each of them as it found it.
         store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
     match written {
         Ok(()) => Ok((aborted, Vec::new())),
+        // A start on a full disk serves: it answers what is known, and writes these receipts when there is room.
         Err(WriteError::NoRoom(_no_room)) => Ok((aborted, finishes)),
         Err(WriteError::Broken(error)) => Err(error.into()),
     }

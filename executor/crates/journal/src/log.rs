@@ -11,6 +11,7 @@ use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
 
 /// The number of latest refusals that are stored.
+// Any caller can cause refusals, so their number has a bound; the log has had those that are dropped.
 const MAX_REFUSALS: i64 = 100_000;
 
 /// The tables of the two chains.
@@ -119,6 +120,7 @@ impl Tip {
         }
         let sql = "SELECT latest, hash FROM records WHERE number = ?1";
         let (latest, hash) = connection.query_row(sql, [record], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        // The latest receipt may have been pruned; its checkpoint is then in `chains` alone.
         let head = if latest > extent.first { read_checkpoint(connection, latest)? } else { extent.pruned };
         Ok(Self { number: record, hash, latest, head })
     }
@@ -126,8 +128,10 @@ impl Tip {
     /// The tip after one more record, with its hash.
     pub(super) fn with_record(self, record: &JournalRecord<'_>, hash: Hash) -> Self {
         let JournalRecord { number: at, latest, receipt, root, .. } = *record;
+        // Only receipts move the checkpoint: governors take another hash under the same count for another journal.
         let head = receipt.map_or(self.head, |receipt| Head {
             number: from_sqlite_int(receipt),
+            // A converted receipt keeps its old hash, so that checkpoints from before the upgrade stay valid.
             hash: root.unwrap_or(hash),
         });
         Self { number: at, hash, latest, head }
@@ -187,6 +191,7 @@ impl<'a> RecordLog<'a> {
     /// Appends a record, and returns its number.
     pub(super) fn append(&mut self, kind: RecordKind, new: &NewRecord<'_>) -> Result<i64, WriteError> {
         let NewRecord { at, intent, agent, tool, status, about, proof, root, body } = *new;
+        // The hash covers the number, so SQLite cannot assign it on insertion.
         let number = self.tip.number + 1;
         let is_receipt = kind == RecordKind::Receipt;
         let receipt = is_receipt.then(|| to_sqlite_int(self.tip.head.number) + 1);
@@ -241,6 +246,7 @@ impl<'a> RecordLog<'a> {
     pub(super) fn save(&mut self) -> Result<(), WriteError> {
         if self.has_new() {
             self.connection
+                // This row costs a page with each commit; without it, a chain whose end was cut off would still hold.
                 .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'records'")?
                 .execute(params![self.tip.number, self.tip.hash])?;
             self.saved = self.tip;
@@ -256,6 +262,7 @@ fn read_appended(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteErro
     let mut rows = statement.query([tip.number])?;
     while let Some(row) = rows.next()? {
         let (record, hash) = JournalRecord::read(row)?;
+        // The other program is not believed: the next record would seal whatever stands here.
         if record.number != tip.number + 1 || record.hash(&tip.hash) != hash {
             return Err(changed_error(&format!(
                 "its record {} does not come after the one before it",
@@ -314,11 +321,13 @@ impl<'a> RefusalRow<'a> {
     pub(super) fn hash(&self, number: i64, previous: &Hash) -> Hash {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
         let mut hasher = Sha256::new();
+        // A prefix of its own keeps a refusal from having the hash of a record.
         hasher.update(b"a2g-executor refusal 3\n");
         hasher.update(previous);
         [number, *refused].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
         hasher.update(intent);
         for part in [agent, tool, blocked_by, message] {
+            // The lengths keep parts that are split elsewhere apart.
             hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
             hasher.update(part);
         }
@@ -368,6 +377,7 @@ impl RefusalTip {
         if self.marked == self.number {
             return Ok(());
         }
+        // The chain of refusals could be made anew as a whole; its hash in the main chain shows that.
         let body = serde_json::to_vec(&RefusalsBody { number: self.number, hash: Digest32(self.hash) })?;
         log.append(RecordKind::Refusals, &NewRecord { at: now, body: &body, ..NewRecord::default() })?;
         self.marked = self.number;
@@ -380,6 +390,7 @@ fn drop_refusals(connection: &Connection, last: i64) -> Result<(), WriteError> {
     if last <= 0 {
         return Ok(());
     }
+    // The hash is taken before its row is deleted, because the first remaining refusal continues from it.
     connection
         .prepare_cached(
             "UPDATE chains SET first = ?1, first_hash = (SELECT hash FROM refusals WHERE number = ?1)

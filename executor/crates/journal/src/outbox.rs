@@ -100,6 +100,7 @@ impl Outbox {
         let lane = Lane::Agent(agent);
         let state = inner.lanes.entry(lane.clone()).or_default();
         state.reports.push_back(report);
+        // A lane is due once, for its first report: two at a time could arrive out of order.
         if state.reports.len() == 1 {
             inner.due.push_back(lane);
         }
@@ -136,6 +137,8 @@ impl Outbox {
         let mut inner = self.lock();
         let Some(state) = inner.lanes.get_mut(&due.lane) else { return due };
         state.tries += 1;
+        // A governor that cannot be reached says nothing about the report, so that only refusals move it out of its
+        // lane.
         state.refusals += u32::from(refused);
         due.tries = state.tries;
         if state.refusals < MAX_REFUSALS || matches!(due.lane, Lane::Isolated(_)) {
@@ -145,6 +148,7 @@ impl Outbox {
         let tries = state.tries;
         inner.pop(&due.lane);
         inner.advance(&due.lane);
+        // `pop` has released the room of its receipt in the cache.
         let reports = VecDeque::from([QueuedReport { record: due.record, run: due.run, cached: None }]);
         inner.lanes.insert(isolated.clone(), LaneState { reports, tries, refusals: 0 });
         drop(inner);

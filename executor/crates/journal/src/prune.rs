@@ -111,6 +111,7 @@ fn prune_tasks(
 /// The last record that can be removed.
 fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
     let most = extent.first.saturating_add(MAX_PRUNED_PER_TRANSACTION).min(end);
+    // Records leave from the front alone, so that the rest is still one chain: an open run keeps everything after it.
     let stays = connection.query_row(
         // The journal's own records have no meaning without those that they are about.
         "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2
@@ -160,7 +161,9 @@ impl<'a> Pruning<'a> {
         for intent in intents.collect::<rusqlite::Result<Vec<_>>>()? {
             self.carry_intent(intent, &mut carried)?;
         }
+        // The new front of the chain is the hash of the last removed record.
         let at_cut = Tip::at_record(self.connection, self.cut, &self.extent)?;
+        // The old claims go first: the unique index of proofs would refuse the carried ones beside them.
         self.connection.execute("DELETE FROM records WHERE number <= ?1", [self.cut])?;
         let mut held = None;
         for record in &carried {
@@ -239,6 +242,7 @@ impl<'a> Pruning<'a> {
                 carried.push(new(RecordKind::Approved, agent, tool, None, to_json(&decided)?));
             }
             RecordedState::Denied(denied) if denied.number <= self.cut => {
+                // A denial goes as a run does: with an expired verdict the intent can no longer be approved.
                 if self.is_known(denied.body.held.until) {
                     carried.push(new(
                         RecordKind::Denied,
@@ -259,6 +263,7 @@ impl<'a> Pruning<'a> {
             | RecordedState::Denied(_)
             | RecordedState::Claimed(_) => {}
         }
+        // The row of the task stays, and a check would find it without a record.
         if let Some(hash) = self.task_hash(intent)? {
             carried.push(new(RecordKind::Task, String::new(), String::new(), None, hash.to_vec()));
         }
@@ -286,6 +291,7 @@ impl<'a> Pruning<'a> {
             self.forgotten += 1;
             return Ok(());
         }
+        // A proof stays used for as long as its claim is known.
         let proof = "SELECT proof FROM records WHERE number = ?1";
         let proof = self.connection.query_row(proof, [claimed.number], |row| row.get(0))?;
         let body = to_json(&record::UsedBody {
@@ -300,6 +306,7 @@ impl<'a> Pruning<'a> {
 
     /// The hash of a stored task from its last record, if that record is removed.
     fn task_hash(&self, task: IntentId) -> rusqlite::Result<Option<Hash>> {
+        // `kind <> 'receipt'` is the condition of the partial index, which SQLite does not derive from `kind = 'task'`.
         let sql = "SELECT number, body FROM records WHERE intent = ?1 AND kind <> 'receipt' AND kind = 'task'
                    AND EXISTS (SELECT 1 FROM tasks WHERE task = ?1) ORDER BY number DESC LIMIT 1";
         let last = self

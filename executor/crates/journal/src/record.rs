@@ -168,6 +168,7 @@ impl<'a> JournalRecord<'a> {
 
     /// The hash of this record, given the hash of the previous one.
     pub(super) fn hash(&self, previous: &Hash) -> Hash {
+        // Every column is named, so that a new one does not compile until it is hashed.
         let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
             self;
         let mut hasher = Sha256::new();
@@ -236,6 +237,7 @@ pub(super) struct ClaimBody {
     /// The time at which its verdicts have expired, in microseconds since 1970.
     pub(super) keep_until: i64,
     /// The hash of the receipt that is written if the process ends during the run.
+    // The stored name stays, because it is hashed: another one would be another format.
     #[serde(rename = "will")]
     pub(super) fallback_receipt: Digest32,
     /// The hash of the task that is written then, if it is stored nowhere else.

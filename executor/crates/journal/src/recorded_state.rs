@@ -115,6 +115,7 @@ pub(super) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T
 /// # Errors
 /// SQLite's errors, and a record that differs from its written form.
 pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusqlite::Result<RecordedState> {
+    // The state is folded from the records alone, so that no other table has to be believed for it.
     let mut statement = connection.prepare_cached(
         "SELECT number, kind, agent, tool, about, body FROM records
          WHERE intent = ?1 AND kind <> 'receipt' ORDER BY number DESC",
@@ -125,6 +126,7 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
         let row = IntentRow::read(row)?;
         return match row.kind {
             RecordKind::Kept => {
+                // Verdicts arrive in any order, so the newest record need not have the latest expiry.
                 kept_until = kept_until.max(row.parse_body::<record::KeptBody>()?.keep_until);
                 continue;
             }
@@ -143,6 +145,7 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             RecordKind::Released | RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired => {
                 Ok(RecordedState::Unknown)
             }
+            // The index of intents has none of these, so that this row is not as it was written.
             RecordKind::Receipt
             | RecordKind::Delivered
             | RecordKind::Refusals
@@ -186,6 +189,7 @@ fn read_claimed(connection: &Connection, row: IntentRow, kept_until: i64) -> rus
 
 fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqlite::Result<RecordedState> {
     let record::UsedBody { content, keep_until, verdict } = row.parse_body()?;
+    // The receipt may have been pruned after its claim was carried over.
     let receipt = match row.about {
         Some(number) => connection
             .prepare_cached("SELECT number FROM records WHERE number = ?1 AND kind = 'receipt'")?
@@ -210,6 +214,8 @@ fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqli
 /// The record of the receipt of a claim.
 pub(super) fn find_receipt(connection: &Connection, claim: i64) -> rusqlite::Result<Option<i64>> {
     connection
+        // Receipts are found by their claims and are left out of the index of intents: one index to write for each, not
+        // two.
         .prepare_cached("SELECT number FROM records WHERE about = ?1 AND kind = 'receipt'")?
         .query_row([claim], |row| row.get(0))
         .optional()

@@ -43,6 +43,8 @@ impl ReplayedIntent {
     /// those up to `first`, which were pruned.
     pub(super) fn after(self, step: &ReplayStep, first: i64) -> Option<Self> {
         let ReplayStep { number, kind, about, task } = *step;
+        // Pruning cuts the chain at any record, also between those of one intent, so a later one may refer to one that
+        // is gone.
         let of_pruned = about.is_none_or(|about| about <= first);
         let same = |record: i64| about == Some(record);
         let state = match (kind, self.state) {
@@ -51,10 +53,12 @@ impl ReplayedIntent {
             (RecordKind::Held, ReplayState::Waiting(held) | ReplayState::Approved(held)) if held <= first => {
                 ReplayState::Waiting(number)
             }
+            // A decision counts for the wait that it names: an intent may wait again later, with other content.
             (RecordKind::Approved, ReplayState::Waiting(held)) if same(held) => ReplayState::Approved(held),
             (RecordKind::Approved, ReplayState::Unknown) if of_pruned => ReplayState::Approved(about?),
             (RecordKind::Denied, ReplayState::Waiting(held)) if same(held) => ReplayState::Denied,
             (RecordKind::Denied, ReplayState::Unknown) if of_pruned => ReplayState::Denied,
+            // An intent that was taken back may be sent again and is put to a person again; only a denial is for good.
             (
                 RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired,
                 ReplayState::Waiting(held) | ReplayState::Approved(held),
@@ -74,9 +78,11 @@ impl ReplayedIntent {
                 ReplayState::Ended { claim: about?, receipt: number }
             }
             (RecordKind::Released, ReplayState::Started(claim)) if same(claim) => ReplayState::Unknown,
+            // The receipt that a carried claim names may still be in the chain.
             (RecordKind::Used, ReplayState::Unknown) if of_pruned || about > Some(first) => {
                 ReplayState::Closed(number)
             }
+            // Each pruning writes a promise again that is still due, so one carried claim may follow another.
             (RecordKind::Used, ReplayState::Closed(claim)) if claim <= first => ReplayState::Closed(number),
             (
                 RecordKind::Kept,

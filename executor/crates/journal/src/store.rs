@@ -30,6 +30,7 @@ const READ_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::
 const CACHE_KIB: i64 = -256;
 
 /// The intents that have started or wait. All rows here follow from the records, and are compared with them.
+// One tree for what runs and what is not delivered stays small, so that the rows of a batch share few pages.
 const TABLES: &str = "
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,     -- the record of its claim
@@ -105,16 +106,20 @@ impl Store {
         if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
             drop(connection);
             format2::convert(&files, path)?;
+            // The conversion has exchanged the two files: these locks and identities are those of the old journal.
             drop(files);
             files = JournalFiles::open(path, IfMissing::Create, create)?;
             connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         }
         check_format(&connection, path)?;
+        // The settings write to the file, so they come after the format: a journal of a later version stays as it is.
         configure(&connection, options.durability).map_err(&from_sqlite)?;
         check::check_at_start(&mut connection, path, &files, options.durability)?;
         let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
         let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
         let store = Self { connection, tip, refusals, files };
+        // The marker lags behind after `journal prune` or a power cut, and is missing after the operator accepted a
+        // loss.
         store.files.update_marker(tip.number, &tip.hash);
         Ok(store)
     }
@@ -131,6 +136,8 @@ impl Store {
         now: i64,
         entries: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
+        // A transaction that begins by reading cannot wait for the lock: SQLite fails it if `journal prune` has written
+        // since.
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut batch = Batch::new(&transaction, self.tip, self.refusals, now)?;
         let written = entries(&mut batch)?;
@@ -138,9 +145,12 @@ impl Store {
         transaction.commit()?;
         // A write to a file that was removed is on no disk.
         self.files.check()?;
+        // The marker comes after the commit: in the other order, a crash would leave the name of a record that there is
+        // not.
         if tip != self.tip {
             self.files.update_marker(tip.number, &tip.hash);
         }
+        // The ends of the chains move only here, because the records of a batch that failed do not exist.
         (self.tip, self.refusals) = (tip, refusals);
         Ok(written)
     }
@@ -200,6 +210,7 @@ impl Store {
 
     /// The reports that the governor does not have, oldest first.
     pub(super) fn undelivered_reports(&self) -> rusqlite::Result<Vec<Undelivered>> {
+        // The order of the receipts is the one in which the outbox delivers the reports of an agent.
         let mut open = self.connection.prepare(
             "SELECT open.receipt, run, agent FROM open JOIN records ON records.number = open.receipt
              WHERE open.receipt IS NOT NULL ORDER BY open.receipt",
@@ -306,6 +317,7 @@ fn configure(connection: &Connection, durability: Durability) -> rusqlite::Resul
     connection.busy_timeout(BUSY_TIMEOUT)?;
     keep_plans(connection)?;
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
+    // A restored journal is in mode DELETE, which its backup got to be a single file.
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let synchronous = match durability {
         // A commit returns when it is on the disk, and survives a power cut.
@@ -327,6 +339,7 @@ pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), O
     let is_ours = connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
     let path = path.to_owned();
     match read_format(connection).map_err(&from_sqlite)? {
+        // Another program's database may have any version, also one of a journal.
         _any if !is_ours => Err(OpenError::NotAJournal(path)),
         FORMAT => Ok(()),
         format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),

@@ -22,8 +22,11 @@ pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<()
     compare_open(connection, &known, is_full)?;
     compare_waiting(connection)?;
     if is_full {
+        // A task whose record is not among the last ones is unknown to a partial check, and would be reported as a
+        // stray row.
         compare_tasks(connection, &known)?;
     }
+    // A deleted row shows only from the side of the records.
     verifier.live.iter().try_for_each(|(intent, live)| check_rows(connection, intent, live))
 }
 
@@ -86,6 +89,8 @@ fn compare_open(
         if !is_right {
             return Err(wrong("is not as it was"));
         }
+        // A run may have begun before the last records, so a partial check reads the state from all records of the
+        // intent.
         let state = if is_full {
             known(&intent).map(|live| live.state)
         } else {
@@ -125,6 +130,7 @@ fn read_run_state(connection: &Connection, intent: IntentId) -> rusqlite::Result
 /// Compares each row of `waiting` with its record.
 fn compare_waiting(connection: &Connection) -> Result<(), CheckError> {
     let mut rows = connection
+        // An inner join would pass over a row that was added without a record.
         .prepare("SELECT waiting.number, text, intent FROM waiting LEFT JOIN records USING (number)")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
@@ -151,6 +157,7 @@ fn compare_tasks(
     connection: &Connection,
     known: &impl Fn(&[u8; 16]) -> Option<ReplayedIntent>,
 ) -> Result<(), CheckError> {
+    // An index may hold another id than the row, and is compared with it elsewhere.
     let mut rows = connection.prepare("SELECT number, task FROM tasks NOT INDEXED")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
@@ -174,6 +181,7 @@ pub(super) fn compare_refusals(
     let extent = Extent::read(connection, "refusals").map_err(gone)?;
     let Extent { first, first_hash, pruned, last, last_hash } = extent;
     let chains = connection.query_row("SELECT count(*) FROM chains", [], |row| row.get::<_, i64>(0))?;
+    // Columns and rows without a use are compared too, so that no change of this table stays unnoticed.
     if pruned != Head::START || chains != 2 {
         return Err(Finding::Row { table: "chains", record: 0, what: "is not as it was" }.into());
     }
@@ -184,10 +192,12 @@ pub(super) fn compare_refusals(
         let at = connection.query_row(sql, [begin], |row| row.get::<_, Hash>(0)).optional()?;
         (number, hash) = (begin, at.ok_or_else(|| wrong(begin, "is missing"))?);
     }
+    // The marked refusal may have been dropped since, as one beyond `MAX_REFUSALS`.
     let mut agrees = marked.is_none_or(|marked| marked.number <= number);
     let sql = "SELECT number, refused, intent, agent, tool, blocked_by, message, hash FROM refusals
                WHERE number > ?1 ORDER BY number";
     let mut rows = connection.prepare(sql)?;
+    // A full check begins before the first row, so that rows added in front of it are found.
     let mut rows = rows.query(params![if is_full { i64::MIN } else { number }])?;
     while let Some(row) = rows.next()? {
         let is = row.get::<_, i64>(0)?;

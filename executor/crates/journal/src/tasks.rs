@@ -48,6 +48,7 @@ pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
             ValueRef::Text(text) => (b"text", text.into()),
             ValueRef::Blob(blob) => (b"blob", blob.into()),
         };
+        // SQLite's types belong to values, so that a change of the type alone has to show.
         hasher.update(kind);
         hasher.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(bytes);
@@ -193,6 +194,7 @@ impl Journal {
         read: impl FnOnce(&JournalTask) -> T + Send + 'static,
     ) -> Result<Option<T>, JournalError> {
         let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
+        // The conversion runs where the document is read, so that a long one never reaches the runtime's workers.
         let found = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(read));
         let is_long = bytes > MAX_INLINE_BYTES as u64;
         if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
@@ -220,6 +222,7 @@ impl Batch<'_> {
     pub(super) fn store_task(&mut self, task: &JournalTask) -> Result<(), WriteError> {
         let JournalTask { task, owner, context, created, ended, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
+        // An update keeps the owner, context and creation of the first write, so the row is hashed as it is stored now.
         let hash = self
             .connection()
             .prepare_cached(&format!(
@@ -348,6 +351,7 @@ impl Reader {
     ) -> rusqlite::Result<Vec<TaskSummary>> {
         let newest = after.map_or(i64::MAX, |after| to_micros(after.created));
         let before = after.map_or([0; 16], |after| *after.task.as_bytes());
+        // SQLite searches its index by the bounds of `created`; the id decides only between tasks of one moment.
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut statement = self.connection().prepare_cached(
             "SELECT task, context, created, status FROM tasks
@@ -382,6 +386,7 @@ impl Reader {
     fn open_tasks(&self) -> rusqlite::Result<Vec<(IntentId, AgentDid)>> {
         let mut statement = self
             .connection()
+            // The partial index has the open tasks alone, so that a restart reads none of those that ended.
             .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
         statement
             .query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), parse_owner(row.get(1)?)?)))?

@@ -74,6 +74,7 @@ impl Verifier {
             pruned: None,
             refusals: None,
             checkpoint,
+            // The checkpoint may be that of the last pruned receipt, which no remaining record repeats.
             is_checkpoint_seen: checkpoint == Some(tip.head),
         }
     }
@@ -90,6 +91,7 @@ impl Verifier {
 
     /// Checks up to `most` more records. Returns `true` if there may be more.
     pub(super) fn check_chunk(&mut self, connection: &Connection, most: usize) -> Result<bool, CheckError> {
+        // The server appends records between the chunks of a check in the background.
         self.extent.last = Extent::read(connection, "records")?.last;
         let mut statement = connection.prepare_cached(&format!(
             "SELECT {RECORD_COLUMNS} FROM records WHERE number > ?1 ORDER BY number LIMIT ?2"
@@ -123,6 +125,8 @@ impl Verifier {
         }
         let intent = row.get::<_, Option<[u8; 16]>>(3).ok().flatten().map(IntentId::from_bytes);
         let changed = || CheckError::Found(Finding::Changed { record: is, intent });
+        // SQLite's types belong to values and not to columns, so a value of another type is a change and not an error
+        // of the file.
         let (record, hash) = JournalRecord::read(row).map_err(|_other_type| changed())?;
         let latest = if record.kind == RecordKind::Receipt { is } else { self.tip.latest };
         let counted = record.receipt.map(from_sqlite_int);
@@ -162,10 +166,14 @@ impl Verifier {
         let first = self.extent.first;
         let wrong =
             |what| Finding::Order { record: record.number, intent: Some(IntentId::from_bytes(intent)), what };
+        // Look-ups go by indexes that SQLite's `quick_check` does not compare: a lost entry would make an intent
+        // unknown, and run again.
         let earlier =
             check_indexes(connection, record, &intent)?.ok_or_else(|| wrong("is missing in an index"))?;
         let live = match self.live.get(&intent) {
             Some(live) => *live,
+            // Settled intents are not kept in memory, which would grow with every run; their few records are read
+            // again.
             None => replay_earlier(connection, record, &earlier, first)?
                 .ok_or_else(|| wrong("does not go with those before"))?,
         };
@@ -222,6 +230,7 @@ impl Verifier {
 
     fn apply_delivery(&mut self, receipt: i64) -> Option<()> {
         let Some(intent) = self.undelivered.remove(&receipt) else {
+            // A receipt before the checked part was never in `undelivered`.
             return (receipt <= self.begin).then_some(());
         };
         let live = self.live.get_mut(&intent)?;
@@ -267,6 +276,8 @@ impl Verifier {
         };
         let nothing = Digest32(INITIAL_HASH);
         let none = record::PrunedBody { number: 0, hash: nothing, receipts: 0, checkpoint: nothing };
+        // A changed row in `chains` could hide records that were cut off the front, so the front is believed for its
+        // record alone.
         let recorded = match &self.pruned {
             Some(pruned) => pruned,
             None if self.is_full() => &none,
@@ -368,6 +379,7 @@ fn replay_earlier(
             let ended =
                 ReplayStep { number: receipt, kind: RecordKind::Receipt, about: Some(*number), task: None };
             live = live.and_then(|live| live.after(&ended, first));
+            // A record of deliveries names no intent, so an earlier receipt counts as delivered here.
             live = live.map(|live| ReplayedIntent { state: ReplayState::Closed(*number), ..live });
         }
     }
@@ -382,6 +394,7 @@ pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
         let mut statement = connection.prepare(sql)?;
         statement.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))?.collect()
     };
+    // An added trigger or a missing unique index changes what later writes do, so the whole schema is compared.
     let right = Connection::open_in_memory()?;
     right.execute_batch(&schema())?;
     let (right, is) = (list(&right)?, list(connection)?);
@@ -411,9 +424,11 @@ pub(super) fn check_marker(connection: &Connection, marked: Option<&Marker>) -> 
     if extent.last < *number {
         return Err(Finding::Cut { last: extent.last, was: *number }.into());
     }
+    // `journal prune` writes no marker, so it may have removed the marked record.
     if *number <= extent.first {
         return Ok(());
     }
+    // A history of the same length that was made anew passes a comparison of the numbers.
     let sql = "SELECT hash FROM records WHERE number = ?1";
     let is = connection.query_row(sql, [number], |row| row.get::<_, Hash>(0)).optional()?;
     if is == Some(*hash) { Ok(()) } else { Err(Finding::Changed { record: *number, intent: None }.into()) }

@@ -25,6 +25,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The maximum wait of an entry without a waiting caller for the next entry.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// The interval between checks of the files while nothing is written.
+// A journal that vanishes under an idle server has to stop it too, before a call relies on it.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The minimum interval between log lines about a lack of room.
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
@@ -77,6 +78,7 @@ impl JournalEntry {
             | Self::Revoke(..)
             | Self::Task(..)
             | Self::Flush(_) => true,
+            // No caller waits for these, so an fsync for them alone would only delay the next run.
             Self::Extend(..) | Self::Delivered(..) | Self::Refuse(_) => false,
         }
     }
@@ -139,6 +141,8 @@ impl Writer {
             };
             let written = match next {
                 WriterAction::End => return,
+                // Claims are refused while the disk is full, so without this attempt no entry would ever find that
+                // there is room.
                 WriterAction::Check if room.is_full => self.store.check_room(),
                 WriterAction::Check => self.store.check_files(),
                 WriterAction::Write(batch) => self.write(batch, &mut unwritten, &on_finished),
@@ -146,6 +150,8 @@ impl Writer {
             match written {
                 Ok(()) => self.mark_writable(&mut room),
                 Err(WriteError::NoRoom(error)) => self.mark_full(&mut room, &ErrorChain(&error).to_string()),
+                // There is no second attempt: after a failed fsync the kernel may have dropped the pages, and a later
+                // success proves nothing.
                 Err(WriteError::Broken(error)) => {
                     tracing::error!(reason = %ErrorChain(&error), "the journal is broken");
                     self.condition.send_replace(Condition::Broken(error));
@@ -189,6 +195,7 @@ impl Writer {
     fn mark_writable(&self, room: &mut DiskRoom) {
         if std::mem::take(&mut room.is_full) {
             self.condition.send_if_modified(|is| {
+                // A reader may have found damage meanwhile, and that stays.
                 let was_full = matches!(*is, Condition::Full);
                 if was_full {
                     *is = Condition::Works;
@@ -241,6 +248,8 @@ fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
     let mut timeout = WATCH_INTERVAL;
     loop {
         match entries.recv_timeout(timeout) {
+            // Only entries that already wait are taken: waiting for more would delay a lonely caller, and the next
+            // batch gathers while this one is written.
             Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MAX_BATCH)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
             Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return WriterAction::End,
@@ -262,9 +271,12 @@ fn gather_while_full(entries: &Receiver<JournalEntry>, unwritten: Vec<JournalEnt
     let again_at = SystemClock.monotonic() + RETRY_DELAY;
     loop {
         match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
+            // A new entry is answered at once: its caller must not wait until there is room on a full disk.
             Ok(entry) => batch.extend(requeue_or_reject(entry, &NoRoomError::Earlier)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
             Err(RecvTimeoutError::Timeout) => return WriterAction::Write(batch),
+            // Receipts that still find no room are given up here; the next start writes the fallback receipts of these
+            // runs.
             Err(RecvTimeoutError::Disconnected) => return WriterAction::End,
         }
     }
@@ -369,6 +381,7 @@ fn reply_no_room<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
 /// Refuses an entry that has not begun; returns one that has, to be written later.
 fn requeue_or_reject(entry: JournalEntry, reason: &NoRoomError) -> Option<JournalEntry> {
     match entry {
+        // A start is refused and not retried: its guest has not begun, and its caller can send the intent again.
         JournalEntry::Start(_, reply) => reply_no_room(Some(reply), reason),
         JournalEntry::Hold(_, reply) => reply_no_room(Some(reply), reason),
         JournalEntry::Resolve(resolved, reply) => {
@@ -377,6 +390,7 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoRoomError) -> Option<Journa
             let is_approval = resolved.iter().any(|resolved| resolved.resolution == Resolution::Approved);
             return (!is_approval).then_some(JournalEntry::Resolve(resolved, None));
         }
+        // The stop has taken effect already, so its record is owed however long the disk stays full.
         JournalEntry::Stop(stops, reply) => {
             reply_no_room(reply, reason);
             return Some(JournalEntry::Stop(stops, None));
@@ -392,7 +406,10 @@ fn requeue_or_reject(entry: JournalEntry, reason: &NoRoomError) -> Option<Journa
                 RetryPolicy::FailFast => {}
             }
         }
+        // Every call on a full disk makes a refusal, so keeping them would take memory without a bound; the log has
+        // them.
         JournalEntry::Refuse(_) => {}
+        // These say what has happened, which no refusal can undo.
         begun @ (JournalEntry::Finish(..)
         | JournalEntry::Release(..)
         | JournalEntry::Extend(..)

@@ -61,6 +61,7 @@ impl Budget {
 
     /// Ends the run when one poll has more subscriptions than permitted.
     pub(super) fn poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
+        // A list of subscriptions is host memory: 700,000 of them took 155 MB.
         if subscriptions > self.granted.subscriptions {
             return Err(TerminationReason::Limit(Limit::Subscriptions));
         }

@@ -16,6 +16,7 @@ use wasmtime::{
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// The guest's share of the fibre's stack; the rest is for host calls.
+// An overflow in a host call ends the whole process, and one in the guest's own part only its run.
 const WASM_STACK_BYTES: usize = 512 << 10;
 /// The stack of the fibre that a guest and its host calls run on.
 const FIBRE_STACK_BYTES: usize = 1 << 20;

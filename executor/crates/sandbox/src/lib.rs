@@ -601,6 +601,7 @@ impl Sandbox {
             (None, true) => store.set_fuel(u64::MAX)?,
             (None, false) => {}
         }
+        // A store without a deadline traps at its first check.
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| check_at_tick(store.data_mut(), &*clock, &abort));

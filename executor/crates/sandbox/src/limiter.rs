@@ -53,6 +53,8 @@ impl Limiter {
 
     fn grow(&mut self, current: usize, desired: usize, unit: u64) -> bool {
         let added = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX).saturating_mul(unit);
+        // One sum over all memories and tables: a limit for each alone let 20 memories of 65 MB pass under one of 64
+        // MB.
         let total = self.bytes.saturating_add(added);
         if total > self.limit.value.bytes() {
             self.gauge.refused.store(true, Ordering::Relaxed);

@@ -44,6 +44,7 @@ struct Hooks {
 impl Http {
     pub(super) fn new(backend: Option<Arc<dyn NetworkBackend>>) -> Self {
         let mut context = WasiHttpCtx::new();
+        // Header fields are host memory that the guest fills.
         context.set_field_size_limit(MAX_HEAD_BYTES);
         Self { context, hooks: Hooks { backend } }
     }

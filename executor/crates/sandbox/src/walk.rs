@@ -107,6 +107,7 @@ impl AuditedFs<'_> {
         flags: PathFlags,
         required: PathRequirement,
     ) -> FsResult<ResolvedPath> {
+        // A walk costs a few system calls for each folder, so that whole trees go to wasmtime-wasi directly.
         if !self.0.walks {
             let (name, start) = (path.to_owned(), fd.rep());
             return Ok(ResolvedPath { opened: Vec::new(), start, name, walked: None, flags });
