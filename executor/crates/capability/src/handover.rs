@@ -88,7 +88,9 @@ mod tests {
         assert_ne!(beside, text);
         let folder = || vec![folders[0].try_clone().unwrap()];
         assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
+        let again = folder();
         let permit = read(&text).receive(folders).unwrap();
+        assert!(read(&text).receive(again).is_none(), "a process receives one permit");
         // The reachable hosts are not sent: the server decides about them.
         assert!(grant.reach().allowed_patterns().next().is_some());
         assert!(permit.grant().reach().allowed_patterns().next().is_none());
