@@ -49,6 +49,39 @@ impl BlockedBy {
     pub fn as_str(self) -> &'static str {
         self.into()
     }
+
+    /// The class by which each protocol selects its error code.
+    #[must_use]
+    pub fn class(self) -> RefusalClass {
+        match self {
+            Self::GovernorUnavailable => RefusalClass::Unavailable,
+            Self::CallerUnauthorized => RefusalClass::Unauthorized,
+            Self::EscalationPending => RefusalClass::Pending,
+            Self::VerdictDenied
+            | Self::VerdictExpired
+            | Self::VerdictMismatch
+            | Self::VerdictUntrusted
+            | Self::VerdictReplayed
+            | Self::IntentUntrusted
+            | Self::IntentReplayed
+            | Self::ConditionUnknown
+            | Self::ScopeUnenforceable
+            | Self::StandingPolicy => RefusalClass::Denied,
+        }
+    }
+}
+
+/// The class of a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalClass {
+    /// No governor could be asked: the same call may run later.
+    Unavailable,
+    /// The caller may not make this request.
+    Unauthorized,
+    /// The decision of a person is pending.
+    Pending,
+    /// The call is refused.
+    Denied,
 }
 
 /// Every answer other than a successful report.

@@ -1,6 +1,6 @@
 //! The vocabulary of the executor: parsed values without I/O and without authority.
 //!
-//! Every other crate uses it. What a run came to can be written down with these types; a right to run cannot.
+//! Every other crate uses it. Outcomes can be serialised; authority cannot.
 
 pub mod call;
 pub mod clock;

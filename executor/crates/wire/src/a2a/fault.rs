@@ -6,7 +6,7 @@ use super::Dialect;
 use super::message::TaskState;
 use crate::failure_message;
 use crate::jsonrpc::{self, Id};
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
+use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::outcome::{AbortReason, End, Receipt};
 use serde_json::{Map, Value, json};
 
@@ -151,7 +151,10 @@ fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
             A2aError::new(unavailable, message).with_data("tool", tool.as_str())
         }
         Fault::Refused { intent, risk_score, blocked_by, message } => {
-            let code = if is_unavailable(*blocked_by) { unavailable } else { refused };
+            let code = match blocked_by.class() {
+                RefusalClass::Unavailable => unavailable,
+                RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => refused,
+            };
             let mut failure = A2aError::new(code, message).with_data("blocked_by", blocked_by.as_str());
             if let Some(intent) = intent {
                 failure = failure.with_data("task_id", intent.to_string());
@@ -180,24 +183,6 @@ fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
 /// The message starts with the words of A2A 0.3.0, by which clients recognize the error.
 const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
 const INTERNAL: &str = "internal error of the executor";
-
-fn is_unavailable(blocked_by: BlockedBy) -> bool {
-    match blocked_by {
-        BlockedBy::GovernorUnavailable => true,
-        BlockedBy::VerdictDenied
-        | BlockedBy::VerdictExpired
-        | BlockedBy::VerdictMismatch
-        | BlockedBy::VerdictUntrusted
-        | BlockedBy::VerdictReplayed
-        | BlockedBy::CallerUnauthorized
-        | BlockedBy::IntentUntrusted
-        | BlockedBy::IntentReplayed
-        | BlockedBy::ConditionUnknown
-        | BlockedBy::EscalationPending
-        | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => false,
-    }
-}
 
 /// The state of a task whose call was rejected, with a sentence and machine-readable details.
 #[must_use]

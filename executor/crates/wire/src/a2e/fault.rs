@@ -2,7 +2,7 @@
 
 use super::TOOLS;
 use crate::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
+use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::ident::{IntentId, did_you_mean, excerpt};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End, Receipt};
@@ -174,20 +174,11 @@ fn refusal_error(
     blocked_by: BlockedBy,
     message: &str,
 ) -> A2eError {
-    let (code, retryable) = match blocked_by {
-        BlockedBy::GovernorUnavailable => (A2eCode::RuntimeError, true),
-        BlockedBy::CallerUnauthorized => (A2eCode::Unauthorized, false),
-        BlockedBy::EscalationPending => (A2eCode::ToolDenied, true),
-        BlockedBy::VerdictDenied
-        | BlockedBy::VerdictExpired
-        | BlockedBy::VerdictMismatch
-        | BlockedBy::VerdictUntrusted
-        | BlockedBy::VerdictReplayed
-        | BlockedBy::IntentUntrusted
-        | BlockedBy::IntentReplayed
-        | BlockedBy::ConditionUnknown
-        | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => (A2eCode::ToolDenied, false),
+    let (code, retryable) = match blocked_by.class() {
+        RefusalClass::Unavailable => (A2eCode::RuntimeError, true),
+        RefusalClass::Unauthorized => (A2eCode::Unauthorized, false),
+        RefusalClass::Pending => (A2eCode::ToolDenied, true),
+        RefusalClass::Denied => (A2eCode::ToolDenied, false),
     };
     let mut failure =
         A2eError::new(code, message).with_detail("blocked_by", blocked_by.as_str()).for_capability(TOOLS);

@@ -3,7 +3,7 @@
 //! The codes have a meaning at this door only, so no other door may use this table.
 
 use crate::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
+use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{End, Receipt};
 use serde_json::{Map, Value, json};
@@ -207,20 +207,9 @@ pub fn execution_error(fault: &Fault) -> NexusError {
 }
 
 fn refusal_code(blocked_by: BlockedBy) -> NexusCode {
-    match blocked_by {
-        BlockedBy::GovernorUnavailable => NexusCode::NetworkError,
-        BlockedBy::VerdictDenied
-        | BlockedBy::VerdictExpired
-        | BlockedBy::VerdictMismatch
-        | BlockedBy::VerdictUntrusted
-        | BlockedBy::VerdictReplayed
-        | BlockedBy::CallerUnauthorized
-        | BlockedBy::IntentUntrusted
-        | BlockedBy::IntentReplayed
-        | BlockedBy::ConditionUnknown
-        | BlockedBy::EscalationPending
-        | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => NexusCode::Unauthorized,
+    match blocked_by.class() {
+        RefusalClass::Unavailable => NexusCode::NetworkError,
+        RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => NexusCode::Unauthorized,
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::skills::Missing;
 use crate::failure_message;
-use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
+use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::ident::IntentId;
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{End, Receipt};
@@ -107,20 +107,9 @@ fn refusal_error(
     blocked_by: BlockedBy,
     message: &str,
 ) -> SovereignError {
-    let code = match blocked_by {
-        BlockedBy::GovernorUnavailable => -32003,
-        BlockedBy::VerdictDenied
-        | BlockedBy::VerdictExpired
-        | BlockedBy::VerdictMismatch
-        | BlockedBy::VerdictUntrusted
-        | BlockedBy::VerdictReplayed
-        | BlockedBy::CallerUnauthorized
-        | BlockedBy::IntentUntrusted
-        | BlockedBy::IntentReplayed
-        | BlockedBy::ConditionUnknown
-        | BlockedBy::EscalationPending
-        | BlockedBy::ScopeUnenforceable
-        | BlockedBy::StandingPolicy => -32000,
+    let code = match blocked_by.class() {
+        RefusalClass::Unavailable => -32003,
+        RefusalClass::Unauthorized | RefusalClass::Pending | RefusalClass::Denied => -32000,
     };
     let mut failure = SovereignError::new(code, &blocked_by.as_str().to_ascii_uppercase(), message);
     if let Some(intent) = intent {
