@@ -240,10 +240,12 @@ fn stored_receipts_are_read_no_faster_than_clients_receive_them() {
     let untaken = untaken.collect::<Vec<_>>();
     let write = in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
     assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
-    let mut last = untaken.into_iter().next_back().expect("a connection");
-    last.read_exact(&mut [0; 12]).expect("an answer");
+    for mut connection in &untaken {
+        connection.read_exact(&mut [0; 12]).expect("an answer");
+    }
     let peak = executor.status("VmHWM");
-    assert!(peak < 160 << 10, "{peak} KiB");
+    // The budget of 96 MB, the program itself, and the copies that are being made; all answers are 576 MB.
+    assert!(peak < 192 << 10, "{peak} KiB");
 }
 
 /// A caller that asks for large answers and takes none is refused more of them; the others are not.

@@ -85,8 +85,10 @@ pub enum JournalError {
     /// There is no room, or the file is locked; a later attempt may succeed. The system's error is for the log.
     #[error("the journal has no room for another run on its disk, or another program holds its file")]
     NoRoom,
-    /// Too many long queries wait to be read.
-    #[error("too many lists and long receipts wait to be read from the journal")]
+    /// Too many long queries wait to be read, or the memory budget is used up.
+    #[error(
+        "too many lists and long receipts wait to be read from the journal, or the memory budget is used up"
+    )]
     Busy,
     /// The content of the disk is not known. The process has to end.
     #[error("the journal is broken")]

@@ -1,28 +1,30 @@
 //! The threads that answer long queries of the journal: lists, counts, and long receipts and tasks.
 //!
 //! Each thread has a read-only connection of its own, so that a long query holds up neither the runtime's workers nor
-//! the connection that answers point look-ups. The queue is bounded: a caller that finds it full retries later.
+//! the connection that answers point look-ups. The queue is bounded, and so is the memory: a caller that finds either
+//! full retries later.
 
 use super::error::OpenError;
 use super::store::Reader;
 use super::{JournalError, spawn_thread};
+use a2g_types::memory;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
-/// The number of threads, and so of long receipts that are loaded at once.
+/// The number of threads, and so of long receipts that are read at once.
 const READERS: usize = 2;
 /// The maximum number of queries that wait for a thread.
 pub(super) const MAX_QUEUED: usize = 128;
 
-/// The action of a query that finds the queue full.
+/// The action of a query that finds the queue full or the memory budget used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfFull {
     /// The query is refused: its caller can retry.
     Refuse,
-    /// The query waits: the server itself asks.
+    /// The query waits for the queue, and is not limited by the budget: the server itself asks.
     Wait,
 }
 
@@ -52,7 +54,8 @@ impl Readers {
     /// Runs a query on one of the threads, and waits for its result.
     ///
     /// # Errors
-    /// [`JournalError::Busy`] if the queue is full, [`JournalError::Broken`] if the threads are gone.
+    /// [`JournalError::Busy`] if the queue is full or the memory budget is used up, [`JournalError::Broken`] if the
+    /// threads are gone.
     pub(super) async fn query<T: Send + 'static>(
         &self,
         if_full: IfFull,
@@ -62,9 +65,13 @@ impl Readers {
         let (reply, answer) = oneshot::channel();
         let query: Query = Box::new(move |reader| {
             // A caller that left while its query was queued costs no read.
-            if !reply.is_closed() {
-                let _no_waiter = reply.send(query(reader));
+            if reply.is_closed() {
+                return;
             }
+            // Checked here and not when the query is queued: the results of the queries before it are in memory until
+            // their callers take them.
+            let has_room = if_full == IfFull::Wait || memory::has_room(0);
+            let _no_waiter = reply.send(if has_room { Ok(query(reader)) } else { Err(JournalError::Busy) });
         });
         let queries = self.queries.as_ref().ok_or_else(gone)?;
         match if_full {
@@ -74,7 +81,7 @@ impl Readers {
             })?,
             IfFull::Wait => queries.send(query).await.map_err(|_closed| gone())?,
         }
-        answer.await.map_err(|_dropped| gone())
+        answer.await.map_err(|_dropped| gone())?
     }
 }
 

@@ -74,6 +74,23 @@ impl RpcAnswer {
             None => error_response(Some(id), &no_share()).into(),
         }
     }
+
+    /// The responses of a batch as one answer; `None` if there are none.
+    fn batch(responses: Vec<Self>) -> Option<Self> {
+        if responses.is_empty() {
+            return None;
+        }
+        let bytes = responses.iter().map(|response| response.text.len() + 1).sum::<usize>() + 1;
+        let mut batch = Self { text: String::with_capacity(bytes), held: Vec::new() };
+        // Each response is freed once it is copied, so that the batch never takes twice its size.
+        for Self { text, held } in responses {
+            batch.text.push(if batch.text.is_empty() { '[' } else { ',' });
+            batch.text.push_str(&text);
+            batch.held.extend(held);
+        }
+        batch.text.push(']');
+        Some(batch)
+    }
 }
 
 /// The sender of a message.
@@ -129,10 +146,7 @@ impl Rpc {
                 let answers = futures_util::future::join_all(
                     entries.into_iter().map(|entry| self.answer_entry(entry, peer)),
                 );
-                let (texts, held): (Vec<_>, Vec<_>) =
-                    answers.await.into_iter().flatten().map(|RpcAnswer { text, held }| (text, held)).unzip();
-                let held = held.into_iter().flatten().collect();
-                (!texts.is_empty()).then(|| RpcAnswer { text: format!("[{}]", texts.join(",")), held })
+                RpcAnswer::batch(answers.await.into_iter().flatten().collect())
             }
         }
     }
@@ -196,18 +210,22 @@ impl Rpc {
                 );
             }
         };
-        with_id(id, response.as_json().get())
+        with_id(id, response.into_json())
     }
 }
 
 /// Replaces the stand-in with the caller's id. jsonrpsee writes `jsonrpc`, `id`, and then the result or error, so the
 /// stand-in is at a known place at the start.
-fn with_id(id: Option<&Id>, response: &str) -> String {
-    const STAND_IN: &str = r#"{"jsonrpc":"2.0","id":null,"#;
-    match response.strip_prefix(STAND_IN) {
-        Some(rest) => format!(r#"{{"jsonrpc":"2.0","id":{},{rest}"#, id.map_or("null", Id::as_json)),
-        None => error_response(id, &Fault::Internal("the response has an unexpected form".to_owned())),
+fn with_id(id: Option<&Id>, response: Box<RawValue>) -> String {
+    const BEFORE: &str = r#"{"jsonrpc":"2.0","id":"#;
+    const STAND_IN: &str = "null";
+    let mut text = String::from(Box::<str>::from(response));
+    if !text.strip_prefix(BEFORE).is_some_and(|rest| rest.starts_with(STAND_IN)) {
+        return error_response(id, &Fault::Internal("the response has an unexpected form".to_owned()));
     }
+    // Replaced in place: a long response is not copied.
+    text.replace_range(BEFORE.len()..BEFORE.len() + STAND_IN.len(), id.map_or(STAND_IN, Id::as_json));
+    text
 }
 
 fn error_response(id: Option<&Id>, fault: &Fault) -> String {
