@@ -24,7 +24,7 @@ pub(super) const MAX_QUEUED: usize = 128;
 pub enum IfFull {
     /// The query is refused: its caller can retry.
     Refuse,
-    /// The query waits for the queue, and is not limited by the budget: the server itself asks.
+    /// The query waits for the queue, and is not limited by the budget: the server's own work has nobody to retry it.
     Wait,
 }
 
