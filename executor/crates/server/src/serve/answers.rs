@@ -1,6 +1,6 @@
 //! Answers that wait to be read, each counted against its caller's share of memory.
 
-use super::protocol::{NO_SHARE, SMALL_MESSAGE_BYTES};
+use super::body::{NO_SHARE, SMALL_MESSAGE_BYTES};
 use a2g_govern::Caller;
 use a2g_types::memory::{self, HeldBytes};
 use axum::body::{Body, Bytes, HttpBody};

@@ -6,127 +6,40 @@
 //! streamed answer. The port does that for all doors, because a door could forget it.
 
 use super::answers;
-use super::connections::{self, Connection, ConnectionLimits, Connections, PeerCertNames};
+use super::auth::{CallerDirectory, UNAUTHENTICATED, read_credential, token, token_or_key, unauthorized};
+use super::body::{BufferedBody, read_body};
+use super::connections::{self, Connection, ConnectionLimits, Connections};
 use super::listen::{ListenAddress, Listener};
-use super::protocol::{
-    AuthPolicy, BufferedBody, DoorAccess, NO_ROOM, NO_SHARE, ProtocolRouter, SMALL_MESSAGE_BYTES,
-    SelfReauthenticating, charge,
-};
+use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, SelfReauthenticating};
 use super::rpc::{Followups, Rpc, RpcAnswer};
 use super::tls::Tls;
+use super::transport::json::{JsonContentType, json_response};
+use super::transport::websocket::{
+    self, Incoming, IncomingMessage, MAX_CONCURRENT, MessageReader, MessageSink,
+};
 use a2g_core::run::Executor;
-use a2g_govern::{AuthError, Caller, Callers, Credential, Role};
+use a2g_govern::{Caller, Credential, Role};
 use a2g_journal::Condition;
-use a2g_metrics::{CallerMetrics, MEDIA_TYPE};
+use a2g_metrics::MEDIA_TYPE;
 use a2g_runtime::spawn::SessionTasks;
-use a2g_runtime::timer_now;
 use a2g_types::clock::Clock;
-use a2g_types::log_limiter::LogLimiter;
-use a2g_types::memory::{self, Charge, HeldBytes};
-use a2g_types::rate_limit::{RateLimit, RateState};
-use a2g_wire::strict_json::JsonBounds;
+use a2g_types::memory::{Charge, HeldBytes};
 use axum::Extension;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
 use http_body::Frame;
 use std::net::IpAddr;
-use std::num::NonZeroU32;
 use std::pin::Pin;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
-use time::OffsetDateTime;
-use tokio::sync::{Semaphore, broadcast, mpsc};
-
-/// The answer to a request without valid credentials.
-pub(super) const UNAUTHENTICATED: &str =
-    "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
-/// Another header for a token, at the doors whose protocols have it.
-const API_KEY: &str = "x-api-key";
-/// The scheme before a token, in lower case.
-const BEARER: &[u8] = b"bearer ";
-
-/// Bytes of a client's frame besides its content: a header of two, and a mask of four.
-pub(super) const MIN_FRAME_BYTES: usize = 6;
-/// Pings of one WebSocket, each of which is answered, also when no answer is taken: at most 20 in any second.
-const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
-const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
-const MAX_UNREAD_BYTES: usize = 64 << 20;
-/// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
-/// for as long as the connection is open. It grows for a longer message.
-const READ_AT_ONCE: usize = 8 << 10;
-/// Messages of one WebSocket that are handled at once; further ones are not read until one is done.
-pub(super) const MAX_CONCURRENT: usize = 64;
-
-/// The list of callers, shared by all doors and by the reload.
-#[derive(Debug, Clone)]
-pub struct CallerDirectory {
-    callers: Arc<RwLock<Arc<Callers>>>,
-    metrics: CallerMetrics,
-    /// Limits the log: an unauthenticated client could otherwise fill it.
-    lines: Arc<LogLimiter>,
-}
-
-impl CallerDirectory {
-    /// Starts with this list.
-    #[must_use]
-    pub fn new(callers: Callers) -> Self {
-        Self {
-            callers: Arc::new(RwLock::new(Arc::new(callers))),
-            metrics: CallerMetrics::default(),
-            lines: Arc::default(),
-        }
-    }
-
-    /// Replaces the list, from the next message on.
-    pub fn replace(&self, callers: Callers) {
-        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
-    }
-
-    /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
-    /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
-    pub(super) fn identify(&self, credential: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.current().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
-    }
-
-    /// Returns `true` if the credential still identifies the same caller with the same rights.
-    fn is_still_valid(&self, caller: &Caller, credential: &Credential, at: OffsetDateTime) -> bool {
-        self.current().identify(credential, at).is_ok_and(|now| *now == *caller)
-    }
-
-    fn metrics(&self) -> &CallerMetrics {
-        &self.metrics
-    }
-
-    fn log_rejection(&self, reason: &AuthError) {
-        self.metrics.count_unauthenticated();
-        if let AuthError::Token(refusal) = reason {
-            self.metrics.count_rejected_token(refusal.as_str());
-        }
-        let Some(left_out) = self.lines.try_acquire(timer_now().into_std()) else { return };
-        if left_out > 0 {
-            tracing::info!(
-                left_out,
-                "authentication failures were left out of the log: too many in one second"
-            );
-        }
-        tracing::info!(%reason, "authentication failed");
-    }
-
-    fn current(&self) -> Arc<Callers> {
-        Arc::clone(&self.callers.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+use tokio::sync::{broadcast, mpsc};
 
 /// Settings of the HTTP port.
 pub struct HttpSettings {
@@ -266,14 +179,10 @@ async fn post(
     Extension(connection): Extension<Arc<Connection>>,
     Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Arc<Caller>>,
-    headers: HeaderMap,
+    _: JsonContentType,
     body: Body,
 ) -> Response {
-    if !is_json(&headers) {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
-            .into_response();
-    }
-    let body = match read_body(body, &state, &caller).await {
+    let body = match state.read_body(body, &caller).await {
         Ok(body) => body,
         Err(refusal) => return *refusal,
     };
@@ -288,8 +197,7 @@ async fn post(
     match answer {
         Some(answer) => {
             let RpcAnswer { text, held } = answer;
-            let answer = ([(header::CONTENT_TYPE, "application/json")], text).into_response();
-            answers::hold_until_written(answer, held)
+            answers::hold_until_written(json_response(StatusCode::OK, text), held)
         }
         None => StatusCode::NO_CONTENT.into_response(),
     }
@@ -302,101 +210,57 @@ async fn upgrade(
     Extension(caller): Extension<Arc<Caller>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    let upgrade = match upgrade {
-        Ok(upgrade) => upgrade,
-        Err(rejection) => return reject_upgrade(rejection),
-    };
-    connection.mark_authenticated();
-    connection.partial_message.set_caller(caller.name());
     let sessions = state.settings.sessions.clone();
-    with_limits(upgrade, state.rpc.bounds()).on_upgrade(async move |socket| {
-        let conversation = async {
-            tokio::select! {
-                () = serve_websocket(state, Arc::clone(&connection), &credential, socket) => {}
-                () = connection.wait_for_eviction() => {}
-            }
-        };
-        sessions.adopt(conversation).await;
-    })
+    let bounds = *state.rpc.bounds();
+    websocket::accept(
+        upgrade,
+        &bounds,
+        Arc::clone(&connection),
+        Some(&caller),
+        sessions,
+        async move |socket| {
+            serve_websocket(&state, connection, &credential, socket).await;
+        },
+    )
 }
 
-/// The answer to a plain `GET` or `HEAD` on a WebSocket path, the same for both.
-pub(super) fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
-    let asks_for_none = matches!(
-        rejection,
-        WebSocketUpgradeRejection::MethodNotGet(_)
-            | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
-            | WebSocketUpgradeRejection::InvalidUpgradeHeader(_)
-    );
-    if !asks_for_none {
-        return rejection.into_response();
-    }
-    let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
-    let message = "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
-    (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
-}
-
-/// Applies the limits that hold at every door.
-pub(super) fn with_limits(upgrade: WebSocketUpgrade, bounds: &JsonBounds) -> WebSocketUpgrade {
-    let most = bounds.max_bytes;
-    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
-    upgrade.max_message_size(most).max_frame_size(most)
-}
-
-/// Serves one WebSocket. Messages are answered as they complete, in any order. Dropping this future releases everything
-/// that the connection holds.
+/// Serves one WebSocket. Messages are answered as they complete, in any order.
 async fn serve_websocket(
-    state: Arc<ServerState>,
+    state: &Arc<ServerState>,
     connection: Arc<Connection>,
     credential: &Credential,
     socket: WebSocket,
 ) {
-    let (sink, stream) = socket.split();
+    let HttpSettings { clock, connections, .. } = &state.settings;
+    let authenticate = || state.caller(credential);
+    let (reader, sink) =
+        websocket::split(socket, connection, Arc::clone(clock), connections.request_timeout, authenticate);
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
-    let (known, sink) = tokio::join!(
-        read_messages(Arc::clone(&state), connection, credential, stream, answers),
-        write_messages(&state, sink, outgoing)
-    );
+    let (known, sink) =
+        tokio::join!(read_messages(state, reader, answers), write_messages(state, sink, outgoing));
     if let (false, Some(mut sink)) = (known, sink) {
-        let frame = CloseFrame { code: close_code::POLICY, reason: UNAUTHENTICATED.trim_end().into() };
-        let _nobody_reads = sink.send(Message::Close(Some(frame))).await;
+        sink.close(close_code::POLICY, UNAUTHENTICATED.trim_end()).await;
     }
 }
 
 /// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated: only
 /// then it returns `false`.
-async fn read_messages(
-    state: Arc<ServerState>,
-    connection: Arc<Connection>,
-    credential: &Credential,
-    mut stream: SplitStream<WebSocket>,
+async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
+    state: &Arc<ServerState>,
+    mut reader: MessageReader<A>,
     answers: mpsc::Sender<OutgoingMessage>,
 ) -> bool {
-    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    let mut pings = PingLimiter::default();
     loop {
-        let message = tokio::select! {
-            message = stream.next() => message,
+        let incoming = tokio::select! {
+            incoming = reader.next() => incoming,
             () = answers.closed() => return true,
         };
-        let bytes = match message {
-            Some(Ok(Message::Text(text))) => Bytes::from(text),
-            Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.acquire(&*state.settings.clock) => {
-                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
-                continue;
-            }
-            Some(Ok(Message::Pong(sent))) => {
-                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
-                continue;
-            }
-            Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
+        let IncomingMessage { bytes, caller, work, permit } = match incoming {
+            Incoming::Message(message) => message,
+            Incoming::Closed => return true,
+            Incoming::Unauthenticated => return false,
         };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return true };
-        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
-        let Some(caller) = state.caller(credential) else { return false };
-        connection.partial_message.complete();
-        let (state, answers, work) = (Arc::clone(&state), answers.clone(), connection.begin_request());
+        let (state, answers) = (Arc::clone(state), answers.clone());
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
             let answer = state.rpc.answer_with_followups(&bytes, &caller, &followups).await;
@@ -407,7 +271,7 @@ async fn read_messages(
             for message in answer.into_iter().chain(followups) {
                 let _nobody_reads = answers.send(message).await;
             }
-            drop(place);
+            drop(permit);
         });
     }
 }
@@ -418,9 +282,9 @@ type OutgoingMessage = (Arc<str>, Vec<HeldBytes>);
 /// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
 async fn write_messages(
     state: &ServerState,
-    mut sink: SplitSink<WebSocket, Message>,
+    mut sink: MessageSink,
     mut outgoing: mpsc::Receiver<OutgoingMessage>,
-) -> Option<SplitSink<WebSocket, Message>> {
+) -> Option<MessageSink> {
     let mut pushes = state.settings.pushes.as_ref().map(broadcast::Sender::subscribe);
     loop {
         let (text, _held) = tokio::select! {
@@ -430,22 +294,9 @@ async fn write_messages(
             },
             pushed = next_push(&mut pushes) => (pushed, Vec::new()),
         };
-        let sent = sink.send(Message::text(&*text));
-        if !matches!(tokio::time::timeout(state.settings.connections.request_timeout, sent).await, Ok(Ok(())))
-        {
+        if !sink.send(Message::text(&*text)).await {
             return None;
         }
-    }
-}
-
-/// The limiter of the pings of one WebSocket.
-#[derive(Default)]
-pub(super) struct PingLimiter(RateState);
-
-impl PingLimiter {
-    /// Counts one ping; `false` when it is one too many.
-    pub(super) fn acquire(&mut self, clock: &dyn Clock) -> bool {
-        self.0.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), clock.monotonic()).is_ok()
     }
 }
 
@@ -462,17 +313,6 @@ async fn next_push(pushes: &mut Option<broadcast::Receiver<Arc<str>>>) -> Arc<st
             },
         }
     }
-}
-
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
-    media_type(headers) == "application/json"
-}
-
-/// The media type of a body in lower case, without its parameters; empty without a `Content-Type`.
-pub(super) fn media_type(headers: &HeaderMap) -> String {
-    let essence = |value: &str| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let said = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    said.map(essence).unwrap_or_default()
 }
 
 /// Middleware that refuses unauthenticated requests, and gives handlers the caller and its credential.
@@ -500,8 +340,8 @@ async fn buffer_body(
     let (mut head, body) = request.into_parts();
     let (caller, body) = match caller() {
         None => (None, BufferedBody::Whole(Bytes::new(), Charge::default())),
-        Some(sender) => match read_body(body, &state, &sender).await {
-            Ok(body) => (caller(), charge_body(body, &sender)),
+        Some(sender) => match state.read_body(body, &sender).await {
+            Ok(body) => (caller(), BufferedBody::new(body, &sender)),
             Err(refusal) => return *refusal,
         },
     };
@@ -568,105 +408,6 @@ impl HttpBody for RevalidatingBody {
     }
 }
 
-fn charge_body(body: Option<Bytes>, sender: &Caller) -> BufferedBody {
-    let Some(body) = body else { return BufferedBody::TooLong };
-    match charge(sender.name(), &body) {
-        Ok(charge) => BufferedBody::Whole(body, charge),
-        Err(fault) => BufferedBody::NoRoom(fault),
-    }
-}
-
-/// Reads a body, for which the caller's share must have room from the start; `None` if it is too long.
-///
-/// # Errors
-/// The response if it takes too long, or if the memory budget has no room.
-async fn read_body(body: Body, state: &ServerState, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
-    let max_bytes = state.rpc.bounds().max_bytes;
-    let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
-    let is_large = announced > SMALL_MESSAGE_BYTES;
-    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(NO_SHARE));
-    let _held = is_large.then(hold).transpose()?;
-    let timeout = state.settings.connections.request_timeout;
-    match tokio::time::timeout(timeout, collect_body(body, max_bytes)).await {
-        Ok(collected) => collected,
-        Err(_late) => {
-            let message = format!("the body took longer than {} seconds to arrive\n", timeout.as_secs());
-            Err(closing_response(StatusCode::REQUEST_TIMEOUT, message))
-        }
-    }
-}
-
-/// Collects the chunks of a body while the memory budget has room.
-async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
-    let mut pieces = body.into_data_stream();
-    let mut whole = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        // An aborted body is treated as too long: its client is gone and reads no answer.
-        let Ok(piece) = piece else { return Ok(None) };
-        let collected = whole.len() + piece.len();
-        if collected > max_bytes {
-            return Ok(None);
-        }
-        if collected as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
-            return Err(retry_later(NO_ROOM));
-        }
-        whole.extend_from_slice(&piece);
-    }
-    Ok(Some(whole.into()))
-}
-
-/// The answer to a request whose body is not read, which makes the connection unusable.
-fn closing_response(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
-    Box::new((status, [(header::CONNECTION, "close")], message).into_response())
-}
-
-fn retry_later(message: &'static str) -> Box<Response> {
-    closing_response(StatusCode::SERVICE_UNAVAILABLE, ([(header::RETRY_AFTER, "1")], message))
-}
-
-fn read_credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
-    let PeerCertNames(names) = request.extensions().get().cloned().unwrap_or_default();
-    match token {
-        Ok(token) => Credential::new(token, names),
-        Err(NoToken) => Credential::malformed(),
-    }
-}
-
-fn unauthorized(credential: &Credential) -> Response {
-    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(credential))], UNAUTHENTICATED)
-        .into_response()
-}
-
-/// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
-/// it is not valid, and not why.
-pub(super) fn challenge(credential: &Credential) -> &'static str {
-    if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
-}
-
-/// Something was presented as a token that is not exactly one.
-struct NoToken;
-
-/// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
-/// bad token passes as one without.
-fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(first) = values.next() else { return Ok(None) };
-    let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
-    let one = values.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
-    if one { Ok(Some(token)) } else { Err(NoToken) }
-}
-
-/// The token of a request, from one of the two headers and not from both.
-fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
-    let mut keys = headers.get_all(API_KEY).iter();
-    let (bearer, key) = (token(headers)?, keys.next());
-    match (bearer, key, keys.next()) {
-        (bearer, None, _) => Ok(bearer),
-        (None, Some(key), None) if !key.is_empty() => Ok(Some(key.as_bytes())),
-        (_, Some(_), _) => Err(NoToken),
-    }
-}
-
 /// Middleware that refuses requests of web pages, and of DNS names that were rebound to this address.
 async fn check_host_and_origin(
     State(state): State<Arc<ServerState>>,
@@ -698,6 +439,11 @@ async fn check_host_and_origin(
 impl ServerState {
     fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
         self.settings.callers.identify(credential, self.settings.clock.now())
+    }
+
+    async fn read_body(&self, body: Body, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
+        let timeout = self.settings.connections.request_timeout;
+        read_body(body, self.rpc.bounds().max_bytes, timeout, caller).await
     }
 
     fn is_own_host(&self, authority: &str) -> bool {

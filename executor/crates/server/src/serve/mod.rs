@@ -10,12 +10,13 @@ pub mod a2a;
 pub mod a2e;
 pub mod a2g;
 mod answers;
+mod auth;
 mod bare_lf;
+mod body;
 mod connections;
 mod drain_body;
 pub mod governor;
 mod http;
-mod lines;
 mod listen;
 #[cfg(feature = "nexus")]
 pub mod nexus;
@@ -27,9 +28,11 @@ mod settings;
 pub mod sovereign;
 mod stdio;
 mod tls;
+mod transport;
 
+pub use auth::CallerDirectory;
 pub use connections::ConnectionLimits;
-pub use http::{CallerDirectory, HttpServer, HttpSettings};
+pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
 pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
 pub use rpc::Rpc;

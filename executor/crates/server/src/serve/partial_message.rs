@@ -3,7 +3,7 @@
 //! The WebSocket library buffers a message before the server gets it. Without this count, each connection of one caller
 //! could hold most of a message that never ends.
 
-use super::protocol::SMALL_MESSAGE_BYTES;
+use super::body::SMALL_MESSAGE_BYTES;
 use a2g_types::memory::{self, HeldBytes};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};

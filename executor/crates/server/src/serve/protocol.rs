@@ -7,97 +7,15 @@ use a2g_govern::Caller;
 use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::{AgentDid, excerpt};
-use a2g_types::memory::{self, Charge};
-use a2g_wire::strict_json::{self, JsonBounds};
 use axum::Router;
-use axum::body::Bytes;
 
 /// The router of another protocol on the port of the A2G door.
 pub struct ProtocolRouter {
-    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`] body in the request's extensions.
+    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`](super::body::BufferedBody) in the request's extensions.
     pub routes: Router,
     /// The authentication that its paths require.
     pub auth: AuthPolicy,
 }
-
-/// The body of a request, read before the handler runs.
-#[derive(Debug, Clone)]
-#[cfg_attr(
-    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
-    allow(dead_code, reason = "it is for doors that a build may lack")
-)]
-pub(super) enum BufferedBody {
-    /// The whole body, with its charge against the caller's share of memory.
-    Whole(Bytes, Charge),
-    /// The body is longer than `server.max_body_bytes`, and was dropped.
-    TooLong,
-    /// The memory budget has no room for its values.
-    NoRoom(Fault),
-}
-
-#[cfg_attr(
-    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
-    allow(dead_code, reason = "it is for doors that a build may lack")
-)]
-impl BufferedBody {
-    /// The body as text that has passed the strict reader.
-    ///
-    /// # Errors
-    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget has no room for it.
-    pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
-        match self {
-            Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
-            Self::TooLong => Err(bounds.too_long_fault()),
-            Self::NoRoom(fault) => Err(fault.clone()),
-        }
-    }
-
-    pub(super) fn charge(&self) -> Charge {
-        match self {
-            Self::Whole(_, charge) => charge.clone(),
-            Self::TooLong | Self::NoRoom(_) => Charge::default(),
-        }
-    }
-}
-
-/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up: a
-/// caller has to be able to send a cancel.
-pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
-
-/// Counts the values of a message against its caller's share of memory.
-///
-/// # Errors
-/// [`Fault::Busy`] if the memory budget or the caller's share is used up.
-pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
-    let bytes = strict_json::tree_bytes(message);
-    if bytes <= SMALL_MESSAGE_BYTES {
-        return Ok(Charge::default());
-    }
-    if !memory::has_room(bytes) {
-        return Err(busy(NO_ROOM));
-    }
-    memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
-}
-
-/// The fault for a caller whose share is used up.
-pub(super) fn no_share() -> Fault {
-    busy(NO_SHARE)
-}
-
-fn busy(message: &str) -> Fault {
-    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
-}
-
-/// The answer to a longer message when the memory budget is used up.
-pub(super) const NO_ROOM: &str =
-    "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
-
-/// The answer to a caller whose share is used up.
-pub(super) const NO_SHARE: &str = "your messages and unread answers use up one caller's memory (a share of \
-                                   `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
-
-/// Pause before a caller that found no room should retry.
-const NO_ROOM_RETRY_MS: u64 = 1_000;
 
 /// An extension of a streamed answer whose door authenticates the caller again itself, so that the port does not. A2E
 /// needs it: a later handshake may present another token.

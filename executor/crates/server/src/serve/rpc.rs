@@ -5,7 +5,7 @@
 //! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
-use super::protocol::{charge, no_share};
+use super::body::{charge, no_share};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{did_you_mean, excerpt};

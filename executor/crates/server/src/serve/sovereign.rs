@@ -2,9 +2,11 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
+use super::body::BufferedBody;
 use super::connections::{Connection, RequestGuard};
-use super::http::is_json;
-use super::protocol::{AuthPolicy, BufferedBody, DoorSettings, ProtocolRouter, check_call_agent};
+use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, check_call_agent};
+use super::transport::json::{JsonContentType, json_response};
+use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door, Priority};
@@ -18,13 +20,11 @@ use a2g_wire::sovereign::encode::{self, PartialResult, ReplyEncoder};
 use a2g_wire::sovereign::fault::{self, SovereignError};
 use a2g_wire::sovereign::skills;
 use a2g_wire::strict_json::JsonBounds;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use std::convert::Infallible;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
@@ -48,7 +48,7 @@ pub fn router(executor: Arc<Executor>, settings: DoorSettings, bounds: JsonBound
 }
 
 async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
-    json(StatusCode::OK, encode::capabilities(&door.executor.tools()))
+    json_response(StatusCode::OK, encode::capabilities(&door.executor.tools()))
 }
 
 async fn run(
@@ -56,23 +56,19 @@ async fn run(
     Extension(caller): Extension<Arc<Caller>>,
     Extension(body): Extension<BufferedBody>,
     Extension(connection): Extension<Arc<Connection>>,
-    headers: HeaderMap,
+    _: JsonContentType,
 ) -> Response {
-    if !is_json(&headers) {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
-            .into_response();
-    }
     let request = match body.text(&door.bounds).map(decode::request) {
         Ok(Ok(request)) => request,
         Ok(Err(malformed)) => {
             let SovereignDecodeError { form, id, named: (skill, operation), fault } = *malformed;
             let reply = ReplyEncoder { form, id: id.unwrap_or_else(Id::random), skill, operation };
-            return json(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
+            return json_response(StatusCode::OK, reply.failure(&fault::to_error(&fault)));
         }
         Err(fault) => {
             let id = Id::from_text(fault::UNKNOWN_ID);
             let reply = ReplyEncoder { form: RequestForm::Sovereign, id, skill: None, operation: None };
-            return json(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
+            return json_response(StatusCode::BAD_REQUEST, reply.failure(&fault::to_error(&fault)));
         }
     };
     let context = RequestContext { caller, charge: body.charge() };
@@ -86,7 +82,7 @@ async fn run(
         return stream_response(door, context, request, reply, connection.begin_request());
     }
     let answer = door.answer(context, request, &reply, RunEventSink::none()).await;
-    json(StatusCode::OK, answer)
+    json_response(StatusCode::OK, answer)
 }
 
 /// The caller of a request, and the request's charge against the caller's share of memory.
@@ -128,9 +124,9 @@ fn stream_response(
             StreamLine::Part(line) => (line, Some((taken, work))),
             StreamLine::Last(line) => (line, None),
         };
-        Some((Ok::<_, Infallible>(Bytes::from(line + "\n")), rest))
+        Some((line, rest))
     });
-    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+    ndjson_response(lines)
 }
 
 /// A line of a streamed answer.
@@ -189,8 +185,4 @@ impl Sovereign {
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }
-}
-
-fn json(status: StatusCode, answer: String) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], answer).into_response()
 }

@@ -1,7 +1,7 @@
 //! One JSON-RPC message a line on standard input and output. Logs go to standard error.
 
-use super::lines::{InputLine, open_stdin, read_line};
 use super::rpc::Rpc;
+use super::transport::lines::{InputLine, open_stdin, read_line};
 use a2g_govern::Caller;
 use a2g_runtime::spawn::SessionTasks;
 use std::io::Write;

@@ -9,9 +9,11 @@ mod stream;
 mod tasks;
 
 use super::A2aSettings;
+use super::body::BufferedBody;
 use super::connections::Connection;
-use super::http::is_json;
-use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, check_call_agent};
+use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
+use super::transport::events::single_event_response;
+use super::transport::json::{JsonContentType, json_response};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
@@ -35,7 +37,7 @@ use a2g_wire::strict_json::JsonBounds;
 use axum::extract::{Path, Request as HttpRequest, State};
 use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use limits::{CallerLimiter, RateLimitGuard};
@@ -187,11 +189,8 @@ async fn rpc(
     Extension(body): Extension<BufferedBody>,
     uri: Uri,
     headers: HeaderMap,
+    _: JsonContentType,
 ) -> Response {
-    if !is_json(&headers) {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
-            .into_response();
-    }
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {
         Ok(text) => decode::request(text),
@@ -234,7 +233,7 @@ fn error_response(
 ) -> Response {
     let response = fault::to_error(problem, dialect).response(id, dialect);
     match streaming {
-        Some(method) if method.is_event_stream(dialect) => stream::error_event(&response),
+        Some(method) if method.is_event_stream(dialect) => single_event_response(response),
         Some(_) | None => ok_response(response),
     }
 }
@@ -797,8 +796,4 @@ fn too_long_fault() -> Problem {
 
 fn ok_response(text: String) -> Response {
     json_response(StatusCode::OK, text)
-}
-
-fn json_response(status: StatusCode, text: String) -> Response {
-    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }

@@ -3,14 +3,12 @@
 use super::limits::RateLimitGuard;
 use super::tasks::TaskRecord;
 use crate::serve::connections::RequestGuard;
+use crate::serve::transport::events::event_response;
 use a2g_runtime::spawn::SessionTasks;
 use a2g_wire::a2a::message::TaskUpdate;
 use a2g_wire::a2a::{Dialect, encode, fault};
 use a2g_wire::jsonrpc::Id;
-use axum::body::{Body, Bytes};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
-use std::convert::Infallible;
+use axum::response::Response;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
@@ -18,8 +16,6 @@ use tokio::sync::{broadcast, mpsc};
 
 /// Events that are buffered ahead of the client.
 const MAX_BUFFERED_EVENTS: usize = 2;
-/// Interval of the comments that keep a stream without events open.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 pub(super) struct TaskStream {
     pub(super) id: Id,
@@ -40,27 +36,19 @@ pub(super) struct StreamStart {
     pub(super) waits_for_a_person: bool,
 }
 
-/// An error response as the single event of a stream: clients of a streaming method read nothing else.
-pub(super) fn error_event(response: &str) -> Response {
-    (EVENT_STREAM_HEADERS, sse_event(response)).into_response()
-}
-
-const EVENT_STREAM_HEADERS: [(header::HeaderName, &str); 2] =
-    [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-
 impl TaskStream {
     /// The response, whose events are written by a task of these sessions.
     pub(super) fn into_response(self, start: StreamStart, sessions: &SessionTasks) -> Response {
-        let (lines, taken) = mpsc::channel::<Bytes>(MAX_BUFFERED_EVENTS);
-        sessions.spawn(self.send_updates(start, lines));
-        let body = futures_util::stream::unfold(taken, async |mut taken| {
-            let line = taken.recv().await?;
-            Some((Ok::<_, Infallible>(line), taken))
+        let (updates, unread) = mpsc::channel(MAX_BUFFERED_EVENTS);
+        sessions.spawn(self.send_updates(start, updates));
+        let texts = futures_util::stream::unfold(unread, async |mut unread| {
+            let text = unread.recv().await?;
+            Some((text, unread))
         });
-        (EVENT_STREAM_HEADERS, Body::from_stream(body)).into_response()
+        event_response(texts)
     }
 
-    async fn send_updates(self, start: StreamStart, lines: mpsc::Sender<Bytes>) {
+    async fn send_updates(self, start: StreamStart, lines: mpsc::Sender<String>) {
         let StreamStart { record, mut updates, waits_for_a_person } = start;
         let stays_open = waits_for_a_person && record.is_prompting();
         let first = TaskUpdate::Task(Box::new(record.task.clone()));
@@ -77,7 +65,6 @@ impl TaskStream {
                     }
                     Err(RecvError::Closed) => return,
                 },
-                () = tokio::time::sleep(KEEP_ALIVE_INTERVAL) => (Bytes::from_static(b":\n\n"), false),
                 () = lines.closed() => return,
             };
             if !self.send(&lines, event.0).await || event.1 {
@@ -87,7 +74,7 @@ impl TaskStream {
     }
 
     /// Returns `false` if the client did not read the event in time.
-    async fn send(&self, lines: &mpsc::Sender<Bytes>, event: Bytes) -> bool {
+    async fn send(&self, lines: &mpsc::Sender<String>, event: String) -> bool {
         match tokio::time::timeout(self.write_timeout, lines.send(event)).await {
             Ok(sent) => sent.is_ok(),
             Err(_late) => {
@@ -98,20 +85,15 @@ impl TaskStream {
         }
     }
 
-    fn update_event(&self, update: &TaskUpdate) -> Bytes {
-        sse_event(&encode::update_response(&self.id, update, self.dialect))
+    fn update_event(&self, update: &TaskUpdate) -> String {
+        encode::update_response(&self.id, update, self.dialect)
     }
 
-    fn too_slow_event(&self) -> Bytes {
+    fn too_slow_event(&self) -> String {
         let fault = a2g_types::fault::Fault::Busy {
             message: "this stream was read too slowly: continue with `tasks/resubscribe`".to_owned(),
             retry_after_ms: 0,
         };
-        sse_event(&fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect))
+        fault::to_error(&fault.into(), self.dialect).response(&self.id, self.dialect)
     }
-}
-
-/// One event. Compact JSON has no line feeds, so it is a single `data` line.
-fn sse_event(json: &str) -> Bytes {
-    Bytes::from(format!("data: {json}\n\n"))
 }

@@ -6,23 +6,22 @@
 use super::A2eShared;
 use super::session::{Session, SessionCaller};
 use crate::serve::A2eSettings;
+use crate::serve::auth::CallerDirectory;
+use crate::serve::body::{BufferedBody, NO_SHARE};
 use crate::serve::connections::{Connection, RequestGuard};
-use crate::serve::http::{CallerDirectory, media_type};
-use crate::serve::protocol::{
-    AuthPolicy, BufferedBody, DoorAccess, NO_SHARE, ProtocolRouter, SelfReauthenticating,
-};
+use crate::serve::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, SelfReauthenticating};
+use crate::serve::transport::events::event_response;
+use crate::serve::transport::json::{json_response, media_type, unsupported_media_type};
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::memory::Charge;
 use a2g_wire::a2e::encode;
 use a2g_wire::strict_json::JsonBounds;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,8 +30,6 @@ const SESSION_HEADER: &str = "x-session-id";
 const MAX_LINES: usize = 16;
 /// Interval at which abandoned sessions are ended.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
-/// Interval of the comments that keep a stream without events open.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The status and text for a request that is refused.
 type Refusal = (StatusCode, &'static str);
@@ -71,7 +68,7 @@ pub fn router(
 }
 
 async fn health(State(sessions): State<Arc<Sessions>>) -> Response {
-    json(encode::health(sessions.shared.uptime_seconds()))
+    json_response(StatusCode::OK, encode::health(sessions.shared.uptime_seconds()))
 }
 
 async fn open_session(
@@ -84,7 +81,7 @@ async fn open_session(
         DoorAccess::Public => SessionCaller::Anonymous(Arc::clone(&caller)),
     };
     match sessions.open(caller.name(), who) {
-        Some(session) => json(encode::session(session.id())),
+        Some(session) => json_response(StatusCode::OK, encode::session(session.id())),
         None => {
             let message = "there are too many sessions, and all of them have calls: end one of them first\n";
             (StatusCode::TOO_MANY_REQUESTS, message).into_response()
@@ -103,8 +100,7 @@ async fn send(
     let is_readable =
         matches!(&*media_type(&headers), "application/json" | "application/x-ndjson" | "text/plain");
     if !is_readable {
-        let message = "send `Content-Type: application/x-ndjson`\n";
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into_response();
+        return unsupported_media_type("send `Content-Type: application/x-ndjson`\n");
     }
     let session = match sessions.find(&headers, &caller) {
         Ok(session) => session,
@@ -143,17 +139,12 @@ async fn stream(
         Err(refusal) => return refusal.into_response(),
     };
     let stream = OpenStream { reader: session.out.attach(), session, _work: connection.begin_request() };
-    let events = futures_util::stream::unfold(stream, async |stream| {
-        let next = tokio::time::timeout(KEEP_ALIVE_INTERVAL, stream.session.next(stream.reader)).await;
-        let event = match next {
-            Ok(line) => format!("data: {}\n\n", line?),
-            Err(_no_news) => ":\n\n".to_owned(),
-        };
-        Some((Ok::<_, Infallible>(Bytes::from(event)), stream))
+    let lines = futures_util::stream::unfold(stream, async |stream| {
+        let line = stream.session.next(stream.reader).await?;
+        Some((line, stream))
     });
-    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     // The session checks its caller itself, because a later handshake may have presented another token.
-    (Extension(SelfReauthenticating), head, Body::from_stream(events)).into_response()
+    (Extension(SelfReauthenticating), event_response(lines)).into_response()
 }
 
 /// An open stream.
@@ -240,8 +231,4 @@ async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     for entry in sessions.lock().iter() {
         executor.sessions().spawn(Arc::clone(&entry.session).drain(None));
     }
-}
-
-fn json(answer: String) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], answer).into_response()
 }

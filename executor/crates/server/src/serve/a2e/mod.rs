@@ -14,7 +14,7 @@ pub use http::router;
 pub use stdio::serve_a2e_stdio;
 
 use super::A2eSettings;
-use super::http::CallerDirectory;
+use super::auth::CallerDirectory;
 use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::ident::IntentId;

@@ -3,9 +3,9 @@
 use super::A2eShared;
 use super::session::{Session, SessionCaller};
 use crate::serve::A2eSettings;
-use crate::serve::http::CallerDirectory;
-use crate::serve::lines::{InputLine, open_stdin, read_line};
-use crate::serve::protocol::charge;
+use crate::serve::auth::CallerDirectory;
+use crate::serve::body::charge;
+use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
 use a2g_core::run::Executor;
 use a2g_govern::Credential;
 use a2g_types::memory::Charge;

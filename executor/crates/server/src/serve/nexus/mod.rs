@@ -14,9 +14,12 @@ mod socket;
 
 use super::ConnectionLimits;
 use super::NexusSettings;
+use super::auth::{CallerDirectory, UNAUTHENTICATED, challenge};
+use super::body::BufferedBody;
 use super::connections::Connection;
-use super::http::{CallerDirectory, UNAUTHENTICATED, challenge, is_json};
-use super::protocol::{AuthPolicy, BufferedBody, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
+use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
+use super::transport::json::{JsonContentType, json_response};
+use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink};
 use a2g_govern::{Caller, Credential, Role};
 use a2g_types::call::{Call, Door, Priority};
@@ -32,19 +35,17 @@ use a2g_wire::nexus::message::{
     DeliveryGuarantee, MAX_TTL_MS, MessageType, QueryAction, QueryResource, ResponseStatus,
 };
 use a2g_wire::strict_json::JsonBounds;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use hub::{Hub, MAX_MESSAGES_PER_SECOND};
 use ids::{IdPurpose, IdUse};
 use mailbox::{OutgoingEvent, Subscription};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -152,18 +153,13 @@ async fn post(
     Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Option<Arc<Caller>>>,
     Extension(body): Extension<BufferedBody>,
-    headers: HeaderMap,
+    _: JsonContentType,
 ) -> Response {
-    if !is_json(&headers) {
-        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, "send `Content-Type: application/json`\n")
-            .into_response();
-    }
     let Some(caller) = caller else {
         let refusal = door
             .unauthenticated_error(None, NexusError::new(NexusCode::AuthFailed, UNAUTHENTICATED.trim_end()));
-        let head =
-            [(header::WWW_AUTHENTICATE, challenge(&credential)), (header::CONTENT_TYPE, "application/json")];
-        return (StatusCode::UNAUTHORIZED, head, refusal).into_response();
+        let challenge = [(header::WWW_AUTHENTICATE, challenge(&credential))];
+        return (challenge, json_response(StatusCode::UNAUTHORIZED, refusal)).into_response();
     };
     let (out, mut replies) = mpsc::channel(2);
     // Held by this response and not by the task: once the client stops reading, its connection is idle.
@@ -174,19 +170,12 @@ async fn post(
     });
     match replies.recv().await {
         None => StatusCode::NO_CONTENT.into_response(),
-        Some(Reply { text, last: true }) => {
-            ([(header::CONTENT_TYPE, "application/json")], text).into_response()
-        }
+        Some(Reply { text, last: true }) => json_response(StatusCode::OK, text),
         Some(Reply { text, last: false }) => {
-            let first = stream::iter([text]);
             let rest = stream::unfold((replies, work), async |(mut replies, work)| {
                 Some((replies.recv().await?.text, (replies, work)))
             });
-            let lines = futures_util::StreamExt::chain(first, rest);
-            let lines =
-                futures_util::StreamExt::map(lines, |line| Ok::<_, Infallible>(Bytes::from(line + "\n")));
-            let body = axum::body::Body::from_stream(lines);
-            ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+            ndjson_response(stream::iter([text]).chain(rest))
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The WebSocket of this door: messages are answered as they complete, and events are sent as they occur.
 
 use super::{MessageTransport, Nexus, Received, Reply};
+use crate::serve::auth::UNAUTHENTICATED;
+use crate::serve::body::charge;
 use crate::serve::connections::Connection;
-use crate::serve::http::{
-    MAX_CONCURRENT, MIN_FRAME_BYTES, PingLimiter, UNAUTHENTICATED, reject_upgrade, with_limits,
+use crate::serve::transport::websocket::{
+    self, Incoming, IncomingMessage, MAX_CONCURRENT, MessageReader, MessageSink,
 };
-use crate::serve::protocol::charge;
-use a2g_govern::Credential;
+use a2g_govern::{Caller, Credential};
 use a2g_runtime::timer_now;
 use a2g_types::memory::Charge;
 use a2g_wire::strict_json;
@@ -14,16 +15,14 @@ use axum::Extension;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{interval_at, timeout};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::interval_at;
 
 /// The close code for an unauthenticated caller.
 const UNAUTHENTICATED_CLOSE_CODE: u16 = 4001;
@@ -67,26 +66,13 @@ pub(super) async fn upgrade(
     Extension(credential): Extension<Credential>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
-    let upgrade = match upgrade {
-        Ok(upgrade) => upgrade,
-        Err(rejection) => return reject_upgrade(rejection),
-    };
-    if let Some(caller) = door.caller(&credential) {
-        connection.mark_authenticated();
-        connection.partial_message.set_caller(caller.name());
-    }
-    let sessions = door.executor.sessions().clone();
-    with_limits(upgrade, &door.port.bounds).on_upgrade(async move |socket| {
+    let caller = door.caller(&credential);
+    let (sessions, bounds) = (door.executor.sessions().clone(), door.port.bounds);
+    let serving = Arc::clone(&connection);
+    websocket::accept(upgrade, &bounds, connection, caller.as_deref(), sessions, async move |socket| {
         let target = Arc::new(EventTarget::new());
-        let guard = DetachGuard { door: Arc::clone(&door), target: Arc::clone(&target) };
-        let conversation = async {
-            tokio::select! {
-                () = serve_websocket(&door, &connection, &credential, &target, socket) => {}
-                () = connection.wait_for_eviction() => {}
-            }
-        };
-        sessions.adopt(conversation).await;
-        drop(guard);
+        let _guard = DetachGuard { door: Arc::clone(&door), target: Arc::clone(&target) };
+        serve_websocket(&door, serving, &credential, &target, socket).await;
     })
 }
 
@@ -104,66 +90,44 @@ impl Drop for DetachGuard {
 
 async fn serve_websocket(
     door: &Arc<Nexus>,
-    connection: &Arc<Connection>,
+    connection: Arc<Connection>,
     credential: &Credential,
     target: &Arc<EventTarget>,
     socket: WebSocket,
 ) {
-    let (mut sink, stream) = socket.split();
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
+    let (clock, write_timeout) = (Arc::clone(door.executor.clock()), door.port.connections.request_timeout);
+    let authenticate = || door.caller(credential);
+    let (reader, mut sink) = websocket::split(socket, connection, clock, write_timeout, authenticate);
+    let reader = reader.with_idle_timeout(door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS));
     let known = if door.caller(credential).is_some() {
         tokio::select! {
-            known = read_messages(door, connection, credential, target, stream, answers) => known,
+            known = read_messages(door, target, reader, answers) => known,
             known = write_messages(door, credential, target, &mut sink, outgoing) => known,
         }
     } else {
         false
     };
     if !known {
-        let frame =
-            CloseFrame { code: UNAUTHENTICATED_CLOSE_CODE, reason: UNAUTHENTICATED.trim_end().into() };
-        let close = sink.send(Message::Close(Some(frame)));
-        let _nobody_reads = timeout(door.port.connections.request_timeout, close).await;
+        sink.close(UNAUTHENTICATED_CLOSE_CODE, UNAUTHENTICATED.trim_end()).await;
     }
 }
 
 /// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated: only
 /// then it returns `false`.
-async fn read_messages(
+async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     door: &Arc<Nexus>,
-    connection: &Arc<Connection>,
-    credential: &Credential,
     target: &Arc<EventTarget>,
-    mut stream: SplitStream<WebSocket>,
+    mut reader: MessageReader<A>,
     answers: mpsc::Sender<Reply>,
 ) -> bool {
-    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
-    let stale = door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS);
-    let mut pings = PingLimiter::default();
     loop {
-        let Ok(message) = timeout(stale, stream.next()).await else {
-            tracing::debug!("a WebSocket is closed: it was silent for too long");
-            return true;
+        let IncomingMessage { bytes, caller, work, permit } = match reader.next().await {
+            Incoming::Message(message) => message,
+            Incoming::Closed => return true,
+            Incoming::Unauthenticated => return false,
         };
-        let bytes = match message {
-            Some(Ok(Message::Text(text))) => Bytes::from(text),
-            Some(Ok(Message::Binary(bytes))) => bytes,
-            Some(Ok(Message::Ping(sent))) if pings.acquire(&**door.executor.clock()) => {
-                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
-                continue;
-            }
-            Some(Ok(Message::Pong(sent))) => {
-                connection.partial_message.subtract(sent.len() + MIN_FRAME_BYTES);
-                continue;
-            }
-            Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return true,
-        };
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return true };
-        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
-        let Some(caller) = door.caller(credential) else { return false };
-        connection.partial_message.complete();
         let (door, target, answers) = (Arc::clone(door), Arc::clone(target), answers.clone());
-        let work = connection.begin_request();
         door.executor.sessions().clone().spawn(async move {
             let (text, charge) = match charge(caller.name(), &bytes) {
                 Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
@@ -182,45 +146,35 @@ async fn write_messages(
     door: &Nexus,
     credential: &Credential,
     target: &EventTarget,
-    sink: &mut SplitSink<WebSocket, Message>,
+    sink: &mut MessageSink,
     mut outgoing: mpsc::Receiver<Reply>,
 ) -> bool {
     let heartbeat = door.settings.heartbeat;
     let mut ping = interval_at(timer_now() + heartbeat, heartbeat);
     let mut recheck = interval_at(timer_now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
     loop {
-        let events_due = tokio::select! {
-            answer = outgoing.recv() => {
-                let Some(Reply { text, last: _ }) = answer else { return true };
-                if !send_in_time(door, sink, Message::text(text)).await {
-                    return true;
-                }
-                false
-            }
-            _ = ping.tick() => {
-                if !send_in_time(door, sink, Message::Ping(Bytes::new())).await {
-                    return true;
-                }
-                false
-            }
-            () = target.wake.notified() => true,
-            _ = recheck.tick() => true,
+        let message = tokio::select! {
+            answer = outgoing.recv() => match answer {
+                Some(Reply { text, last: _ }) => Some(Message::text(text)),
+                None => return true,
+            },
+            _ = ping.tick() => Some(Message::Ping(Bytes::new())),
+            () = target.wake.notified() => None,
+            _ = recheck.tick() => None,
         };
-        if !events_due {
+        if let Some(message) = message {
+            if !sink.send(message).await {
+                return true;
+            }
             continue;
         }
         let Some(caller) = door.caller(credential) else { return false };
         let now = door.executor.clock().monotonic();
         for (agent, event) in door.hub.due(target, now, |of| Nexus::may_see(&caller, of)) {
             let Some(text) = door.event(&agent, &event) else { continue };
-            if !send_in_time(door, sink, Message::text(text)).await {
+            if !sink.send(Message::text(text)).await {
                 return true;
             }
         }
     }
-}
-
-/// Sends a message. Returns `false` if the peer does not read it in time.
-async fn send_in_time(door: &Nexus, sink: &mut SplitSink<WebSocket, Message>, message: Message) -> bool {
-    matches!(timeout(door.port.connections.request_timeout, sink.send(message)).await, Ok(Ok(())))
 }

@@ -1,11 +1,26 @@
-//! Standard input as lines, for the transports with one message a line.
+//! One JSON value on each line: streamed answers, and standard input and output.
 
+#[cfg(any(feature = "nexus", feature = "sovereign"))]
+use axum::body::{Body, Bytes};
+#[cfg(any(feature = "nexus", feature = "sovereign"))]
+use axum::http::header;
+#[cfg(any(feature = "nexus", feature = "sovereign"))]
+use axum::response::{IntoResponse, Response};
+#[cfg(any(feature = "nexus", feature = "sovereign"))]
+use futures_util::{Stream, StreamExt};
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 
+/// An answer of lines, each sent as soon as the stream yields it.
+#[cfg(any(feature = "nexus", feature = "sovereign"))]
+pub(in crate::serve) fn ndjson_response(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+    let lines = texts.map(|text| Ok::<_, std::convert::Infallible>(Bytes::from(text + "\n")));
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response()
+}
+
 /// Opens standard input. A pipe is polled by the runtime; anything else is read on a blocking thread.
-pub(super) fn open_stdin() -> std::io::Result<BufReader<Pin<Box<dyn AsyncRead + Send>>>> {
+pub(in crate::serve) fn open_stdin() -> std::io::Result<BufReader<Pin<Box<dyn AsyncRead + Send>>>> {
     let handle = std::io::stdin().as_fd().try_clone_to_owned()?;
     let input: Pin<Box<dyn AsyncRead + Send>> = match tokio::net::unix::pipe::Receiver::from_owned_fd(handle)
     {
@@ -16,7 +31,7 @@ pub(super) fn open_stdin() -> std::io::Result<BufReader<Pin<Box<dyn AsyncRead + 
 }
 
 /// One line of input.
-pub(super) enum InputLine {
+pub(in crate::serve) enum InputLine {
     /// The whole line, without its line end.
     Whole(Vec<u8>),
     /// The line is longer than allowed, and was dropped.
@@ -25,9 +40,10 @@ pub(super) enum InputLine {
     End,
 }
 
+// tokio-util's `LinesCodec` ends at input that is not UTF-8; here that is one bad message, which is answered.
 /// Reads one line of at most `most` bytes. The rest of a longer one is read and dropped, so that the next line starts
 /// at its beginning.
-pub(super) async fn read_line(
+pub(in crate::serve) async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     most: usize,
 ) -> std::io::Result<InputLine> {

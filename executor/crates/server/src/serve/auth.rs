@@ -1,0 +1,128 @@
+//! Authentication: the list of callers, and the credentials of a request.
+
+use super::connections::PeerCertNames;
+use a2g_govern::{AuthError, Caller, Callers, Credential};
+use a2g_metrics::CallerMetrics;
+use a2g_runtime::timer_now;
+use a2g_types::log_limiter::LogLimiter;
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use std::sync::{Arc, PoisonError, RwLock};
+use time::OffsetDateTime;
+
+/// The answer to a request without valid credentials.
+pub(super) const UNAUTHENTICATED: &str =
+    "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
+/// Another header for a token, at the doors whose protocols have it.
+const API_KEY: &str = "x-api-key";
+/// The scheme before a token, in lower case.
+const BEARER: &[u8] = b"bearer ";
+
+/// The list of callers, shared by all doors and by the reload.
+#[derive(Debug, Clone)]
+pub struct CallerDirectory {
+    callers: Arc<RwLock<Arc<Callers>>>,
+    metrics: CallerMetrics,
+    /// Limits the log: an unauthenticated client could otherwise fill it.
+    lines: Arc<LogLimiter>,
+}
+
+impl CallerDirectory {
+    /// Starts with this list.
+    #[must_use]
+    pub fn new(callers: Callers) -> Self {
+        Self {
+            callers: Arc::new(RwLock::new(Arc::new(callers))),
+            metrics: CallerMetrics::default(),
+            lines: Arc::default(),
+        }
+    }
+
+    /// Replaces the list, from the next message on.
+    pub fn replace(&self, callers: Callers) {
+        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
+    }
+
+    /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
+    /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
+    pub(super) fn identify(&self, credential: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
+        self.current().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
+    }
+
+    /// Returns `true` if the credential still identifies the same caller with the same rights.
+    pub(super) fn is_still_valid(
+        &self,
+        caller: &Caller,
+        credential: &Credential,
+        at: OffsetDateTime,
+    ) -> bool {
+        self.current().identify(credential, at).is_ok_and(|now| *now == *caller)
+    }
+
+    pub(super) fn metrics(&self) -> &CallerMetrics {
+        &self.metrics
+    }
+
+    fn log_rejection(&self, reason: &AuthError) {
+        self.metrics.count_unauthenticated();
+        if let AuthError::Token(refusal) = reason {
+            self.metrics.count_rejected_token(refusal.as_str());
+        }
+        let Some(left_out) = self.lines.try_acquire(timer_now().into_std()) else { return };
+        if left_out > 0 {
+            tracing::info!(
+                left_out,
+                "authentication failures were left out of the log: too many in one second"
+            );
+        }
+        tracing::info!(%reason, "authentication failed");
+    }
+
+    fn current(&self) -> Arc<Callers> {
+        Arc::clone(&self.callers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+pub(super) fn read_credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
+    let PeerCertNames(names) = request.extensions().get().cloned().unwrap_or_default();
+    match token {
+        Ok(token) => Credential::new(token, names),
+        Err(NoToken) => Credential::malformed(),
+    }
+}
+
+pub(super) fn unauthorized(credential: &Credential) -> Response {
+    (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge(credential))], UNAUTHENTICATED)
+        .into_response()
+}
+
+/// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
+/// it is not valid, and not why.
+pub(super) fn challenge(credential: &Credential) -> &'static str {
+    if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
+}
+
+/// Something was presented as a token that is not exactly one.
+pub(super) struct NoToken;
+
+/// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
+/// bad token passes as one without.
+pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(first) = values.next() else { return Ok(None) };
+    let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
+    let one = values.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
+    if one { Ok(Some(token)) } else { Err(NoToken) }
+}
+
+/// The token of a request, from one of the two headers and not from both.
+pub(super) fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
+    let mut keys = headers.get_all(API_KEY).iter();
+    let (bearer, key) = (token(headers)?, keys.next());
+    match (bearer, key, keys.next()) {
+        (bearer, None, _) => Ok(bearer),
+        (None, Some(key), None) if !key.is_empty() => Ok(Some(key.as_bytes())),
+        (_, Some(_), _) => Err(NoToken),
+    }
+}

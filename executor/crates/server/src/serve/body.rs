@@ -1,0 +1,150 @@
+//! The body of a request, read within the limits of its size, its time and its caller's share of memory.
+
+use a2g_govern::Caller;
+use a2g_types::fault::Fault;
+use a2g_types::memory::{self, Charge};
+use a2g_wire::strict_json::{self, JsonBounds};
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt;
+use std::time::Duration;
+
+/// The body of a request, read before the handler runs.
+#[derive(Debug, Clone)]
+#[cfg_attr(
+    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    allow(dead_code, reason = "it is for doors that a build may lack")
+)]
+pub(super) enum BufferedBody {
+    /// The whole body, with its charge against the caller's share of memory.
+    Whole(Bytes, Charge),
+    /// The body is longer than `server.max_body_bytes`, and was dropped.
+    TooLong,
+    /// The memory budget has no room for its values.
+    NoRoom(Fault),
+}
+
+#[cfg_attr(
+    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    allow(dead_code, reason = "it is for doors that a build may lack")
+)]
+impl BufferedBody {
+    /// A body that was read for `sender`, or `None` if it was too long.
+    pub(super) fn new(body: Option<Bytes>, sender: &Caller) -> Self {
+        let Some(body) = body else { return Self::TooLong };
+        match charge(sender.name(), &body) {
+            Ok(charge) => Self::Whole(body, charge),
+            Err(fault) => Self::NoRoom(fault),
+        }
+    }
+
+    /// The body as text that has passed the strict reader.
+    ///
+    /// # Errors
+    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget has no room for it.
+    pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
+        match self {
+            Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
+            Self::TooLong => Err(bounds.too_long_fault()),
+            Self::NoRoom(fault) => Err(fault.clone()),
+        }
+    }
+
+    pub(super) fn charge(&self) -> Charge {
+        match self {
+            Self::Whole(_, charge) => charge.clone(),
+            Self::TooLong | Self::NoRoom(_) => Charge::default(),
+        }
+    }
+}
+
+/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up: a
+/// caller has to be able to send a cancel.
+pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
+
+/// Counts the values of a message against its caller's share of memory.
+///
+/// # Errors
+/// [`Fault::Busy`] if the memory budget or the caller's share is used up.
+pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
+    let bytes = strict_json::tree_bytes(message);
+    if bytes <= SMALL_MESSAGE_BYTES {
+        return Ok(Charge::default());
+    }
+    if !memory::has_room(bytes) {
+        return Err(busy(NO_ROOM));
+    }
+    memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
+}
+
+/// The fault for a caller whose share is used up.
+pub(super) fn no_share() -> Fault {
+    busy(NO_SHARE)
+}
+
+fn busy(message: &str) -> Fault {
+    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
+}
+
+/// The answer to a longer message when the memory budget is used up.
+const NO_ROOM: &str =
+    "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
+
+/// The answer to a caller whose share is used up.
+pub(super) const NO_SHARE: &str = "your messages and unread answers use up one caller's memory (a share of \
+                                   `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
+
+/// Pause before a caller that found no room should retry.
+const NO_ROOM_RETRY_MS: u64 = 1_000;
+
+/// Reads a body, for which the caller's share must have room from the start; `None` if it is too long.
+///
+/// # Errors
+/// The response if it takes too long, or if the memory budget has no room.
+pub(super) async fn read_body(
+    body: Body,
+    max_bytes: usize,
+    timeout: Duration,
+    caller: &Caller,
+) -> Result<Option<Bytes>, Box<Response>> {
+    let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
+    let is_large = announced > SMALL_MESSAGE_BYTES;
+    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(NO_SHARE));
+    let _held = is_large.then(hold).transpose()?;
+    match tokio::time::timeout(timeout, collect_body(body, max_bytes)).await {
+        Ok(collected) => collected,
+        Err(_late) => {
+            let message = format!("the body took longer than {} seconds to arrive\n", timeout.as_secs());
+            Err(closing_response(StatusCode::REQUEST_TIMEOUT, message))
+        }
+    }
+}
+
+/// Collects the chunks of a body while the memory budget has room.
+async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
+    let mut pieces = body.into_data_stream();
+    let mut whole = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        // An aborted body is treated as too long: its client is gone and reads no answer.
+        let Ok(piece) = piece else { return Ok(None) };
+        let collected = whole.len() + piece.len();
+        if collected > max_bytes {
+            return Ok(None);
+        }
+        if collected as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
+            return Err(retry_later(NO_ROOM));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(Some(whole.into()))
+}
+
+/// The answer to a request whose body is not read, which makes the connection unusable.
+fn closing_response(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
+    Box::new((status, [(header::CONNECTION, "close")], message).into_response())
+}
+
+fn retry_later(message: &'static str) -> Box<Response> {
+    closing_response(StatusCode::SERVICE_UNAVAILABLE, ([(header::RETRY_AFTER, "1")], message))
+}

@@ -1,0 +1,27 @@
+//! Answers as server-sent events.
+
+use axum::http::{HeaderValue, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::{Stream, StreamExt};
+use std::convert::Infallible;
+use std::time::Duration;
+
+/// Interval of the comments that keep a stream without events open.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// An answer with one event for each JSON text.
+pub(in crate::serve) fn event_response(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+    let events = texts.map(|text| Ok::<_, Infallible>(Event::default().data(text)));
+    let keep_alive = KeepAlive::new().interval(KEEP_ALIVE_INTERVAL);
+    let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
+    // axum's `no-cache` lets a cache store the events.
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// An answer of a single event: clients of a streaming method read nothing else, so its errors are events, too.
+#[cfg(feature = "a2a")]
+pub(in crate::serve) fn single_event_response(text: String) -> Response {
+    event_response(futures_util::stream::iter([text]))
+}

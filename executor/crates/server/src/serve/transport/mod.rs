@@ -1,0 +1,14 @@
+//! The transports that the doors share, each with its limits and time-outs.
+//!
+//! | module | transport |
+//! |---|---|
+//! | [`json`] | one JSON body for each request and answer |
+//! | [`lines`] | one JSON value on each line: streamed answers, and standard input and output |
+//! | [`events`] | server-sent events |
+//! | [`websocket`] | WebSocket messages |
+
+#[cfg(any(feature = "a2a", feature = "a2e"))]
+pub(super) mod events;
+pub(super) mod json;
+pub(super) mod lines;
+pub(super) mod websocket;

@@ -1,0 +1,200 @@
+//! WebSockets: the limits of a connection, authentication of every message, and writes with a time-out.
+
+use crate::serve::connections::{Connection, RequestGuard};
+use a2g_govern::Caller;
+use a2g_runtime::spawn::SessionTasks;
+use a2g_types::clock::Clock;
+use a2g_types::rate_limit::{RateLimit, RateState};
+use a2g_wire::strict_json::JsonBounds;
+use axum::body::Bytes;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Bytes of a client's frame besides its content: a header of two, and a mask of four.
+const MIN_FRAME_BYTES: usize = 6;
+/// Pings of one WebSocket, each of which is answered, also when no answer is taken: at most 20 in any second.
+const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
+const PING_INTERVAL: Duration = Duration::from_millis(100);
+/// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
+const MAX_UNREAD_BYTES: usize = 64 << 20;
+/// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
+/// for as long as the connection is open. It grows for a longer message.
+const READ_AT_ONCE: usize = 8 << 10;
+/// Messages of one WebSocket that are handled at once; further ones are not read until one is done.
+pub(in crate::serve) const MAX_CONCURRENT: usize = 64;
+
+/// Accepts the upgrade of a request of `caller`, if it is known, and serves the WebSocket until `serve` ends, the
+/// connection is evicted, or the sessions end. Dropping the future of `serve` has to release all that it holds.
+pub(in crate::serve) fn accept<F>(
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    bounds: &JsonBounds,
+    connection: Arc<Connection>,
+    caller: Option<&Caller>,
+    sessions: SessionTasks,
+    serve: impl FnOnce(WebSocket) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let max_bytes = bounds.max_bytes;
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => return reject_upgrade(rejection),
+    };
+    if let Some(caller) = caller {
+        connection.mark_authenticated();
+        connection.partial_message.set_caller(caller.name());
+    }
+    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
+    upgrade.max_message_size(max_bytes).max_frame_size(max_bytes).on_upgrade(async move |socket| {
+        let conversation = async {
+            tokio::select! {
+                () = serve(socket) => {}
+                () = connection.wait_for_eviction() => {}
+            }
+        };
+        sessions.adopt(conversation).await;
+    })
+}
+
+/// The answer to a plain `GET` or `HEAD` on a WebSocket path, the same for both.
+fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
+    let is_plain_request = matches!(
+        rejection,
+        WebSocketUpgradeRejection::MethodNotGet(_)
+            | WebSocketUpgradeRejection::InvalidConnectionHeader(_)
+            | WebSocketUpgradeRejection::InvalidUpgradeHeader(_)
+    );
+    if !is_plain_request {
+        return rejection.into_response();
+    }
+    let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
+    let message = "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
+    (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
+}
+
+/// Splits a WebSocket into its two directions. `authenticate` is called for every message.
+pub(in crate::serve) fn split<A>(
+    socket: WebSocket,
+    connection: Arc<Connection>,
+    clock: Arc<dyn Clock>,
+    write_timeout: Duration,
+    authenticate: A,
+) -> (MessageReader<A>, MessageSink) {
+    let (sink, stream) = socket.split();
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let reader = MessageReader {
+        stream,
+        connection,
+        clock,
+        authenticate,
+        permits,
+        pings: RateState::default(),
+        idle_timeout: None,
+    };
+    (reader, MessageSink { sink, write_timeout })
+}
+
+/// The messages of a WebSocket.
+pub(in crate::serve) struct MessageReader<A> {
+    stream: SplitStream<WebSocket>,
+    connection: Arc<Connection>,
+    clock: Arc<dyn Clock>,
+    authenticate: A,
+    permits: Arc<Semaphore>,
+    pings: RateState,
+    idle_timeout: Option<Duration>,
+}
+
+/// What was read from a WebSocket.
+pub(in crate::serve) enum Incoming {
+    /// A message of an authenticated caller.
+    Message(IncomingMessage),
+    /// The peer closed the connection, was silent for too long, or sent too many pings.
+    Closed,
+    /// The caller of a message is no longer authenticated.
+    Unauthenticated,
+}
+
+pub(in crate::serve) struct IncomingMessage {
+    pub(in crate::serve) bytes: Bytes,
+    pub(in crate::serve) caller: Arc<Caller>,
+    /// Keeps the connection from being evicted.
+    pub(in crate::serve) work: RequestGuard,
+    /// One of the [`MAX_CONCURRENT`] messages that are handled at once.
+    pub(in crate::serve) permit: OwnedSemaphorePermit,
+}
+
+impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
+    /// Closes the connection of a peer that sends nothing for this long, not even a pong.
+    #[cfg(feature = "nexus")]
+    pub(in crate::serve) fn with_idle_timeout(self, idle_timeout: Duration) -> Self {
+        Self { idle_timeout: Some(idle_timeout), ..self }
+    }
+
+    /// Reads the next message. It waits while as many as allowed are being handled.
+    pub(in crate::serve) async fn next(&mut self) -> Incoming {
+        let bytes = loop {
+            let frame = match self.idle_timeout {
+                None => self.stream.next().await,
+                Some(idle_timeout) => match timeout(idle_timeout, self.stream.next()).await {
+                    Ok(frame) => frame,
+                    Err(_elapsed) => {
+                        tracing::debug!("a WebSocket is closed: it was silent for too long");
+                        return Incoming::Closed;
+                    }
+                },
+            };
+            match frame {
+                Some(Ok(Message::Text(text))) => break Bytes::from(text),
+                Some(Ok(Message::Binary(bytes))) => break bytes,
+                Some(Ok(Message::Ping(content))) if self.acquire_ping() => self.subtract_control(&content),
+                Some(Ok(Message::Pong(content))) => self.subtract_control(&content),
+                Some(Ok(Message::Ping(_) | Message::Close(_)) | Err(_)) | None => return Incoming::Closed,
+            }
+        };
+        let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return Incoming::Closed };
+        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
+        let Some(caller) = (self.authenticate)() else { return Incoming::Unauthenticated };
+        self.connection.partial_message.complete();
+        let work = self.connection.begin_request();
+        Incoming::Message(IncomingMessage { bytes, caller, work, permit })
+    }
+
+    /// Counts one ping; `false` when it is one too many.
+    fn acquire_ping(&mut self) -> bool {
+        self.pings.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), self.clock.monotonic()).is_ok()
+    }
+
+    fn subtract_control(&self, content: &Bytes) {
+        self.connection.partial_message.subtract(content.len() + MIN_FRAME_BYTES);
+    }
+}
+
+/// The writing direction of a WebSocket.
+pub(in crate::serve) struct MessageSink {
+    sink: SplitSink<WebSocket, Message>,
+    write_timeout: Duration,
+}
+
+impl MessageSink {
+    /// Sends a message. Returns `false` if the peer does not read it in time, or is gone.
+    pub(in crate::serve) async fn send(&mut self, message: Message) -> bool {
+        matches!(timeout(self.write_timeout, self.sink.send(message)).await, Ok(Ok(())))
+    }
+
+    /// Closes the connection with a code of RFC 6455 and a reason of at most 123 bytes.
+    pub(in crate::serve) async fn close(&mut self, code: u16, reason: &'static str) {
+        let frame = CloseFrame { code, reason: reason.into() };
+        let _peer_is_gone = self.send(Message::Close(Some(frame))).await;
+    }
+}
