@@ -7,6 +7,7 @@ use super::grant::Grant;
 use super::root::Root;
 use super::scope::{Area, ScopeError, Tree};
 use cap_std::fs::Dir;
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use std::ffi::OsString;
@@ -15,7 +16,7 @@ use std::io::{Read as _, Seek as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// The mapping of a guest path to a host folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +238,7 @@ impl MountPoints {
     /// only when the kernel reports a change.
     fn current() -> std::io::Result<Arc<[PathBuf]>> {
         static CACHED: Mutex<Option<MountPoints>> = Mutex::new(None);
-        let mut cached = CACHED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = CACHED.lock();
         if let Some(Self { list, points }) = &mut *cached {
             let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
             if poll(&mut [PollFd::new(list, PollFlags::PRI)], Some(&no_wait))? > 0 {

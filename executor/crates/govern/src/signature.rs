@@ -10,10 +10,10 @@ use a2g_types::call::ContextSignature;
 use a2g_types::fault::BlockedBy;
 use a2g_types::tool::Digest;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use parking_lot::Mutex;
 use sha2::Sha256;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
@@ -121,7 +121,7 @@ impl IntentSignatures {
         let signed_at = signed_at.ok().filter(|at| (now - *at).abs() <= WINDOW).ok_or_else(|| {
             untrusted("`context.signature` is more than 5 minutes away from the executor's time: compare the clocks, and sign again")
         })?;
-        let mut nonces = self.nonces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut nonces = self.nonces.lock();
         if nonces.len() >= MAX_NONCES {
             nonces.retain(|_, until| *until >= now);
         }

@@ -17,8 +17,9 @@ use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::limit::Access;
 use a2g_types::verdict::{Policy, ToolRule};
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The reason why the standing policy refuses a call. Every message names the agent, the rule and what to
 /// change.
@@ -169,7 +170,7 @@ impl StandingPolicies {
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
         let state = AgentStanding::Held(Arc::new(PolicyEntry::new(policy)));
-        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.book.write();
         match agent {
             Some(agent) => {
                 book.by_agent.insert(agent, state);
@@ -181,7 +182,7 @@ impl StandingPolicies {
     /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
     /// arrives, including those that never had one.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
-        let mut book = self.book.write().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.book.write();
         match agent {
             Some(agent) => {
                 book.by_agent.insert(agent.clone(), AgentStanding::Revoked);
@@ -258,7 +259,7 @@ impl StandingPolicies {
     }
 
     fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
-        let book = self.book.read().unwrap_or_else(PoisonError::into_inner);
+        let book = self.book.read();
         book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
     }
 }

@@ -12,12 +12,13 @@
 
 use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
 use a2g_capability::Grant;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{Error, ErrorKind, Result, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The mount point of control groups.
@@ -346,8 +347,8 @@ impl Cgroups {
         Ok(Group { all: Arc::clone(self), folders, memory_bytes: Mutex::new(memory_bytes) })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<SpareGroup>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<SpareGroup>> {
+        self.free.lock()
     }
 
     /// Stores groups for reuse. A thread removes surplus ones as soon as the kernel allows it.
@@ -478,8 +479,8 @@ impl Group {
         write(&cpu_limit, &quota)
     }
 
-    fn memory_bytes(&self) -> std::sync::MutexGuard<'_, Option<u64>> {
-        self.memory_bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memory_bytes(&self) -> parking_lot::MutexGuard<'_, Option<u64>> {
+        self.memory_bytes.lock()
     }
 }
 

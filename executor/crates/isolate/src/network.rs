@@ -28,6 +28,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
 use http_body_util::{BodyExt as _, Empty};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -36,8 +37,8 @@ use std::io::{Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -414,7 +415,7 @@ pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStre
             left = left.checked_sub(length).ok_or_else(protocol_error)?;
             left_frames = left_frames.checked_sub(1).ok_or_else(protocol_error)?;
             let aborted = {
-                let mut known = streams.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut known = streams.lock();
                 match kind {
                     FrameKind::Open => {
                         opened += 1;
@@ -548,7 +549,7 @@ fn serve_stream(
         if let Err(refusal) = answered.await {
             send(encode_json_frame(FrameKind::Refused, stream, &refusal));
         }
-        streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream);
+        streams.lock().remove(&stream);
     });
     Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, gone })
 }
@@ -643,20 +644,20 @@ impl RemoteNetwork {
             let _nobody_waits = did.send(confined);
             while !failed && reader.dispatch_frame(&mut reading).is_ok() {}
             // Fails every pending request, and every later one.
-            *reader.streams.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *reader.streams.lock() = None;
         })?;
         done.recv().map_err(Error::other)??;
         Ok(remote)
     }
 
     fn with_streams<T>(&self, work: impl FnOnce(&mut HashMap<u32, ChildStream>) -> Option<T>) -> Option<T> {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streams = self.streams.lock();
         streams.as_mut().and_then(work)
     }
 
     fn send_frame(&self, frame: &[u8]) {
         // Frames must not interleave: the guest and uploads write from several tasks.
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.writing.lock();
         // Fails only if the server has ended, and this process ends with it.
         let _nobody_listens = (&self.socket).write_all(frame);
     }

@@ -15,10 +15,11 @@ use a2g_types::ident::{AgentDid, IntentId, ProofId, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::stored;
 use a2g_types::verdict::Verdict;
+use parking_lot::Mutex;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -393,7 +394,7 @@ impl OpenIntent {
 
 /// Removes an intent from the open ones, and sends its last stage to the tasks that wait for it.
 pub(super) fn close_intent(all: &OpenIntents, intent: IntentId, stage: Stage) {
-    let open = all.lock().unwrap_or_else(PoisonError::into_inner).remove(&intent);
+    let open = all.lock().remove(&intent);
     if let Some(open) = open {
         open.stage.send_replace(stage);
     }

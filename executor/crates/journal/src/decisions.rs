@@ -12,7 +12,6 @@ use a2g_types::call::Call;
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Manifest;
-use std::sync::PoisonError;
 use time::OffsetDateTime;
 
 /// The end of an intent's wait.
@@ -164,7 +163,7 @@ impl Journal {
 
     /// The escalated intents that an earlier process held. They are returned once.
     pub fn take_held(&self) -> Vec<HeldIntent> {
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.waiting.lock())
     }
 
     /// Records that a call was not run, among the latest refusals. No caller waits for the record, and a full disk

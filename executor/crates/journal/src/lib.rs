@@ -61,11 +61,12 @@ use chain::Head;
 use claims::{OpenIntent, OpenIntents, close_intent};
 use error::WriteError;
 use outbox::Outbox;
+use parking_lot::{Mutex, MutexGuard};
 use readers::Readers;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use store::{InterruptedRun, Reader, Store, Undelivered};
 use time::OffsetDateTime;
@@ -255,7 +256,7 @@ impl Journal {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, OpenIntent>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Looks up one row on the disk, on this thread. Without a disk, returns the default.
@@ -264,7 +265,7 @@ impl Journal {
         query: impl FnOnce(&Reader) -> rusqlite::Result<T>,
     ) -> Result<T, JournalError> {
         let JournalBackend::Disk { reader, .. } = &self.backend else { return Ok(T::default()) };
-        let reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = reader.lock();
         query(&reader).map_err(|error| self.report_read_error(error))
     }
 

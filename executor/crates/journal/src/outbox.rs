@@ -7,8 +7,9 @@
 use super::store::RunId;
 use a2g_types::ident::AgentDid;
 use a2g_types::outcome::Receipt;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
 /// The number of refusals of a report after which others of its agent go first.
@@ -79,7 +80,7 @@ impl Outbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Adds the report of a finished run.

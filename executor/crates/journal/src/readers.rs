@@ -8,8 +8,9 @@ use super::error::OpenError;
 use super::store::Reader;
 use super::{JournalError, spawn_thread};
 use a2g_types::memory;
+use parking_lot::Mutex;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -100,7 +101,7 @@ impl Drop for Readers {
 fn answer_all(reader: &Reader, queue: &Mutex<mpsc::Receiver<Query>>) {
     loop {
         // One thread waits for the queue, and the other one for this lock.
-        let query = queue.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let query = queue.lock().blocking_recv();
         let Some(query) = query else { return };
         query(reader);
     }

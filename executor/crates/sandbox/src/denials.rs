@@ -4,7 +4,7 @@ use super::events::{Event, EventSink};
 use super::state::{Preopen, PreopenKind};
 use a2g_types::limit::{Access, Bound};
 use a2g_types::outcome::{Denial, DenialReason, Usage};
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 /// The way in which a filesystem call was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Denials {
             what.truncate(end);
             what.push('…');
         }
-        let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listed = self.listed.lock();
         let known = listed.denied.iter().position(|d| d.what == what && d.reason == reason);
         if known.is_none() && listed.denied.len() >= Usage::MAX_DENIALS {
             listed.more = true;
@@ -113,7 +113,7 @@ impl Denials {
 
     /// The denials, and `true` if some did not fit the list.
     pub(super) fn list(&self) -> (Vec<Denial>, bool) {
-        let listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = self.listed.lock();
         (listed.denied.clone(), listed.more)
     }
 }

@@ -4,8 +4,9 @@
 //! creates a [`Config`], so that a module compiled in one process can be loaded in another. The ticker advances
 //! the epoch once per [`TICK`] while a guest runs, and sleeps otherwise.
 
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use wasmtime::{
     Config, Engine, EngineWeak, InstanceAllocationStrategy, PoolingAllocationConfig, WasmFeatures,
@@ -146,7 +147,7 @@ impl Ticker {
         &self,
         first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let mut started = self.state.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut started = self.state.started.lock();
         if *started {
             return Ok(());
         }
@@ -184,7 +185,7 @@ impl Ticker {
     pub(super) fn keep_awake(&self) -> std::io::Result<TickerGuard> {
         self.start(|| Ok(()))?;
         self.state.running.fetch_add(1, Ordering::SeqCst);
-        let mut asleep = self.state.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asleep = self.state.asleep.lock();
         if std::mem::take(&mut *asleep) {
             self.state.wake.notify_one();
         }
@@ -194,16 +195,12 @@ impl Ticker {
 
 impl TickerState {
     fn sleep_until_needed(&self) {
-        let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asleep = self.asleep.lock();
         // A guard that was counted before this lock was taken is visible here; one that is counted later finds
         // `asleep` set and wakes the thread. The time-out lets the thread notice a dropped engine.
         *asleep = self.running.load(Ordering::SeqCst) == 0;
         while *asleep {
-            let (guard, timeout) = self
-                .wake
-                .wait_timeout(asleep, Duration::from_secs(10))
-                .unwrap_or_else(PoisonError::into_inner);
-            asleep = guard;
+            let timeout = self.wake.wait_for(&mut asleep, Duration::from_secs(10));
             if timeout.timed_out() {
                 *asleep = false;
             }

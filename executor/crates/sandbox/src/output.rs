@@ -10,9 +10,10 @@ use a2g_types::limit::{Bound, Limit};
 use a2g_types::outcome::{Artifact, LogLevel, LogLine, Progress, RunOutput};
 use a2g_types::quantity::OutputLimit;
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use std::io::Write;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
@@ -71,7 +72,7 @@ impl OutputCollector {
     }
 
     fn lock(&self) -> MutexGuard<'_, CollectedOutput> {
-        self.collected.lock().unwrap_or_else(PoisonError::into_inner)
+        self.collected.lock()
     }
 
     /// Charges `added` bytes to the limit, or ends the run.

@@ -6,10 +6,10 @@
 use super::state::PreopenKind;
 use a2g_capability::{Grant, Roots};
 use a2g_types::limit::Access;
+use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
@@ -59,7 +59,7 @@ impl Preopens {
             kinds.push(PreopenKind::Outside);
         }
         let key = (folders, roots.should_watch_outside());
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         if let Some(known) = cache.get(&key) {
             return Ok((known.clone(), kinds));
         }

@@ -10,10 +10,11 @@ use a2g_types::outcome::DenialReason;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use tokio::sync::{mpsc, oneshot};
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
@@ -324,7 +325,7 @@ impl Outgoing {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock()
 }
 
 struct TcpInputStream(Arc<Mutex<Incoming>>);

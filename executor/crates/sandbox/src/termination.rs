@@ -4,8 +4,8 @@ use super::limiter::MemoryGauge;
 use super::network::NetworkDeniedError;
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{AbortReason, End};
-use std::sync::atomic::{AtomicU8, Ordering};
-use tokio::sync::Notify;
+use std::sync::atomic::Ordering;
+use tokio::sync::SetOnce;
 use wasmtime::component::{Resource, ResourceTableError};
 use wasmtime::{AsContextMut, PoolConcurrencyLimitError, Trap};
 
@@ -29,46 +29,23 @@ impl From<TerminationReason> for End {
 
 /// Stops a running guest from another thread. The first reason wins.
 #[derive(Debug, Default)]
-pub struct Abort {
-    reason: AtomicU8,
-    triggered: Notify,
-}
+pub struct Abort(SetOnce<AbortReason>);
 
 impl Abort {
     /// Stops the guest for `reason`, unless it was stopped before.
     pub fn trigger(&self, reason: AbortReason) {
-        let code = match reason {
-            AbortReason::Cancelled => 1,
-            AbortReason::Revoked => 2,
-            AbortReason::Shutdown => 3,
-            AbortReason::Lost => 4,
-        };
-        let _first_wins = self.reason.compare_exchange(0, code, Ordering::SeqCst, Ordering::SeqCst);
-        self.triggered.notify_waiters();
+        let _first_wins = self.0.set(reason);
     }
 
     /// The first reason given; `None` while the guest may run.
     #[must_use]
     pub fn reason(&self) -> Option<AbortReason> {
-        match self.reason.load(Ordering::SeqCst) {
-            0 => None,
-            1 => Some(AbortReason::Cancelled),
-            2 => Some(AbortReason::Revoked),
-            3 => Some(AbortReason::Shutdown),
-            _lost => Some(AbortReason::Lost),
-        }
+        self.0.get().copied()
     }
 
     /// Waits for a reason.
     pub async fn wait(&self) -> AbortReason {
-        loop {
-            // Registered before the check: a reason given in between would otherwise be missed.
-            let triggered = self.triggered.notified();
-            if let Some(reason) = self.reason() {
-                return reason;
-            }
-            triggered.await;
-        }
+        *self.0.wait().await
     }
 }
 

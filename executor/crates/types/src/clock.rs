@@ -31,24 +31,24 @@ impl Clock for SystemClock {
 
 /// A wall clock that stands still until it is set. Its monotonic clock is that of the machine.
 #[derive(Debug)]
-pub struct ManualClock(std::sync::Mutex<OffsetDateTime>);
+pub struct ManualClock(parking_lot::Mutex<OffsetDateTime>);
 
 impl ManualClock {
     /// Makes a clock that shows `now`.
     #[must_use]
     pub fn new(now: OffsetDateTime) -> Self {
-        Self(std::sync::Mutex::new(now))
+        Self(parking_lot::Mutex::new(now))
     }
 
     /// Sets the time that the clock shows.
     pub fn set(&self, now: OffsetDateTime) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = now;
+        *self.0.lock() = now;
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> OffsetDateTime {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn monotonic(&self) -> Instant {

@@ -1,8 +1,8 @@
 //! The rate limit of log lines of one kind. Lines beyond the limit are counted, and the count is logged.
 
 use crate::rate_limit::{RateLimit, RateState};
+use parking_lot::Mutex;
 use std::num::NonZeroU32;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Together with [`LINE_INTERVAL`]: at most 100 lines in any second.
@@ -22,7 +22,7 @@ struct LimiterState {
 impl LogLimiter {
     /// `Some` if one more line may be logged, with the number of lines dropped since the last one; `None` otherwise.
     pub fn try_acquire(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {
             state.suppressed += 1;
             return None;

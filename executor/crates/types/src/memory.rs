@@ -4,10 +4,11 @@
 //! (messages, results, answers that are not read) is thus a single number, independent of its holder and form. SQLite's
 //! memory is not included: it is allocated in C, and bounded by SQLite's own cache.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 /// Number of counters. There are several so that threads rarely write the same cache line.
 const SHARDS: usize = 16;
@@ -146,7 +147,7 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
-        self.by_owner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_owner.lock()
     }
 
     /// Counts bytes against an owner's share; `None` if the share has no room for them. An owner that holds nothing may

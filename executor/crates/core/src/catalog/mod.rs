@@ -31,10 +31,11 @@ pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
 
 use a2g_types::ident::{IdentError, ToolName};
 use a2g_types::tool::{Descriptor, Digest};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 
 /// The reason why a tool is unusable, or a catalogue cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -294,7 +295,7 @@ pub fn prepare<T>(
             let names = &names;
             scope.spawn(move || {
                 loop {
-                    let next = names.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let next = names.lock().next();
                     let Some(name) = next else { return };
                     let entry = open_tool(&folder.join(name.as_str()), &name, cache, Some(build)).into();
                     let _nobody_waits = built.send((name, entry));

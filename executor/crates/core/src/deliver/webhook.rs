@@ -7,8 +7,9 @@
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::WebhookClient;
 use a2g_wire::a2a::push::{PushNotification, WebhookUrlError, Webhooks};
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -48,7 +49,7 @@ impl Webhooks for WebhookPoster {
     }
 
     fn notify(&self, notice: PushNotification) {
-        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.queues.lock();
         let key = notice.of.clone();
         if let Some((_, queue)) = queues.get(&key) {
             if queue.try_send(notice).is_err() {
@@ -78,7 +79,7 @@ async fn post_all(
 ) {
     loop {
         let next = {
-            let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queues = queues.lock();
             let next = waiting.try_recv();
             // Removed under the lock of `notify`, so that no notification is added to a queue without a reader.
             if next.is_err() {

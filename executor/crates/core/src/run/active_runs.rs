@@ -4,8 +4,9 @@ use super::AgentFilter;
 use a2g_sandbox::Abort;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::AbortReason;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 type AbortSwitches = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
 
@@ -23,7 +24,7 @@ pub(super) struct ActiveRun {
 
 impl ActiveRuns {
     fn lock(&self) -> MutexGuard<'_, AbortSwitches> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(super) fn register(&self, intent: IntentId, agent: AgentDid) -> ActiveRun {

@@ -22,8 +22,8 @@ use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Verdict;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
@@ -99,7 +99,7 @@ impl WaitingIntent {
 
 impl Escalations {
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, WaitingIntent>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// The intents that an earlier process held. Returns those with an expired verdict separately.

@@ -42,11 +42,12 @@ use a2g_types::outcome::{AbortReason, Receipt};
 use a2g_types::tool::Descriptor;
 use a2g_types::verdict::{Policy, Verdict};
 use active_runs::{ActiveRun, ActiveRuns};
+use arc_swap::ArcSwap;
 use escalations::Escalations;
 use output::ExpectedOutput;
 use refusal_log::RefusalLog;
 use slots::{QueuePlace, Slots};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
 
@@ -98,10 +99,10 @@ impl LoadedCatalog {
 pub struct Executor {
     settings: ExecutorSettings,
     /// Replaced as a whole; each run holds the one that it began with.
-    loaded: RwLock<Arc<LoadedCatalog>>,
+    loaded: ArcSwap<LoadedCatalog>,
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
-    trust: RwLock<Arc<Trust>>,
+    trust: ArcSwap<Trust>,
     /// The way to the network, if any run may have one.
     egress: Option<Arc<Egress>>,
     standing: StandingPolicies,
@@ -165,9 +166,9 @@ impl Executor {
             slots: Arc::new(Slots::new(settings.capacity)),
             output: ExpectedOutput::default(),
             settings,
-            loaded: RwLock::new(Arc::new(loaded)),
+            loaded: ArcSwap::from_pointee(loaded),
             governor,
-            trust: RwLock::new(Arc::new(trust)),
+            trust: ArcSwap::from_pointee(trust),
             egress,
             standing: StandingPolicies::default(),
             journal,
@@ -207,20 +208,20 @@ impl Executor {
 
     /// Replaces the catalogue for all later calls. Runs that have begun end with the catalogue that they began with.
     pub fn replace_catalog(&self, loaded: LoadedCatalog) {
-        *self.loaded.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        self.loaded.store(Arc::new(loaded));
     }
 
     fn current_catalog(&self) -> Arc<LoadedCatalog> {
-        Arc::clone(&self.loaded.read().unwrap_or_else(PoisonError::into_inner))
+        self.loaded.load_full()
     }
 
     /// Replaces the keys whose proofs are accepted.
     pub fn replace_trust(&self, trust: Trust) {
-        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(trust);
+        self.trust.store(Arc::new(trust));
     }
 
     fn trust(&self) -> Arc<Trust> {
-        Arc::clone(&self.trust.read().unwrap_or_else(PoisonError::into_inner))
+        self.trust.load_full()
     }
 
     /// The governor.

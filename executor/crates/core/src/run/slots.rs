@@ -14,8 +14,9 @@
 
 use a2g_types::call::Priority;
 use a2g_types::ident::AgentDid;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use strum::VariantArray as _;
 use tokio::sync::{oneshot, watch};
 
@@ -119,7 +120,7 @@ impl Slots {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// A place for one more of an agent's intents.

@@ -4,8 +4,9 @@ use super::events::{RunEvent, RunEventSink};
 use a2g_types::call::Call;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Receipt;
+use parking_lot::RwLock;
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The identity of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +35,11 @@ pub(super) struct Subscribers(RwLock<Arc<[Arc<Subscriber>]>>);
 
 impl Subscribers {
     fn current(&self) -> Arc<[Arc<Subscriber>]> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 
     pub(super) fn add(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.write();
         *all = all.iter().cloned().chain([Arc::new(subscriber) as Arc<Subscriber>]).collect();
     }
 

@@ -29,8 +29,9 @@ use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::{Decision, Directive, Policy, Verdict};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The maximum number of sessions. Beyond it the oldest is dropped, and its agent registers again.
@@ -172,6 +173,6 @@ impl LocalGovernor {
     }
 
     fn lock_state(&self) -> MutexGuard<'_, GovernorState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -23,11 +23,12 @@ use jsonrpsee::http_client::transport::Error as TransportError;
 use jsonrpsee::http_client::{HttpBackend, HttpRequest, HttpResponse, RpcLogger, RpcService};
 use jsonrpsee::http_client::{HttpClient as Client, HttpClientBuilder};
 use jsonrpsee::ws_client::{PingConfig, WsClient, WsClientBuilder};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder};
@@ -103,18 +104,18 @@ struct OpenCalls(Mutex<HashSet<String>>);
 impl OpenCalls {
     fn insert(&self, message: &str) {
         if let Some(id) = id_of(message) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+            self.0.lock().insert(id);
         }
     }
 
     /// Removes the call with the id of an answer; `false` if none is open.
     fn close(&self, id: &Id) -> bool {
         let Ok(id) = serde_json::from_str::<String>(id.as_json()) else { return false };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.0.lock().remove(&id)
     }
 
     fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.0.lock().len()
     }
 }
 

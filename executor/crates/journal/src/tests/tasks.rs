@@ -197,7 +197,7 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
         let (journal, gate) = (Arc::clone(&journal), Arc::clone(&gate));
         let wait = move |_: &Reader| {
             let left = end.saturating_duration_since(SystemClock.monotonic());
-            let _opened = gate.lock().unwrap().recv_timeout(left);
+            let _opened = gate.lock().recv_timeout(left);
             Ok(())
         };
         async move { journal.read_long(IfFull::Refuse, wait).await }

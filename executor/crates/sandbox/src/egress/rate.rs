@@ -7,8 +7,8 @@
 //! keeps that only with half the burst and half the rate, so this is a sliding window.
 
 use a2g_types::ident::AgentDid;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// A minute in seconds, and the one that has just begun.
@@ -29,7 +29,7 @@ impl Rates {
     /// Counts one request of an agent, unless it would be one more than `most` within a minute.
     pub(super) fn take(&self, agent: &AgentDid, most: u32, now: Instant) -> bool {
         let second = now.saturating_duration_since(self.start).as_secs();
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         // Agents that have asked for nothing lately are forgotten.
         agents.retain(|_, asked| {
             asked.retain(|(at, _)| at.saturating_add(SECONDS) > second);
@@ -93,6 +93,6 @@ mod tests {
         assert!(rates.take(&one, 2, at(61.0)), "the first is over a minute old");
         assert!(!rates.take(&one, 2, at(61.1)));
         assert!(rates.take(&other, 1, at(200.0)));
-        assert_eq!(rates.agents.lock().unwrap().len(), 1);
+        assert_eq!(rates.agents.lock().len(), 1);
     }
 }

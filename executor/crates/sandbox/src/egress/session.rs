@@ -18,9 +18,10 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -154,7 +155,7 @@ impl NetworkSession {
     }
 
     fn accounting(&self) -> MutexGuard<'_, NetworkAccounting> {
-        self.accounting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accounting.lock()
     }
 
     /// Calls `read` with the remaining receive budget and counts the bytes that it returns. With a budget of 0, `read`

@@ -7,8 +7,8 @@ use a2g_types::limit::{Layer, NetworkBudgets};
 use a2g_types::outcome::DenialReason;
 use a2g_types::quantity::{MemoryLimit, OutputLimit, Timeout};
 use http_body_util::{BodyExt as _, Empty};
+use parking_lot::Mutex;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// A grant of the network under these budgets, for every name.
@@ -38,7 +38,7 @@ impl Resolve for Changing {
         _: &'a Domain,
     ) -> Pin<Box<dyn Future<Output = std::io::Result<Vec<IpAddr>>> + Send + 'a>> {
         Box::pin(async {
-            let next = self.0.lock().unwrap().pop();
+            let next = self.0.lock().pop();
             match next {
                 Some(addresses) => Ok(addresses),
                 None => std::future::pending().await,
@@ -68,7 +68,7 @@ async fn server() -> (SocketAddr, Arc<Mutex<usize>>) {
     let counting = Arc::clone(&count);
     a2g_runtime::spawn::spawn_run_task(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            *counting.lock().unwrap() += 1;
+            *counting.lock() += 1;
             let mut head = [0; 1024];
             let _read = stream.read(&mut head).await;
             let _written = stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
@@ -99,7 +99,7 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     assert_eq!(ask(&network, port).await, denied);
     assert_eq!(ask(&network, port).await, denied);
     assert_eq!(ask(&network, port).await, Ok(204));
-    assert_eq!(*connections.lock().unwrap(), 2);
+    assert_eq!(*connections.lock(), 2);
     assert_eq!(ask(&network, port).await, Err(NetworkError::Name.into()));
     // A name server that never answers.
     assert_eq!(ask(&network, port).await, Err(NetworkError::ConnectTimeout.into()));
@@ -116,7 +116,7 @@ async fn a_line_that_is_closed_sends_nothing() {
     let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
     network.close();
     assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
-    assert_eq!(*connections.lock().unwrap(), 0);
+    assert_eq!(*connections.lock(), 0);
 }
 
 async fn connect(network: &Network, address: SocketAddr) -> Result<Body, EgressError> {

@@ -14,10 +14,11 @@ use a2g_types::outcome::DenialReason;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
+use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
@@ -64,7 +65,7 @@ impl ResolvedNames {
 
 impl NetworkSession {
     fn resolved_names(&self) -> MutexGuard<'_, ResolvedNames> {
-        self.resolved_names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.resolved_names.lock()
     }
 
     /// Looks up a name; an address is its own result.

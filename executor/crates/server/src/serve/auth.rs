@@ -5,10 +5,11 @@ use a2g_govern::{AuthError, Caller, Callers, Credential};
 use a2g_metrics::CallerMetrics;
 use a2g_runtime::timer_now;
 use a2g_types::log_limiter::LogLimiter;
+use arc_swap::ArcSwap;
 use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// The answer to a request without valid credentials.
@@ -22,7 +23,7 @@ const BEARER: &[u8] = b"bearer ";
 /// The list of callers, shared by all doors and by the reload.
 #[derive(Debug, Clone)]
 pub struct CallerDirectory {
-    callers: Arc<RwLock<Arc<Callers>>>,
+    callers: Arc<ArcSwap<Callers>>,
     metrics: CallerMetrics,
     /// Limits the log: an unauthenticated client could otherwise fill it.
     lines: Arc<LogLimiter>,
@@ -33,7 +34,7 @@ impl CallerDirectory {
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self {
-            callers: Arc::new(RwLock::new(Arc::new(callers))),
+            callers: Arc::new(ArcSwap::from_pointee(callers)),
             metrics: CallerMetrics::default(),
             lines: Arc::default(),
         }
@@ -41,13 +42,13 @@ impl CallerDirectory {
 
     /// Replaces the list, from the next message on.
     pub fn replace(&self, callers: Callers) {
-        *self.callers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(callers);
+        self.callers.store(Arc::new(callers));
     }
 
     /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
     /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
     pub(super) fn identify(&self, credential: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.current().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
+        self.callers.load().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
     }
 
     /// Returns `true` if the credential still identifies the same caller with the same rights.
@@ -57,7 +58,7 @@ impl CallerDirectory {
         credential: &Credential,
         at: OffsetDateTime,
     ) -> bool {
-        self.current().identify(credential, at).is_ok_and(|now| *now == *caller)
+        self.callers.load().identify(credential, at).is_ok_and(|now| *now == *caller)
     }
 
     pub(super) fn metrics(&self) -> &CallerMetrics {
@@ -77,10 +78,6 @@ impl CallerDirectory {
             );
         }
         tracing::info!(%reason, "authentication failed");
-    }
-
-    fn current(&self) -> Arc<Callers> {
-        Arc::clone(&self.callers.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

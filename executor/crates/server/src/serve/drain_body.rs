@@ -8,8 +8,9 @@ use axum::body::Bytes;
 use axum::http::HeaderMap;
 use axum::http::header::{self, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
+use parking_lot::{Mutex, MutexGuard};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
     }
 
     fn lock(&self) -> MutexGuard<'_, B> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Reads the rest, so that another request can follow, or adds `Connection: close` to the answer. A body that the

@@ -5,8 +5,8 @@
 
 use super::body::SMALL_MESSAGE_BYTES;
 use a2g_types::memory::{self, HeldBytes};
+use parking_lot::{Mutex, MutexGuard};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes of the incomplete message of one connection. Nothing is counted until a caller is set.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct CountedMessage {
 
 impl PartialMessage {
     fn lock(&self) -> MutexGuard<'_, Option<CountedMessage>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Counts for this caller from now on.

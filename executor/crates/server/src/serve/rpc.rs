@@ -15,8 +15,9 @@ use a2g_wire::jsonrpc::{self, Id, MAX_BATCH, RequestEntry, RpcMessage, RpcReques
 use a2g_wire::strict_json::{self, JsonBounds};
 use jsonrpsee::core::server::{ConnectionId, MethodCallback, Methods};
 use jsonrpsee::types::{ErrorObjectOwned, Extensions, Params};
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// A table of methods behind a strict reader.
 #[derive(Clone)]
@@ -36,13 +37,13 @@ impl Followups {
     pub(super) fn send(extensions: &Extensions, method: &str, params: &RawValue) {
         if let Some(Self(messages)) = extensions.get::<Arc<Self>>().map(|followups| &**followups) {
             let message = notification(method, params.get());
-            messages.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+            messages.lock().push(message);
         }
     }
 
     /// Takes the notifications that were sent.
     pub(super) fn take(&self) -> Vec<Arc<str>> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.0.lock())
     }
 }
 

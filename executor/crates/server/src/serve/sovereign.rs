@@ -2,10 +2,9 @@
 //!
 //! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
 
-use super::body::BufferedBody;
 use super::connections::{Connection, RequestGuard};
 use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, check_call_agent};
-use super::transport::json::{JsonContentType, json_response};
+use super::transport::json::{JsonBody, json_response};
 use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
 use a2g_govern::Caller;
@@ -54,9 +53,8 @@ async fn capabilities(State(door): State<Arc<Sovereign>>) -> Response {
 async fn run(
     State(door): State<Arc<Sovereign>>,
     Extension(caller): Extension<Arc<Caller>>,
-    Extension(body): Extension<BufferedBody>,
+    JsonBody(body): JsonBody,
     Extension(connection): Extension<Arc<Connection>>,
-    _: JsonContentType,
 ) -> Response {
     let request = match body.text(&door.bounds).map(decode::request) {
         Ok(Ok(request)) => request,

@@ -5,12 +5,13 @@
 
 use a2g_govern::{FileError, read_secret, read_trusted};
 use a2g_types::error_chain::BoxedError;
+use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
@@ -45,7 +46,7 @@ pub enum ServerTlsError {
 #[derive(Debug)]
 pub struct Tls {
     settings: TlsSettings,
-    config: RwLock<Arc<ServerConfig>>,
+    config: ArcSwap<ServerConfig>,
 }
 
 impl Tls {
@@ -57,7 +58,7 @@ impl Tls {
     /// # Errors
     /// [`ServerTlsError`], also if other users can read the key, or if it does not match the certificate.
     pub fn read(settings: TlsSettings) -> Result<Self, ServerTlsError> {
-        let config = RwLock::new(Arc::new(server_config(&settings)?));
+        let config = ArcSwap::from_pointee(server_config(&settings)?);
         Ok(Self { settings, config })
     }
 
@@ -69,13 +70,12 @@ impl Tls {
     /// # Errors
     /// As [`Self::read`].
     pub fn reload(&self) -> Result<(), ServerTlsError> {
-        let config = Arc::new(server_config(&self.settings)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        self.config.store(Arc::new(server_config(&self.settings)?));
         Ok(())
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
+        TlsAcceptor::from(self.config.load_full())
     }
 }
 

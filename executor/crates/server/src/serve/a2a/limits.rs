@@ -4,9 +4,10 @@ use crate::serve::RateLimits;
 use a2g_types::clock::Clock;
 use a2g_types::rate_limit::{RateLimit, RateState, to_whole_units};
 use axum::http::{HeaderMap, HeaderValue};
+use parking_lot::{Mutex, MutexGuard};
 use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -80,7 +81,7 @@ impl CallerLimiter {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, CallerUsage>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock()
     }
 
     /// Counts a request; `None` when it exceeds a limit.

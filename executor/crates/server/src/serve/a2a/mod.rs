@@ -9,11 +9,10 @@ mod stream;
 mod tasks;
 
 use super::A2aSettings;
-use super::body::BufferedBody;
 use super::connections::Connection;
 use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
 use super::transport::events::single_event_response;
-use super::transport::json::{JsonContentType, json_response};
+use super::transport::json::{JsonBody, json_response};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
@@ -186,10 +185,9 @@ async fn rpc(
     Extension(caller): Extension<Arc<Caller>>,
     Extension(connection): Extension<Arc<Connection>>,
     Extension(guard): Extension<Arc<RateLimitGuard>>,
-    Extension(body): Extension<BufferedBody>,
+    JsonBody(body): JsonBody,
     uri: Uri,
     headers: HeaderMap,
-    _: JsonContentType,
 ) -> Response {
     let dialect = door.settings.dialect;
     let decoded = match body.text(&door.port.bounds) {

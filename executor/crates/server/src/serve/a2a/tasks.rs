@@ -25,11 +25,12 @@ use a2g_wire::a2a::message::{
 };
 use a2g_wire::a2a::push::{self, PushConfig, PushNotification, Webhooks};
 use a2g_wire::a2a::{Dialect, encode, fault};
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
@@ -179,7 +180,7 @@ struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
 impl OpenTasks {
     /// Adds a task, unless its owner has [`MAX_OPEN`] already.
     fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
             let message = format!(
                 "{MAX_OPEN} tasks of `{owner}` are open, which is the most: cancel tasks that wait for a message, or answer them"
@@ -191,11 +192,11 @@ impl OpenTasks {
     }
 
     fn ids(&self) -> Vec<IntentId> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().flatten().copied().collect()
+        self.0.lock().values().flatten().copied().collect()
     }
 
     fn remove(&self, owner: &AgentDid, task: IntentId) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if let Some(open) = all.get_mut(owner) {
             open.remove(&task);
             if open.is_empty() {
@@ -400,7 +401,7 @@ impl TaskHandle {
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, Option<PendingChange>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 
     /// Applies the prepared change and sends its updates; `is_persisted` if the journal has it. Returns `false` if the
@@ -548,7 +549,7 @@ impl TaskStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IntentId, Weak<TaskHandle>>> {
-        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handles.lock()
     }
 
     fn insert(
@@ -601,7 +602,7 @@ impl TaskStore {
     }
 
     fn loading_lock(&self, id: IntentId) -> Arc<LoadingLock> {
-        let mut all = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.loading.lock();
         all.retain(|_, lock| lock.strong_count() > 0);
         if let Some(lock) = all.get(&id).and_then(Weak::upgrade) {
             return lock;

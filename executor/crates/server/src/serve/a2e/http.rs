@@ -22,7 +22,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// The header that names a session.
@@ -163,7 +164,7 @@ impl Drop for OpenStream {
 
 impl Sessions {
     fn lock(&self) -> MutexGuard<'_, Vec<SessionEntry>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock()
     }
 
     /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that

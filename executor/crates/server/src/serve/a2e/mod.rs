@@ -19,8 +19,9 @@ use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::ident::IntentId;
 use a2g_wire::strict_json::JsonBounds;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 struct A2eShared {
@@ -60,7 +61,7 @@ impl A2eShared {
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, HashMap<IntentId, usize>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 }
 

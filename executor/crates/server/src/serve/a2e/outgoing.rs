@@ -5,8 +5,8 @@
 
 use a2g_runtime::timer_now;
 use a2g_types::memory::{self, HeldBytes};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -65,7 +65,7 @@ impl OutgoingQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Adds an answer, also when the queue is full.

@@ -26,9 +26,10 @@ use a2g_wire::a2e::encode::{self, AcceptedHandshake, CallEvent, RejectReason};
 use a2g_wire::a2e::fault::{self, A2eCode, A2eError};
 use a2g_wire::a2e::{TOOLS, is_tools_capability};
 use a2g_wire::strict_json;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Map;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -132,7 +133,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns `true` while its caller is authenticated.
@@ -565,7 +566,7 @@ impl CallReporter {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReportedEvents> {
-        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported.lock()
     }
 
     /// Queues an event. The run's own thread calls this, so it must not block.

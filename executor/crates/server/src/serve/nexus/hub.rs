@@ -11,10 +11,11 @@ use a2g_types::outcome::{Artifact, LogLine, Progress};
 use a2g_types::rate_limit::{RateLimit, RateState};
 use a2g_wire::nexus::encode;
 use a2g_wire::nexus::message::EventName;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The messages of one agent: as many at once, and as many in each second from then on.
@@ -33,7 +34,7 @@ struct Agent {
 
 impl Hub {
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Agent>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn agent<T>(&self, name: &str, change: impl FnOnce(&mut Agent) -> T) -> T {

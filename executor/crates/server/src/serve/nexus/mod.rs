@@ -15,10 +15,9 @@ mod socket;
 use super::ConnectionLimits;
 use super::NexusSettings;
 use super::auth::{CallerDirectory, UNAUTHENTICATED, challenge};
-use super::body::BufferedBody;
 use super::connections::Connection;
 use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, agent_did, check_call_agent};
-use super::transport::json::{JsonContentType, json_response};
+use super::transport::json::{JsonBody, json_response};
 use super::transport::lines::ndjson_response;
 use a2g_core::run::{Executor, IntentAnswer, IntentState, RunEventSink};
 use a2g_govern::{Caller, Credential, Role};
@@ -152,8 +151,7 @@ async fn post(
     Extension(connection): Extension<Arc<Connection>>,
     Extension(credential): Extension<Credential>,
     Extension(caller): Extension<Option<Arc<Caller>>>,
-    Extension(body): Extension<BufferedBody>,
-    _: JsonContentType,
+    JsonBody(body): JsonBody,
 ) -> Response {
     let Some(caller) = caller else {
         let refusal = door

@@ -17,9 +17,10 @@ use axum::extract::State;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::response::Response;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::interval_at;
@@ -48,7 +49,7 @@ impl EventTarget {
 
     /// Adds an agent whose message arrived over it.
     pub(super) fn add_agent(&self, agent: &str) {
-        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut agents = self.agents.lock();
         if !agents.contains(agent) {
             agents.insert(agent.into());
         }
@@ -56,7 +57,7 @@ impl EventTarget {
 
     /// The agents whose messages arrived over it.
     pub(super) fn agents(&self) -> BTreeSet<Box<str>> {
-        self.agents.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.agents.lock().clone()
     }
 }
 

@@ -1,5 +1,7 @@
 //! One JSON body for each request and each answer.
 
+#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+use crate::serve::body::BufferedBody;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
@@ -17,6 +19,22 @@ impl<S: Sync> FromRequestParts<S> for JsonContentType {
             return Ok(Self);
         }
         Err(unsupported_media_type("send `Content-Type: application/json`\n"))
+    }
+}
+
+/// The JSON body that the port has read for a door.
+#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+pub(in crate::serve) struct JsonBody(pub(in crate::serve) BufferedBody);
+
+#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+impl<S: Sync> FromRequestParts<S> for JsonBody {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        JsonContentType::from_request_parts(parts, state).await?;
+        // Only a route without the port's middleware has none.
+        let body = parts.extensions.remove().ok_or(StatusCode::INTERNAL_SERVER_ERROR);
+        body.map(Self).map_err(IntoResponse::into_response)
     }
 }
 
