@@ -351,14 +351,20 @@ fn only_the_command_line_takes_the_process_authority() {
     assert_eq!(rooms, ["cli/setup.rs", "govern/admit.rs"]);
 }
 
-/// A server that made a permit of operator's limits could run a guest without a verdict.
+/// These make a permit without a verdict: of the operator's limits, and for a tool that describes itself.
 #[test]
-fn only_the_command_line_creates_operator_limits() {
-    let is_for_operator = |name: &Name| name.segments().ends_with(&["for_operator".to_owned()]);
+fn permits_without_a_verdict_are_made_in_the_listed_files_only() {
     let files = files();
-    let naming =
-        files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_for_operator));
-    assert_eq!(naming.map(|file| file.path.as_str()).collect::<Vec<_>>(), ["cli/run.rs"]);
+    let listed = [
+        ("for_operator", vec!["cli/run.rs"]),
+        ("without_access", vec!["isolate/probe.rs", "sandbox/walk/tests.rs"]),
+    ];
+    for (constructor, listed) in listed {
+        let is_named = |name: &Name| name.segments().ends_with(&[constructor.to_owned()]);
+        let naming = files.iter().filter(|file| file.room != "capability" && file.names.iter().any(is_named));
+        let naming = naming.map(|file| file.path.as_str()).collect::<BTreeSet<_>>();
+        assert_eq!(naming, BTreeSet::from_iter(listed), "{constructor}");
+    }
 }
 
 #[test]

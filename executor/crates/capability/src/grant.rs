@@ -89,6 +89,12 @@ impl GrantView {
     pub(super) fn new(grant: Grant) -> Self {
         Self(Arc::new(grant))
     }
+
+    /// Returns `true` if both are views of one grant, and not merely of equal ones.
+    #[must_use]
+    pub fn is_same_grant(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Deref for GrantView {

@@ -460,7 +460,7 @@ impl Sandbox {
         )
     }
 
-    /// Runs one guest to its end.
+    /// Runs one guest to its end. An execution that was begun for another permit runs nothing.
     ///
     /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll, so that
     /// their CPU time is counted.
@@ -544,6 +544,10 @@ impl Sandbox {
     ) -> wasmtime::Result<Store<StoreState>> {
         let stats = &execution.stats;
         let grant = permit.grant();
+        // The limits are the execution's, and the folders are the permit's.
+        if !execution.grant.is_same_grant(grant) {
+            return Err(wasmtime::Error::msg("this execution was begun for another permit"));
+        }
         let mut wasi = WasiCtxBuilder::new();
         // File calls block this thread instead of moving to a pool: the thread's CPU clock then counts their
         // work, and no file call pays for a hand-over.

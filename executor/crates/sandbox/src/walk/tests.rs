@@ -378,3 +378,15 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
     // The alphabet is small enough that much of it works.
     assert!(worked > refused / 20 && refused > worked / 20, "{worked} worked and {refused} did not");
 }
+
+#[test]
+fn an_execution_of_another_permit_gets_no_store() {
+    let ceilings = ceilings();
+    let sandbox = Sandbox::new(1, false, Arc::new(SystemClock)).unwrap();
+    let [own, other] = [(); 2].map(|()| Permit::without_access(&ceilings));
+    let execution = sandbox.begin(&own, Network::Off, Arc::<Abort>::default());
+    let input = Input::Arguments(String::new());
+    let error = sandbox.make_store(other, &input, &execution).err().unwrap();
+    assert_eq!(error.to_string(), "this execution was begun for another permit");
+    assert!(sandbox.make_store(own, &input, &execution).is_ok());
+}
