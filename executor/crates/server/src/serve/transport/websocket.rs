@@ -115,7 +115,7 @@ pub(in crate::serve) struct MessageReader<A> {
     idle_timeout: Option<Duration>,
 }
 
-/// What was read from a WebSocket.
+/// The result of reading from a WebSocket.
 pub(in crate::serve) enum Incoming {
     /// A message of an authenticated caller.
     Message(IncomingMessage),
