@@ -23,6 +23,12 @@ pub mod nexus;
 mod partial_message;
 mod protocol;
 mod rpc;
+#[cfg(any(feature = "a2e", feature = "nexus"))]
+#[cfg_attr(
+    not(all(feature = "a2e", feature = "nexus")),
+    allow(dead_code, reason = "each door uses a part of it")
+)]
+mod session;
 mod settings;
 #[cfg(feature = "sovereign")]
 pub mod sovereign;

@@ -3,18 +3,15 @@
 //! Every line counts against its caller's share of memory. An answer is always queued, but no new call begins while the
 //! queue is full. An event is dropped when the queue is full, so that a slow agent never blocks a run.
 
+use crate::serve::session::{Attachment, BoundedQueue, QueueLimit};
 use a2g_runtime::timer_now;
-use a2g_types::memory::{self, HeldBytes};
+use a2g_types::memory;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
-/// Bytes above which no new call begins: room for a long answer and its events.
-const MAX_QUEUED_BYTES: usize = 16 << 20;
-/// Lines above which no new call begins.
-const MAX_QUEUED_LINES: usize = 4096;
+/// The limit above which no new call begins: room for a long answer and its events.
+const LIMIT: QueueLimit = QueueLimit { messages: 4096, bytes: 16 << 20 };
 
 #[derive(Debug)]
 pub(super) struct OutgoingQueue {
@@ -24,19 +21,19 @@ pub(super) struct OutgoingQueue {
 
 #[derive(Debug)]
 struct Queue {
-    lines: VecDeque<String>,
-    bytes: usize,
-    /// The bytes, held in the share of the session's caller.
-    held: HeldBytes,
+    lines: BoundedQueue<String>,
     /// `true` once no more lines are added.
     closed: bool,
     /// The current reader. A new reader replaces the one before.
-    reader: u64,
-    attached: bool,
-    /// The time of the last attach or detach.
-    since: Instant,
+    reader: Attachment,
+    /// The number of the last reader.
+    readers: u64,
     /// The time when a line was last taken, or when the oldest waiting line was added, if that is later.
     moved: Instant,
+}
+
+fn now() -> Instant {
+    timer_now().into_std()
 }
 
 /// The presence of a reader.
@@ -50,15 +47,12 @@ pub(super) enum Presence {
 
 impl OutgoingQueue {
     pub(super) fn new(owner: &str) -> Self {
-        let now = timer_now();
+        let now = now();
         let queue = Queue {
-            lines: VecDeque::new(),
-            bytes: 0,
-            held: memory::hold_always(owner, 0),
+            lines: BoundedQueue::new(LIMIT, Some(memory::hold_always(owner, 0))),
             closed: false,
-            reader: 0,
-            attached: false,
-            since: now,
+            reader: Attachment::detached(now),
+            readers: 0,
             moved: now,
         };
         Self { queue: Mutex::new(queue), changed: Notify::new() }
@@ -70,42 +64,47 @@ impl OutgoingQueue {
 
     /// Adds an answer, also when the queue is full.
     pub(super) fn push(&self, line: String) {
-        self.lock().add(line);
-        self.changed.notify_waiters();
+        self.add(|lines| lines.push(line));
     }
 
-    /// Adds all of these lines, or none if they do not fit. Returns `true` if they were added.
+    /// Adds all of these lines, or none if they do not fit. Returns `true` if they were added, or if the queue is
+    /// closed.
     pub(super) fn offer(&self, lines: Vec<String>) -> bool {
+        self.add(|queue| queue.offer(lines)).unwrap_or(true)
+    }
+
+    /// Adds lines; `None` if the queue is closed.
+    fn add<T>(&self, add: impl FnOnce(&mut BoundedQueue<String>) -> T) -> Option<T> {
         let mut queue = self.lock();
-        let more: usize = lines.iter().map(String::len).sum();
-        let fits = queue.bytes.saturating_add(more) <= MAX_QUEUED_BYTES
-            && queue.held.has_room(more as u64)
-            && queue.lines.len().saturating_add(lines.len()) <= MAX_QUEUED_LINES;
-        if fits {
-            lines.into_iter().for_each(|line| queue.add(line));
-            drop(queue);
-            self.changed.notify_waiters();
+        if queue.closed {
+            return None;
         }
-        fits
+        if queue.lines.is_empty() {
+            queue.moved = now();
+        }
+        let added = add(&mut queue.lines);
+        drop(queue);
+        self.changed.notify_waiters();
+        Some(added)
     }
 
     /// Returns `true` if a new call may begin.
     pub(super) fn has_room(&self) -> bool {
-        self.lock().has_room()
+        self.lock().lines.has_room()
     }
 
     /// Waits until a new call may begin, or the queue is closed.
     pub(super) async fn wait_for_room(&self) {
-        self.wait_until(|queue| (queue.has_room() || queue.closed).then_some(())).await;
+        self.wait_until(|queue| (queue.lines.has_room() || queue.closed).then_some(())).await;
     }
 
     /// Attaches a reader in place of the previous one, and returns its number.
     pub(super) fn attach(&self) -> u64 {
         let mut queue = self.lock();
-        let now = timer_now();
-        queue.reader += 1;
-        (queue.attached, queue.since, queue.moved) = (true, now, now);
-        let reader = queue.reader;
+        queue.readers += 1;
+        let reader = queue.readers;
+        queue.reader.attach(reader);
+        queue.moved = now();
         drop(queue);
         self.changed.notify_waiters();
         reader
@@ -113,31 +112,27 @@ impl OutgoingQueue {
 
     /// Detaches a reader, unless another has replaced it.
     pub(super) fn detach(&self, reader: u64) {
-        let mut queue = self.lock();
-        if queue.reader == reader {
-            (queue.attached, queue.since) = (false, timer_now());
-        }
+        self.lock().reader.detach(reader, now());
     }
 
     pub(super) fn presence(&self) -> Presence {
-        let queue = self.lock();
-        match (queue.attached, queue.lines.is_empty()) {
-            (false, _) => Presence::Detached(queue.since.elapsed()),
-            (true, true) => Presence::Attached(Duration::ZERO),
-            (true, false) => Presence::Attached(queue.moved.elapsed()),
+        let (queue, now) = (self.lock(), now());
+        match queue.reader.away(now) {
+            Some(away) => Presence::Detached(away),
+            None if queue.lines.is_empty() => Presence::Attached(Duration::ZERO),
+            None => Presence::Attached(now.saturating_duration_since(queue.moved)),
         }
     }
 
     /// Waits for the next line; `None` if there will be no more for this reader.
     pub(super) async fn next(&self, reader: u64) -> Option<String> {
         let line = self.wait_until(|queue| {
-            if queue.reader != reader {
+            if !queue.reader.is_current(reader) {
                 return Some(None);
             }
-            match queue.lines.pop_front() {
+            match queue.lines.pop() {
                 Some(line) => {
-                    queue.set_bytes(queue.bytes.saturating_sub(line.len()));
-                    queue.moved = timer_now();
+                    queue.moved = now();
                     Some(Some(line))
                 }
                 None => queue.closed.then_some(None),
@@ -157,8 +152,7 @@ impl OutgoingQueue {
     /// Closes the queue and drops its lines.
     pub(super) fn discard(&self) {
         let mut queue = self.lock();
-        queue.lines.clear();
-        queue.set_bytes(0);
+        queue.lines.take_all();
         queue.closed = true;
         drop(queue);
         self.changed.notify_waiters();
@@ -188,28 +182,6 @@ impl OutgoingQueue {
     }
 }
 
-impl Queue {
-    fn add(&mut self, line: String) {
-        if self.closed {
-            return;
-        }
-        if self.lines.is_empty() {
-            self.moved = timer_now();
-        }
-        self.set_bytes(self.bytes + line.len());
-        self.lines.push_back(line);
-    }
-
-    fn set_bytes(&mut self, bytes: usize) {
-        self.bytes = bytes;
-        self.held.set(bytes as u64);
-    }
-
-    fn has_room(&self) -> bool {
-        self.bytes < MAX_QUEUED_BYTES && self.held.has_room(1) && self.lines.len() < MAX_QUEUED_LINES
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,7 +190,7 @@ mod tests {
     async fn events_wait_for_room_and_answers_do_not() {
         let out = OutgoingQueue::new("anybody");
         let reader = out.attach();
-        let large = "x".repeat(MAX_QUEUED_BYTES / 2);
+        let large = "x".repeat(LIMIT.bytes / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
         assert!(!out.offer(vec!["z".to_owned(), large.clone()]), "all or none");
         assert!(out.offer(vec!["z".to_owned()]));
@@ -228,7 +200,7 @@ mod tests {
             assert_eq!(out.next(reader).await.as_deref(), Some(line));
         }
         assert!(out.has_room());
-        for _ in 0..MAX_QUEUED_LINES {
+        for _ in 0..LIMIT.messages {
             assert!(out.offer(vec![String::new()]));
         }
         assert!(!out.has_room() && !out.offer(vec![String::new()]), "lines count as well");

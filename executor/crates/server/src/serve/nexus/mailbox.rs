@@ -8,6 +8,7 @@
 //! An at-most-once subscription ends with its connection. The other two outlive it for [`RETAIN`], but not the process.
 //! All queues are bounded: events that do not fit are dropped and counted, and the next event has that number.
 
+use crate::serve::session::{Attachment, BoundedQueue, ByteSize, QueueLimit, ReplayQueue};
 use a2g_core::run::RunIdentity;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::memory;
@@ -15,7 +16,7 @@ use a2g_wire::nexus::encode;
 use a2g_wire::nexus::message::{DeliveryGuarantee, EventName};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -23,11 +24,9 @@ use tokio::sync::Notify;
 /// Subscriptions of one agent.
 const MAX_SUBSCRIPTIONS: usize = 16;
 /// Events of at-least-once and exactly-once that are stored for one agent.
-const MAX_KEPT: usize = 1000;
-const MAX_KEPT_BYTES: usize = 1 << 20;
+const KEPT_LIMIT: QueueLimit = QueueLimit { messages: 1000, bytes: 1 << 20 };
 /// Events of at-most-once that wait for the writer.
-const MAX_PASSING: usize = 256;
-const MAX_PASSING_BYTES: usize = 256 << 10;
+const PASSING_LIMIT: QueueLimit = QueueLimit { messages: 256, bytes: 256 << 10 };
 /// Events that are sent and not acknowledged.
 const MAX_IN_FLIGHT: usize = 32;
 /// Time without an acknowledgement after which an event is sent again.
@@ -74,45 +73,50 @@ pub(super) struct OutgoingEvent {
     connection: u64,
 }
 
-#[derive(Debug)]
-struct StoredEvent {
-    event: Arc<OutgoingEvent>,
-    attempts: u32,
-    sent: Option<Instant>,
+impl ByteSize for OutgoingEvent {
+    fn byte_size(&self) -> usize {
+        self.payload.get().len()
+    }
 }
 
 /// The events of one agent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Mailbox {
     subscriptions: Vec<Subscription>,
-    passing: VecDeque<Arc<OutgoingEvent>>,
-    passing_bytes: usize,
-    kept: VecDeque<StoredEvent>,
-    kept_bytes: usize,
-    /// The connection that events go to, and its wake-up.
-    outlet: Option<(u64, Arc<Notify>)>,
-    detached: Option<Instant>,
+    passing: BoundedQueue<Arc<OutgoingEvent>>,
+    kept: ReplayQueue<Arc<OutgoingEvent>>,
+    /// The connection that events go to.
+    outlet: Attachment,
+    /// The wake-up of that connection.
+    wake: Arc<Notify>,
+}
+
+impl Default for Mailbox {
+    fn default() -> Self {
+        Self {
+            subscriptions: Vec::new(),
+            passing: BoundedQueue::new(PASSING_LIMIT, None),
+            kept: ReplayQueue::new(KEPT_LIMIT, MAX_IN_FLIGHT, RESEND),
+            outlet: Attachment::default(),
+            wake: Arc::default(),
+        }
+    }
 }
 
 impl Mailbox {
     /// Sends events to a connection, unless they go to another.
     pub(super) fn attach(&mut self, connection: u64, wake: &Arc<Notify>) {
-        if self.outlet.is_none() {
+        if !self.outlet.is_attached() {
             self.move_to(connection, wake);
         }
     }
 
     fn move_to(&mut self, connection: u64, wake: &Arc<Notify>) {
-        if self.outlet.as_ref().is_some_and(|(current, _)| *current == connection) {
-            return;
+        if self.outlet.attach(connection) {
+            self.wake = Arc::clone(wake);
+            self.kept.resume();
+            wake.notify_one();
         }
-        self.outlet = Some((connection, Arc::clone(wake)));
-        self.detached = None;
-        // Events in flight on the other connection may never have arrived, so they are sent again.
-        for kept in &mut self.kept {
-            kept.sent = None;
-        }
-        wake.notify_one();
     }
 
     /// Removes a connection that has ended.
@@ -121,11 +125,7 @@ impl Mailbox {
             subscription.connection != connection || subscription.guarantee != DeliveryGuarantee::AtMostOnce
         });
         self.passing.retain(|event| event.connection != connection);
-        self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
-        if self.outlet.as_ref().is_some_and(|(current, _)| *current == connection) {
-            self.outlet = None;
-            self.detached = Some(now);
-        }
+        self.outlet.detach(connection, now);
     }
 
     /// Adds a subscription, whose connection gets all events from now on. Returns `false` if there are too many.
@@ -143,14 +143,8 @@ impl Mailbox {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|subscription| subscription.id != id);
         self.passing.retain(|event| event.subscription != id);
-        self.kept.retain(|kept| kept.event.subscription != id);
-        self.update_sizes();
+        self.kept.retain(|event| event.subscription != id);
         self.subscriptions.len() < before
-    }
-
-    fn update_sizes(&mut self) {
-        self.passing_bytes = self.passing.iter().map(|event| event.payload.get().len()).sum();
-        self.kept_bytes = self.kept.iter().map(|kept| kept.event.payload.get().len()).sum();
     }
 
     /// Returns `true` if a subscription matches.
@@ -161,34 +155,18 @@ impl Mailbox {
     /// Queues an event for every subscription that matches.
     pub(super) fn publish(&mut self, run: &RunIdentity, name: EventName, data: &Value) {
         for subscription in self.subscriptions.iter_mut().filter(|s| s.matches(run, name)) {
-            let event = subscription.event(run, name, data);
-            let bytes = event.payload.get().len();
+            let event = Arc::new(subscription.event(run, name, data));
             let fits = match event.guarantee {
-                DeliveryGuarantee::AtMostOnce => {
-                    let fits =
-                        self.passing.len() < MAX_PASSING && self.passing_bytes + bytes <= MAX_PASSING_BYTES;
-                    if fits && self.outlet.is_some() {
-                        self.passing_bytes += bytes;
-                        self.passing.push_back(Arc::new(event));
-                    }
-                    fits
-                }
+                // Nothing of at-most-once waits for a connection, and such an event does not count as dropped.
+                DeliveryGuarantee::AtMostOnce if !self.outlet.is_attached() => true,
+                DeliveryGuarantee::AtMostOnce => self.passing.offer(vec![event]),
                 DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => {
-                    let fits = self.kept.len() < MAX_KEPT
-                        && self.kept_bytes + bytes <= MAX_KEPT_BYTES
-                        && memory::has_room(bytes as u64);
-                    if fits {
-                        self.kept_bytes += bytes;
-                        self.kept.push_back(StoredEvent { event: Arc::new(event), attempts: 0, sent: None });
-                    }
-                    fits
+                    memory::has_room(event.byte_size() as u64) && self.kept.offer(event)
                 }
             };
             subscription.dropped = if fits { 0 } else { subscription.dropped.saturating_add(1) };
         }
-        if let Some((_, wake)) = &self.outlet {
-            wake.notify_one();
-        }
+        self.wake.notify_one();
     }
 
     /// The events that a connection has to send now. Events of runs whose agent is not `allowed` are dropped.
@@ -198,45 +176,35 @@ impl Mailbox {
         now: Instant,
         allowed: impl Fn(&AgentDid) -> bool,
     ) -> Vec<Arc<OutgoingEvent>> {
-        if self.outlet.as_ref().is_none_or(|(current, _)| *current != connection) {
+        if !self.outlet.is_current(connection) {
             return Vec::new();
         }
-        let mut due = self.passing.drain(..).collect::<Vec<_>>();
-        self.kept.retain(|kept| {
-            let is_expired = kept.event.guarantee == DeliveryGuarantee::AtLeastOnce
-                && kept.attempts >= MAX_ATTEMPTS
-                && kept.sent.is_some_and(|sent| now.saturating_duration_since(sent) >= RESEND);
-            if is_expired {
-                tracing::debug!(event = %kept.event.id, "an event was never acknowledged");
-            }
-            !is_expired && allowed(&kept.event.of)
-        });
-        for kept in self.kept.iter_mut().take(MAX_IN_FLIGHT) {
-            if kept.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= RESEND) {
-                kept.sent = Some(now);
-                kept.attempts = kept.attempts.saturating_add(1);
-                due.push(Arc::clone(&kept.event));
-            }
+        let max_attempts = |event: &Arc<OutgoingEvent>| match event.guarantee {
+            DeliveryGuarantee::AtLeastOnce => MAX_ATTEMPTS,
+            DeliveryGuarantee::AtMostOnce | DeliveryGuarantee::ExactlyOnce => u32::MAX,
+        };
+        for event in self.kept.expire(now, max_attempts) {
+            tracing::debug!(event = %event.id, "an event was never acknowledged");
         }
-        self.update_sizes();
+        self.kept.retain(|event| allowed(&event.of));
+        let mut due = self.passing.take_all().into_iter().collect::<Vec<_>>();
         due.retain(|event| allowed(&event.of));
+        due.extend(self.kept.send_due(now));
         due
     }
 
     /// Removes an acknowledged event. Returns `false` if no stored event has this id.
     pub(super) fn acknowledge(&mut self, id: IntentId) -> bool {
-        let before = self.kept.len();
-        self.kept.retain(|kept| kept.event.id != id);
-        self.update_sizes();
-        if let (true, Some((_, wake))) = (self.kept.len() < before, &self.outlet) {
-            wake.notify_one();
+        let is_stored = self.kept.retain(|event| event.id != id) > 0;
+        if is_stored {
+            self.wake.notify_one();
         }
-        self.kept.len() < before
+        is_stored
     }
 
     /// Drops everything if the agent has not reconnected in time.
     pub(super) fn expire(&mut self, now: Instant) {
-        if self.detached.is_some_and(|since| now.saturating_duration_since(since) >= RETAIN) {
+        if self.outlet.away(now).is_some_and(|away| away >= RETAIN) {
             let gone = self.kept.len();
             if gone > 0 {
                 tracing::info!(gone, "events are dropped: their agent did not reconnect in time");
@@ -337,7 +305,7 @@ mod tests {
             let id = ids.into_iter().next().unwrap();
             assert_eq!(mailbox.acknowledge(id), guarantee == DeliveryGuarantee::ExactlyOnce);
             assert!(!mailbox.acknowledge(id));
-            assert_eq!(mailbox.kept_bytes, 0);
+            assert_eq!(mailbox.kept.len(), 0);
         }
     }
 
@@ -364,15 +332,16 @@ mod tests {
         mailbox.expire(now + RETAIN - Duration::from_secs(1));
         assert_eq!(mailbox.kept.len(), 2);
         mailbox.expire(now + RETAIN);
-        assert!(mailbox.kept.is_empty() && mailbox.subscriptions.is_empty());
+        assert!(mailbox.kept.len() == 0 && mailbox.subscriptions.is_empty());
     }
 
     #[test]
     fn nothing_grows_without_end_and_what_was_left_out_is_said() {
         let (wake, now) = (Arc::new(Notify::new()), SystemClock.monotonic());
-        for (guarantee, most) in
-            [(DeliveryGuarantee::ExactlyOnce, MAX_KEPT), (DeliveryGuarantee::AtMostOnce, MAX_PASSING)]
-        {
+        for (guarantee, most) in [
+            (DeliveryGuarantee::ExactlyOnce, KEPT_LIMIT.messages),
+            (DeliveryGuarantee::AtMostOnce, PASSING_LIMIT.messages),
+        ] {
             let mut mailbox = Mailbox::default();
             assert!(mailbox.subscribe(subscription(guarantee, 1), &wake));
             for _ in 0..most + 7 {
@@ -386,11 +355,13 @@ mod tests {
             );
             mailbox.acknowledge(due[0].id);
             mailbox.publish(&run_identity(), EventName::Finished, &json!({}));
-            let last = mailbox.kept.back().map(|kept| &kept.event).or(mailbox.passing.back()).unwrap();
+            let last = mailbox.kept.last().or(mailbox.passing.last()).unwrap();
             assert_eq!(data(last)["dropped"], 7);
-            let large = "x".repeat(MAX_KEPT_BYTES);
+            let large = "x".repeat(KEPT_LIMIT.bytes);
             mailbox.publish(&run_identity(), EventName::Log, &json!({ "message": large }));
-            assert!(mailbox.kept_bytes <= MAX_KEPT_BYTES && mailbox.passing_bytes <= MAX_PASSING_BYTES);
+            assert!(
+                mailbox.kept.bytes() <= KEPT_LIMIT.bytes && mailbox.passing.bytes() <= PASSING_LIMIT.bytes
+            );
         }
         let mut mailbox = Mailbox::default();
         for nth in 0..=MAX_SUBSCRIPTIONS {
