@@ -24,6 +24,7 @@ use file::File;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toml::de::{DeTable, DeValue};
 
 /// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -760,25 +761,36 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
     base.map(|base| base.join("a2g-executor"))
 }
 
-/// The line number of the nth occurrence of a dotted key, from 0. A search by text is enough: the file has been parsed
-/// already.
+/// The line number of the nth occurrence of a dotted key, from 0.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
-    let (table, last) = key.split_once('.')?;
-    let mut here = "";
-    text.lines()
-        .enumerate()
-        .filter(|(_, line)| {
-            let line = line.trim();
-            if let Some(name) = line.strip_prefix('[') {
-                here = name.trim_matches(['[', ']', ' ']);
-                // The key can name a table.
-                return here == key;
+    let document = DeTable::parse(text).ok()?;
+    let mut offsets = Vec::new();
+    collect_offsets(document.get_ref(), &key.split('.').collect::<Vec<_>>(), &mut offsets);
+    let before = text.get(..*offsets.get(nth)?)?;
+    Some(before.matches('\n').count() + 1)
+}
+
+/// Collects the byte offset of every value of a key, given by its parts, in the order of the text.
+fn collect_offsets(table: &DeTable<'_>, key: &[&str], offsets: &mut Vec<usize>) {
+    let Some((first, rest)) = key.split_first() else { return };
+    for (name, value) in table.iter().filter(|(name, _)| name.get_ref() == first) {
+        let tables = match value.get_ref() {
+            DeValue::Table(table) => vec![(value.span(), table)],
+            DeValue::Array(items) => {
+                items.iter().filter_map(|item| Some((item.span(), item.get_ref().as_table()?))).collect()
             }
-            let named = line.split('=').next().unwrap_or_default().trim();
-            (here == table && named == last) || named == key
-        })
-        .nth(nth)
-        .map(|(index, _)| index + 1)
+            DeValue::String(_)
+            | DeValue::Integer(_)
+            | DeValue::Float(_)
+            | DeValue::Boolean(_)
+            | DeValue::Datetime(_) => Vec::new(),
+        };
+        match rest {
+            [] if tables.is_empty() => offsets.push(name.span().start),
+            [] => offsets.extend(tables.iter().map(|(span, _)| span.start)),
+            rest => tables.iter().for_each(|(_, table)| collect_offsets(table, rest, offsets)),
+        }
+    }
 }
 
 #[cfg(test)]

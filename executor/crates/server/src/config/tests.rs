@@ -28,6 +28,8 @@ fn the_defaults_are_whole() {
 fn errors_name_line_and_key() {
     let cases = [
         ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
+        ("\nceilings = { max_memory_mb = 0 }\n", "line 2", "ceilings.max_memory_mb"),
+        ("[ceilings]\n\n\"max_memory_mb\" = 0\n", "line 3", "ceilings.max_memory_mb"),
         ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
         ("\n[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 3", "ceilings.filesystem_scope"),
         ("[executor]\ndid = \"me\"", "line 2", "executor.did"),
