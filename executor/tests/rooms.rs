@@ -261,7 +261,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
 
 /// Each type that carries authority or evidence of it, with all that gives others one by value. Evidence can be cloned:
 /// it makes nothing run by itself.
-const MAKERS: [(&str, &[&str]); 11] = [
+const MAKERS: [(&str, &[&str]); 12] = [
     ("Authority", &["Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
@@ -286,6 +286,7 @@ const MAKERS: [(&str, &[&str]); 11] = [
             "derive(Clone)",
         ],
     ),
+    ("DecisionRight", &["Caller::decision_right", "DecisionRight::of_governor", "Governor::decision_right"]),
     ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "CallerDirectory::identify"]),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
     (

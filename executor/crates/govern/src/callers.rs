@@ -7,6 +7,7 @@
 //! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
 //! would remain valid after the token has expired or its key was removed.
 
+use super::GOVERNOR;
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, parent_folder};
 use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
@@ -345,6 +346,29 @@ enum AllowedAgents {
     These(BTreeSet<AgentDid>),
 }
 
+/// The right to decide about escalated intents. Only [`Caller::decision_right`] and [`Governor::decision_right`]
+/// construct one.
+///
+/// [`Governor::decision_right`]: crate::Governor::decision_right
+#[derive(Debug)]
+pub struct DecisionRight<'a> {
+    by: &'a str,
+}
+
+impl DecisionRight<'static> {
+    pub(crate) fn of_governor() -> Self {
+        Self { by: GOVERNOR }
+    }
+}
+
+impl DecisionRight<'_> {
+    /// The name of the deciding caller, for records.
+    #[must_use]
+    pub fn by(&self) -> &str {
+        self.by
+    }
+}
+
 impl Caller {
     /// The caller of a server without a list of callers: every agent, and the operator. With permission for
     /// unsigned verdicts it is the governor and an approver, too.
@@ -370,6 +394,12 @@ impl Caller {
     #[must_use]
     pub fn is_any_of(&self, roles: &[Role]) -> bool {
         roles.iter().any(|role| self.roles.contains(role))
+    }
+
+    /// The caller's right to decide about escalated intents, if it has the role `approver` or `governor`.
+    #[must_use]
+    pub fn decision_right(&self) -> Option<DecisionRight<'_>> {
+        self.is_any_of(&[Role::Approver, Role::Governor]).then_some(DecisionRight { by: &self.name })
     }
 
     /// The caller of a public door: an agent of any name, without further roles.

@@ -28,7 +28,7 @@ pub use admit::{
 };
 pub use callers::{
     AuthError, Caller, CallerEntry, CallerEntryError, CallerIdentity, CallerList, Callers, CallersError,
-    Credential, Role, Token,
+    Credential, DecisionRight, Role, Token,
 };
 pub use files::{FileError, read_secret, read_trusted};
 pub use jwt::{IssuerSettings, JwtSubject, TokenError, TokenIssuers};
@@ -96,6 +96,9 @@ pub struct Checkpoint {
     pub signature: Option<String>,
 }
 
+/// The recorded source of decisions that arrive over the executor's own connection to its governor.
+pub const GOVERNOR: &str = "the governor";
+
 impl Governor {
     /// The governor's address for logs: a URL without secrets, or `inside this process`.
     #[must_use]
@@ -104,6 +107,12 @@ impl Governor {
             Self::Local(..) => "inside this process",
             Self::Remote(remote) => remote.endpoint(),
         }
+    }
+
+    /// The right of the governor itself to decide about the intents that it has escalated.
+    #[must_use]
+    pub fn decision_right(&self) -> DecisionRight<'static> {
+        DecisionRight::of_governor()
     }
 
     /// Asks for a verdict.

@@ -6,7 +6,7 @@ mod webhook;
 pub use webhook::WebhookPoster;
 
 use crate::run::Executor;
-use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, KeyPair, Push, RemoteError};
+use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, GOVERNOR, KeyPair, Push, RemoteError};
 use a2g_journal::chain::{Head, to_hex};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::Fault;
@@ -24,8 +24,6 @@ const MAX_IN_FLIGHT: usize = 16;
 /// The first and the longest delay before a retry.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
-/// The recorded source of decisions that arrive over the executor's own connection to its governor.
-const GOVERNOR: &str = "the governor";
 
 /// Delivers reports until the sessions end, each at least once.
 pub async fn deliver_reports(executor: Arc<Executor>) {
@@ -181,7 +179,10 @@ async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> 
             let decode::RevokeParams { agent, intent } = decode::revoke_params(params)?;
             executor.revoke(agent.as_ref(), intent, GOVERNOR).await?;
         }
-        "g2a/directive" => executor.apply_directive(&decode::directive(params)?, GOVERNOR).await?,
+        "g2a/directive" => {
+            let right = executor.governor().decision_right();
+            executor.apply_directive(&decode::directive(params)?, right).await?;
+        }
         other => tracing::warn!(method = other, "a pushed message has an unknown method"),
     }
     Ok(())

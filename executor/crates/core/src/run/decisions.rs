@@ -7,7 +7,7 @@ use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
 use super::trace::{self, Stopwatch};
 use super::{AgentFilter, ClaimOutcome, ClaimedRun, Executor, RETRY_AFTER_MS, all_agents};
-use a2g_govern::{Escalated, denial_by};
+use a2g_govern::{DecisionRight, Escalated, denial_by};
 use a2g_journal::{
     Approval, HoldResult, IntentDenial, IntentSummary, Journal, JournalError, Resolution, ResolvedIntent,
 };
@@ -204,13 +204,18 @@ impl Executor {
         recorded.await.map(|()| waited + ran).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
-    /// Applies the decision of `by` to an escalated intent. An approved intent runs in its own task; `a2g/status` shows
+    /// Applies a decision to an escalated intent. An approved intent runs in its own task; `a2g/status` shows
     /// it.
     ///
     /// # Errors
     /// No such intent waits, or its verdict has expired. If the intent cannot be run as approved, or the approval
     /// cannot be written, the intent continues to wait. If a denial is not on the disk yet, the intent stays denied.
-    pub async fn apply_directive(self: &Arc<Self>, directive: &Directive, by: &str) -> Result<(), Fault> {
+    pub async fn apply_directive(
+        self: &Arc<Self>,
+        directive: &Directive,
+        right: DecisionRight<'_>,
+    ) -> Result<(), Fault> {
+        let by = right.by();
         let Directive { intent, approved, manifest } = directive;
         if !approved {
             return self.deny(directive, by).await;

@@ -74,13 +74,16 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     register(
         &mut module,
         "g2a/directive",
-        &[Governor, Approver],
+        &DECIDERS,
         async |executor, MethodCaller { caller, .. }, params| {
             let directive = decode::directive(&params)?;
             tracing::info!(
                 intent = %directive.intent, approved = directive.approved, caller = caller.name(), "directive received"
             );
-            executor.apply_directive(&directive, caller.name()).await?;
+            let right = caller
+                .decision_right()
+                .ok_or_else(|| refuse_role(&executor, "g2a/directive", &DECIDERS, &caller))?;
+            executor.apply_directive(&directive, right).await?;
             Ok(encode::acceptance())
         },
     )?;
@@ -92,6 +95,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     Ok(module)
 }
 
+const DECIDERS: [Role; 2] = [Governor, Approver];
 const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
 
 /// The caller of a method, and the message's charge against the caller's share of memory.
@@ -145,6 +149,10 @@ fn authorize(
     if caller.is_any_of(roles) {
         return Ok(Arc::clone(caller));
     }
+    Err(refuse_role(executor, method, roles, caller))
+}
+
+fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Caller) -> Fault {
     let words = |roles: &mut dyn Iterator<Item = Role>| {
         roles.map(|role| format!("`{}`", role.as_str())).collect::<Vec<_>>().join(", ")
     };
@@ -155,7 +163,7 @@ fn authorize(
         caller.name(),
         words(&mut caller.roles()),
     );
-    Err(executor.refuse(None, BlockedBy::CallerUnauthorized, message))
+    executor.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
 
 /// Answers an agent that uses the executor as its governor, with its standing policy. On a connection that stays open,

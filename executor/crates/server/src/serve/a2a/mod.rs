@@ -642,13 +642,13 @@ impl A2a {
         approved: bool,
     ) -> Result<Arc<TaskRecord>, Problem> {
         let handle = self.readable_task(caller, task).await?;
-        if !caller.is_any_of(&[Approver, Governor]) {
+        let Some(right) = caller.decision_right() else {
             let message = format!(
                 "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
                 caller.name()
             );
             return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
-        }
+        };
         if !handle.record().is_prompting() {
             return Err(Problem::invalid(
                 "/permissionOptionId",
@@ -658,7 +658,7 @@ impl A2a {
         let directive = Directive { intent: handle.id, approved, manifest: None };
         let _until_recorded = handle.directive.lock().await;
         tracing::info!(intent = %handle.id, approved, caller = caller.name(), "a permission was answered");
-        self.executor.apply_directive(&directive, caller.name()).await.map_err(|fault| {
+        self.executor.apply_directive(&directive, right).await.map_err(|fault| {
             let Fault::InvalidParams { message, pointer: _ } = fault else { return fault };
             Fault::invalid("/permissionOptionId", message)
         })?;
