@@ -45,7 +45,6 @@ mod a2a {
     use a2g_server::config::Config;
     use a2g_server::serve::a2a::{A2aPort, routers as a2a_routers};
     use a2g_server::serve::{A2aSettings, ProtocolRouter};
-    use a2g_wire::a2a::push::Webhooks;
     use anyhow::Context as _;
     use std::sync::Arc;
 
@@ -71,7 +70,7 @@ mod a2a {
         config: &Config,
         executor: &Executor,
         hosts: Vec<HostPattern>,
-    ) -> anyhow::Result<Option<Arc<dyn Webhooks>>> {
+    ) -> anyhow::Result<Option<Arc<WebhookPoster>>> {
         if hosts.is_empty() {
             return Ok(None);
         }

@@ -371,7 +371,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// A journal from before the A2A door has no tasks, and an early one of format 2 has them in another order.
+    /// A journal that is older than tasks has no table of them, and an early one of format 2 has them in another order.
     fn convert_tasks(&mut self) -> Result<(), ConversionError> {
         if !self.has_column("tasks", "task")? {
             return Ok(());

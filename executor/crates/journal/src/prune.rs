@@ -54,7 +54,7 @@ pub struct PruneSummary {
     pub receipts: u64,
     /// Removed intents: all of their verdicts expired a day ago or earlier.
     pub intents: u64,
-    /// Removed tasks of the A2A door, which ended before the limit.
+    /// Removed tasks, which ended before the limit.
     pub tasks: u64,
 }
 

@@ -43,7 +43,7 @@ pub(super) enum RecordKind {
     Stopped,
     /// The governor revoked capabilities.
     Revocation,
-    /// The state of a task of the A2A door.
+    /// The state of a task.
     Task,
     /// A task is no longer stored.
     TaskDropped,

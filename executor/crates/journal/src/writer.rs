@@ -56,7 +56,7 @@ pub(super) enum JournalEntry {
     Stop(Vec<StopRecord>, Option<RoomReply<()>>),
     /// The governor revoked something. Retried while there is no room.
     Revoke(Box<RevocationRecord>, Option<RoomReply<()>>),
-    /// The current state of a task of the A2A door. The policy determines if it is retried while there is no room,
+    /// The current state of a task. The policy determines if it is retried while there is no room,
     /// although no caller waits any more.
     Task(Box<JournalTask>, RetryPolicy, Option<RoomReply<()>>),
     /// A call was not run.

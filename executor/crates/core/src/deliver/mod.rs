@@ -3,7 +3,7 @@
 
 mod webhook;
 
-pub use webhook::WebhookPoster;
+pub use webhook::{WebhookId, WebhookNotification, WebhookPoster};
 
 use crate::run::Executor;
 use a2g_govern::{Checkpoint, ExecutorHeartbeat, ExecutorRegistration, GOVERNOR, KeyPair, Push, RemoteError};

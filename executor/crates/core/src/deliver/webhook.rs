@@ -1,12 +1,12 @@
-//! Posts notifications to the webhooks of A2A tasks, in order for each webhook and with a few retries. Neither runs nor
-//! callers wait for them.
+//! Posts notifications to callers' webhooks, in order for each webhook and with a few retries. Neither runs nor callers
+//! wait for them.
 //!
-//! Every webhook of a task has its own queue, so that one that does not answer delays no other. A notification that
-//! does not fit is dropped and logged: a client can always query the task.
+//! Every webhook has its own queue, so that one that does not answer delays no other. A notification that does not fit
+//! is dropped and logged: a client can always query the task.
 
 use a2g_runtime::spawn::SessionTasks;
-use a2g_sandbox::egress::WebhookClient;
-use a2g_wire::a2a::push::{PushNotification, WebhookUrlError, Webhooks};
+use a2g_sandbox::egress::{EgressError, WebhookClient};
+use a2g_types::ident::AgentDid;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,8 +25,31 @@ const RETRY_DELAYS: [Duration; 4] =
 /// Timeout of one attempt.
 const POST_TIMEOUT: Duration = Duration::from_secs(20);
 
-type WebhookId = (String, String);
-type WebhookQueues = Arc<Mutex<HashMap<WebhookId, (String, mpsc::Sender<PushNotification>)>>>;
+/// One post to a webhook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookNotification {
+    /// The webhook. Its notifications are posted in order.
+    pub webhook: WebhookId,
+    /// The agent that owns the task.
+    pub owner: AgentDid,
+    /// The URL to post to.
+    pub url: String,
+    /// The HTTP headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// The JSON body.
+    pub body: String,
+}
+
+/// A webhook of a task.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WebhookId {
+    /// The task.
+    pub task: String,
+    /// The id of the webhook within the task.
+    pub id: String,
+}
+
+type WebhookQueues = Arc<Mutex<HashMap<WebhookId, (AgentDid, mpsc::Sender<WebhookNotification>)>>>;
 
 /// Posts notifications.
 pub struct WebhookPoster {
@@ -41,23 +64,26 @@ impl WebhookPoster {
     pub fn new(client: WebhookClient, sessions: SessionTasks) -> Self {
         Self { client: Arc::new(client), queues: WebhookQueues::default(), sessions }
     }
-}
 
-impl Webhooks for WebhookPoster {
-    fn check(&self, url: &str) -> Result<(), WebhookUrlError> {
-        self.client.check(url).map_err(|error| WebhookUrlError { reason: error.into() })
+    /// Checks that the operator allows posts to a URL.
+    ///
+    /// # Errors
+    /// The rule that forbids them.
+    pub fn check(&self, url: &str) -> Result<(), EgressError> {
+        self.client.check(url)
     }
 
-    fn notify(&self, notice: PushNotification) {
+    /// Queues a notification without blocking.
+    pub fn notify(&self, notice: WebhookNotification) {
         let mut queues = self.queues.lock();
-        let key = notice.of.clone();
+        let key = notice.webhook.clone();
         if let Some((_, queue)) = queues.get(&key) {
             if queue.try_send(notice).is_err() {
                 log_dropped(&key, "too many notifications wait for this webhook");
             }
             return;
         }
-        let owner = notice.owner.to_string();
+        let owner = notice.owner.clone();
         let of_owner = queues.values().filter(|(other, _)| *other == owner).count();
         if queues.len() >= MAX_CONCURRENT || of_owner >= MAX_CONCURRENT_PER_OWNER {
             return log_dropped(&key, "too many webhooks have notifications that wait");
@@ -75,7 +101,7 @@ async fn post_all(
     client: Arc<WebhookClient>,
     queues: WebhookQueues,
     key: WebhookId,
-    mut waiting: mpsc::Receiver<PushNotification>,
+    mut waiting: mpsc::Receiver<WebhookNotification>,
 ) {
     loop {
         let next = {
@@ -92,30 +118,30 @@ async fn post_all(
     }
 }
 
-async fn post(client: &WebhookClient, notice: PushNotification) {
-    let PushNotification { of, owner, url, headers, body } = notice;
+async fn post(client: &WebhookClient, notice: WebhookNotification) {
+    let WebhookNotification { webhook, owner, url, headers, body } = notice;
     let mut delays = RETRY_DELAYS.into_iter();
     loop {
         let posted = client.post(&owner, &url, &headers, body.clone());
         let why = match tokio::time::timeout(POST_TIMEOUT, posted).await {
-            Ok(Ok(200..=299)) => return tracing::debug!(task = of.0, webhook = of.1, "posted"),
+            Ok(Ok(200..=299)) => return tracing::debug!(task = webhook.task, webhook = webhook.id, "posted"),
             // A rejected notification is not retried.
             Ok(Ok(status @ 300..=499)) if ![408, 429].contains(&status) => {
-                return log_dropped(&of, &format!("it was answered with {status}"));
+                return log_dropped(&webhook, &format!("it was answered with {status}"));
             }
             Ok(Ok(status)) => format!("it was answered with {status}"),
-            Ok(Err(a2g_sandbox::egress::EgressError::Denied(reason))) => {
-                return log_dropped(&of, reason.as_str());
+            Ok(Err(EgressError::Denied(reason))) => {
+                return log_dropped(&webhook, reason.as_str());
             }
-            Ok(Err(refusal @ a2g_sandbox::egress::EgressError::Failed(_))) => refusal.to_string(),
+            Ok(Err(refusal @ EgressError::Failed(_))) => refusal.to_string(),
             Err(_late) => "it timed out".to_owned(),
         };
-        let Some(delay) = delays.next() else { return log_dropped(&of, &why) };
-        tracing::debug!(task = of.0, webhook = of.1, why, "a notification is retried");
+        let Some(delay) = delays.next() else { return log_dropped(&webhook, &why) };
+        tracing::debug!(task = webhook.task, webhook = webhook.id, why, "a notification is retried");
         tokio::time::sleep(delay).await;
     }
 }
 
-fn log_dropped(of: &WebhookId, why: &str) {
-    tracing::warn!(task = of.0, webhook = of.1, why, "a notification is dropped");
+fn log_dropped(webhook: &WebhookId, why: &str) {
+    tracing::warn!(task = webhook.task, webhook = webhook.id, why, "a notification is dropped");
 }

@@ -6,9 +6,7 @@ use super::{Dialect, encode};
 use crate::field::{Field, Object};
 use crate::jsonrpc::Id;
 use crate::to_raw;
-use a2g_types::error_chain::BoxedError;
 use a2g_types::fault::Fault;
-use a2g_types::ident::AgentDid;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
@@ -132,41 +130,6 @@ fn parse_time_of_day(text: &str) -> Option<Time> {
         hours.len() == 2 && minutes.len() == 2 && text.bytes().all(|b| b.is_ascii_digit() || b == b':')
     })?;
     Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
-}
-
-/// One post to a webhook.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PushNotification {
-    /// The ids of the task and of the webhook. Posts with equal ids are sent in order.
-    pub of: (String, String),
-    /// The agent that owns the task.
-    pub owner: AgentDid,
-    /// The URL to post to.
-    pub url: String,
-    /// The HTTP headers.
-    pub headers: Vec<(&'static str, String)>,
-    /// The JSON body.
-    pub body: String,
-}
-
-/// The reason why a URL cannot receive posts. The text is for the caller that named the URL.
-#[derive(Debug, thiserror::Error)]
-#[error("nothing is posted there ({reason}): `doors.a2a.webhook_domains` lists who is told")]
-pub struct WebhookUrlError {
-    /// The rule or limit that forbids it. Part of the sentence, so no `source`, which a chain would say again.
-    pub reason: BoxedError,
-}
-
-/// A sender of webhook posts.
-pub trait Webhooks: Send + Sync {
-    /// Checks that posts to a URL are possible and allowed.
-    ///
-    /// # Errors
-    /// [`WebhookUrlError`] with the reason.
-    fn check(&self, url: &str) -> Result<(), WebhookUrlError>;
-
-    /// Queues a post without blocking.
-    fn notify(&self, notice: PushNotification);
 }
 
 /// The posts for an update in A2A 0.3.0: the current task, once, with the events that occurred. An artifact is

@@ -13,6 +13,7 @@ use super::connections::Connection;
 use super::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, check_call_agent};
 use super::transport::events::single_event_response;
 use super::transport::json::{JsonBody, json_response};
+use a2g_core::deliver::WebhookPoster;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_govern::Role::{self, Approver, Governor, Operator};
@@ -29,7 +30,7 @@ use a2g_wire::a2a::fault::Problem;
 use a2g_wire::a2a::governance::PermissionDecision;
 use a2g_wire::a2a::message::{Message, Part, TaskState};
 use a2g_wire::a2a::page::PageToken;
-use a2g_wire::a2a::push::{self, PushConfig, Webhooks};
+use a2g_wire::a2a::push::{self, PushConfig};
 use a2g_wire::a2a::{Dialect, encode, fault};
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::strict_json::JsonBounds;
@@ -78,7 +79,7 @@ struct A2a {
     executor: Arc<Executor>,
     settings: A2aSettings,
     port: A2aPort,
-    webhooks: Option<Arc<dyn Webhooks>>,
+    webhooks: Option<Arc<WebhookPoster>>,
     store: TaskStore,
 }
 
@@ -91,7 +92,7 @@ pub async fn routers(
     executor: Arc<Executor>,
     settings: A2aSettings,
     port: A2aPort,
-    webhooks: Option<Arc<dyn Webhooks>>,
+    webhooks: Option<Arc<WebhookPoster>>,
 ) -> Result<[ProtocolRouter; 2], Fault> {
     let access = settings.door.access;
     let limiter = Arc::new(CallerLimiter::new(settings.limits, Arc::clone(executor.clock())));
@@ -378,7 +379,12 @@ impl A2a {
     /// Checks the URL of a webhook, and adds an id and the time of creation.
     fn complete_webhook(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
-        webhooks.check(&config.url).map_err(|error| Problem::invalid(at, &error.to_string()))?;
+        webhooks.check(&config.url).map_err(|error| {
+            let message = format!(
+                "nothing is posted there ({error}): `doors.a2a.webhook_domains` lists the allowed hosts"
+            );
+            Problem::invalid(at, &message)
+        })?;
         let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
         Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
     }

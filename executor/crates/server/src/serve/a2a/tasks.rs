@@ -13,6 +13,7 @@
 //! end is written with the receipt before any client learns of it: otherwise a crash could take back an end that a
 //! stream has reported. Changes in between are written again.
 
+use a2g_core::deliver::{WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
 use a2g_journal::{Journal, JournalError, JournalTask, RetryPolicy};
 use a2g_types::error_chain::ErrorChain;
@@ -23,7 +24,7 @@ use a2g_wire::a2a::governance::Governance;
 use a2g_wire::a2a::message::{
     ArtifactUpdate, Message, Part, StatusUpdate, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate,
 };
-use a2g_wire::a2a::push::{self, PushConfig, PushNotification, Webhooks};
+use a2g_wire::a2a::push::{self, PushConfig};
 use a2g_wire::a2a::{Dialect, encode, fault};
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -229,7 +230,7 @@ pub(super) struct TaskHandle {
 
 #[derive(Clone)]
 pub(super) struct TaskWebhooks {
-    pub(super) post: Arc<dyn Webhooks>,
+    pub(super) post: Arc<WebhookPoster>,
     /// The dialect of the posted bodies.
     pub(super) dialect: Dialect,
 }
@@ -493,8 +494,8 @@ impl TaskHandle {
         for (events, body) in notices {
             let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
             for config in record.pushes.iter().filter(wants) {
-                hooks.post.notify(PushNotification {
-                    of: (record.task.id.clone(), config.id.clone()),
+                hooks.post.notify(WebhookNotification {
+                    webhook: WebhookId { task: record.task.id.clone(), id: config.id.clone() },
                     owner: record.owner.clone(),
                     url: config.url.clone(),
                     headers: config.headers(),
