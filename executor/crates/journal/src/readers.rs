@@ -16,7 +16,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 /// The number of threads, and so of long receipts that are read at once.
-const READERS: usize = 2;
+pub(super) const READERS: usize = 2;
 /// The maximum number of queries that wait for a thread.
 pub(super) const MAX_QUEUED: usize = 128;
 

@@ -1,4 +1,4 @@
-//! The tasks of the A2A door.
+//! Stored tasks.
 
 use super::*;
 use crate::prune;
@@ -193,9 +193,11 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     let gate = Arc::new(Mutex::new(gate));
     // A list that blocks the opening of the gate ends by itself, and the test fails.
     let end = SystemClock.monotonic() + std::time::Duration::from_secs(120);
+    let (start, mut started) = tokio::sync::mpsc::unbounded_channel();
     let list = || {
-        let (journal, gate) = (Arc::clone(&journal), Arc::clone(&gate));
+        let (journal, gate, start) = (Arc::clone(&journal), Arc::clone(&gate), start.clone());
         let wait = move |_: &Reader| {
+            start.send(()).unwrap();
             let left = end.saturating_duration_since(SystemClock.monotonic());
             let _opened = gate.lock().recv_timeout(left);
             Ok(())
@@ -203,8 +205,12 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
         async move { journal.read_long(IfFull::Refuse, wait).await }
     };
     let mut lists = tokio::task::JoinSet::new();
-    // More than the threads and the queue hold.
-    for _ in 0..readers::MAX_QUEUED + 9 {
+    // A thread that takes its first list later than this would make room in a queue that was full.
+    for _ in 0..readers::READERS {
+        lists.spawn(list());
+        started.recv().await.unwrap();
+    }
+    for _ in 0..=readers::MAX_QUEUED {
         lists.spawn(list());
     }
     assert!(matches!(lists.join_next().await.unwrap().unwrap(), Err(JournalError::Busy)));
