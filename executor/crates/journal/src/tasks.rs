@@ -1,4 +1,4 @@
-//! The tasks of the A2A door, as opaque documents of their door, so that a task outlives the process.
+//! Tasks of protocols that have them, as opaque documents, so that a task outlives the process.
 //!
 //! The writer writes them in the order of the calls, or with the start and the end of their runs. The latest tasks of
 //! each owner are stored; a task that has not ended is never dropped for a newer one.
