@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+// A flag at run time: a private constructor would be open to this whole crate, and a sealed trait to every crate that
+// implements it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The right to make a [`Grant`](super::Grant) with the limits of a verdict. It cannot be copied.

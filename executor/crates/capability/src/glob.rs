@@ -4,6 +4,8 @@
 //! consume any number of components. The same automaton answers three questions: whether the path matches, whether
 //! anything below it can match, and whether everything below it does. Names are matched by character: `?` is one
 //! character of any alphabet, not one byte.
+// Not globset: it answers the first question only, and its `?` is one byte, so that a blocked `?.key` would let `ß.key`
+// through.
 
 use super::scope::ScopeError;
 use std::cmp::Ordering;

@@ -5,6 +5,7 @@
 //! ```
 //! A recorded report is on the disk. Reports are delivered at least once, and a repeat is not written again:
 //! the SHA-256 of the latest lines is kept in memory, and computed from the file at the start.
+// By its bytes and not by its intent: otherwise the first sender of a report would decide what is on record.
 
 use a2g_types::tool::Digest;
 use sha2::Digest as _;

@@ -33,7 +33,8 @@ const HEADROOM_BYTES: u64 = 64 << 20;
 // A group with more is removed, because the next run would be charged for it.
 const MAX_RESIDUE_BYTES: u64 = 8 << 20;
 /// The number of empty groups that are kept for the next runs.
-// Creating and removing a group takes the kernel longer than a small guest's run. Two, because one is returned while
+// Creating and removing a group takes the kernel longer than a small guest's run, and the kernel keeps a removed group
+// for as long as a page of its files is cached. Two, because one is returned while
 // another is about to be used: with one, 132 of 1,000 runs created and removed a group; with two, 54.
 const MAX_SPARE_GROUPS: usize = 2;
 /// The first and the longest pause between attempts to remove spare groups; each pause is twice the one before.

@@ -167,7 +167,7 @@ impl Confinement {
         lower_limit(Resource::Core, 0)?;
         ignore_file_size_signal()?;
         // Waking up to fork the next child must not interrupt the guest whose child was just forked. A policy that the
-        // operator has set is kept.
+        // operator has set is kept. Not the idle class: a child without privileges could not leave it.
         let is_batch =
             scheduling_policy() == libc::SCHED_OTHER && set_scheduling_policy(libc::SCHED_BATCH).is_ok();
         self.batch.store(is_batch, Ordering::SeqCst);

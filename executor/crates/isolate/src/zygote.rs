@@ -72,6 +72,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
                     refuse(&control, child, &"the zygote has reached its limit on open descriptors")?;
                     continue;
                 };
+                // A child of this process and not of the server: glibc does not support `CLONE_PARENT`.
                 match fork() {
                     Ok(ForkSide::Child) => {
                         // No descriptor of the zygote's own may stay open in a child.

@@ -200,7 +200,7 @@ impl Journal {
         };
         let on_finished = journal.on_finished();
         // A thread and not a task: the thread that waits for the fsync would be the one that watches all sockets and
-        // timers.
+        // timers, and behind one refused call `/health` would take as long as the fsync.
         spawn_thread("journal", move || writer.run(&to_write, unwritten, on_finished))
             .map_err(|error| failed(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));

@@ -112,6 +112,7 @@ fn prune_tasks(
 fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
     let most = extent.first.saturating_add(MAX_PRUNED_PER_TRANSACTION).min(end);
     // Records leave from the front alone, so that the rest is still one chain: an open run keeps everything after it.
+    // A chain whose bodies can be erased in the middle would keep a skeleton of every run.
     let stays = connection.query_row(
         // The journal's own records have no meaning without those that they are about.
         "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2

@@ -316,6 +316,7 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     keep_plans(connection)?;
+    // Pages and checkpoints stay as SQLite has them: other sizes could not be told from noise.
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
     // A restored journal is in mode DELETE, which its backup got to be a single file.
     connection.pragma_update(None, "journal_mode", "WAL")?;

@@ -371,6 +371,7 @@ impl Reader {
     }
 
     /// All owners of tasks: one index look-up for each owner instead of one for each task.
+    // An index of all tasks by time would be another format of the journal, and one more page to write with each task.
     fn owners(&self) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection().prepare_cached(
             "WITH RECURSIVE owners(owner) AS (

@@ -1,7 +1,8 @@
 //! Formats an error with its causes on one line, for the log and for the operator's terminal.
 //!
 //! Errors of this program do not repeat the text of their source. A caller receives a [`Fault`](crate::fault::Fault),
-//! never a chain.
+//! never a chain. A sentence that quotes an inner error has it as a typed field and not as its source, and an error that
+//! is stored or sent to another process is text from there on.
 
 use std::error::Error;
 use std::fmt;

@@ -57,6 +57,7 @@ const CHARACTERS_PER_TYPO: usize = 3;
 
 /// The text ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or is a prefix of; an empty text
 /// if there is none.
+// A caller learns nothing new from it: every caller may list the tools and the methods.
 #[must_use]
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     if name.len() > MAX_COMPARED_BYTES {

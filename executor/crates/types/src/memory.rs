@@ -222,6 +222,7 @@ impl Drop for HeldBytes {
 
 /// Makes the allocator request large blocks from the system one by one, so that each is returned when it is freed. By
 /// default it retains such blocks, up to 64 MB in each of its arenas, after the first large one was freed.
+// jemalloc returns them by itself, but it reserves memory that counts against a child's `RLIMIT_DATA`.
 #[allow(unsafe_code, reason = "two calls that take two numbers and touch nothing that is in use")]
 pub fn return_large_blocks_on_free() {
     #[cfg(target_env = "gnu")]

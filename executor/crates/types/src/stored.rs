@@ -6,6 +6,7 @@
 //! kind, which is compared byte for byte. The hashes of the journal's records cover these texts.
 //!
 //! A later form is a module `v2` beside this one, which the journal's own format then names; `v1` remains readable.
+// The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
 pub mod v1;
 

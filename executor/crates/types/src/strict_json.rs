@@ -9,6 +9,7 @@
 //! the memory that the value would take as a tree. Numbers are checked for their grammar only: `1e309` is JSON, and the
 //! decoder of its field refuses it, with a pointer to the field. If no decoder follows ([`check_finite`]), the check
 //! itself refuses it.
+// Not a visitor of serde_json: its parser recurses, and refuses `1e309` without the pointer to its field.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;

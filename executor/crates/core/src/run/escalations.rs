@@ -44,6 +44,7 @@ pub(super) struct Escalations {
 #[derive(Debug)]
 struct WaitingIntent {
     escalated: Escalated,
+    // Kept here, although the journal records it: following the records would need a wake-up after every commit.
     phase: WaitPhase,
     /// The approval of an intent that could not run at once.
     approval: Option<Approval>,

@@ -11,6 +11,7 @@
 //!
 //! No waiter starves: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of an earlier arrival, one
 //! slot goes to the earliest arrival of all.
+// Not a semaphore for each agent and one for all: semaphores know no order but arrival.
 
 use a2g_types::call::Priority;
 use a2g_types::ident::AgentDid;

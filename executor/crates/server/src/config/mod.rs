@@ -762,6 +762,7 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
 }
 
 /// The line number of the nth occurrence of a dotted key, from 0.
+// A second parse of the file, and only of one that is refused: `Spanned` would be in the type of every setting.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let mut offsets = Vec::new();

@@ -63,6 +63,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         decode::no_params(Some(&params))?;
         Ok(encode::tools(&*executor.tools()))
     })?;
+    // The A2G document does not say who may send these three: without a role, an agent could approve its own intent.
     register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::acceptance())

@@ -336,6 +336,7 @@ async fn serve_requests<S>(
 
 /// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
 /// pass through [`BareLfFilter`], and count while they belong to an incomplete WebSocket message.
+// Not tokio-io-timeout, which does not count those bytes.
 struct WriteTimeoutStream<S> {
     stream: S,
     line_feeds: BareLfFilter,

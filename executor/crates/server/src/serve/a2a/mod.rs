@@ -204,7 +204,8 @@ async fn rpc(
     let streaming = request.streaming();
     let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
     let request_context = RequestContext { caller, connection, guard, card_settings, charge };
-    // In a task of its own: a client that disconnects must not leave a task without its follower.
+    // In a task of its own: a client that disconnects must not leave a task without its follower. An answer in the
+    // connection's task that moves out when the connection ends was measured to be 20 µs slower.
     let answer_id = id.clone();
     let sessions = door.executor.sessions().clone();
     let answered = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });

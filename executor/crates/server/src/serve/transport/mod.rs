@@ -6,6 +6,7 @@
 //! | [`lines`] | one JSON value on each line: streamed answers, and standard input and output |
 //! | [`events`] | server-sent events |
 //! | [`websocket`] | WebSocket messages |
+// Functions that each door calls: a trait of doors would have a method for each difference between them.
 
 #[cfg(any(feature = "a2a", feature = "a2e"))]
 pub(super) mod events;
