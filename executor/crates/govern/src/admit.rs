@@ -468,7 +468,7 @@ impl Admitted {
         if tool.network {
             standing.allow_network(&self.call).map_err(refuse)?;
         }
-        let caller = self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most)));
+        let caller = self.call.caller_timeout.map(|at_most| (Layer::Caller, caller_claims(at_most)));
         let (admitted, layers) = self.take_layers();
         let layers = layers
             .into_iter()

@@ -332,7 +332,7 @@ mod tests {
 
     fn call(tool: &str, arguments: &serde_json::Value) -> Call {
         Call {
-            at_most: None,
+            caller_timeout: None,
             priority: Priority::Normal,
             door: Door::A2g,
             agent: agent(AGENT),

@@ -78,7 +78,7 @@ pub struct Call {
     /// The agent's own statement about its intent. Passed on to the governor, never interpreted here.
     pub context: Option<Map<String, Value>>,
     /// The time that the caller wants to wait for the run. It can only shorten the granted time.
-    pub at_most: Option<Timeout>,
+    pub caller_timeout: Option<Timeout>,
     /// The priority in the queue for a slot.
     pub priority: Priority,
     /// The memory of the arguments, counted against the caller's share.

@@ -469,7 +469,8 @@ pub struct Call {
     context: Option<Map<String, Value>>,
     // Calls that were kept before these two members were there have neither.
     #[serde(default)]
-    at_most: Option<Timeout>,
+    #[serde(rename = "at_most")]
+    caller_timeout: Option<Timeout>,
     #[serde(default, with = "Priority")]
     priority: call::Priority,
     #[serde(skip)]
