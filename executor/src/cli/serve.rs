@@ -87,7 +87,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let config = read_config(&arguments)?;
     let transport = Transport::select(&arguments, &config)?;
     let accept_unsigned =
-        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
+        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::from_command_line(&authority));
     let granter = Granter::new(authority);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
