@@ -265,7 +265,7 @@ const MAKERS: [(&str, &[&str]); 12] = [
     ("Authority", &["Authority::take", "take_authority"]),
     ("Granter", &["Granter::new"]),
     ("OperatorLimits", &["OperatorLimits::new"]),
-    ("AcceptUnsigned", &["AcceptUnsigned::given_on_the_command_line", "derive(Clone)", "derive(Copy)"]),
+    ("AcceptUnsigned", &["AcceptUnsigned::from_command_line", "derive(Clone)", "derive(Copy)"]),
     (
         "VerifiedVerdict",
         &[

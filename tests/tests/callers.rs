@@ -349,7 +349,7 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
         refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
     });
     assert_eq!(recorded["blocked_by"], "verdict_denied");
-    assert!(recorded["message"].as_str().unwrap().contains("`a-person` denied it"), "{recorded}");
+    assert!(recorded["message"].as_str().unwrap().contains("denied by `a-person`"), "{recorded}");
     let mine_of_late = ["--refused", "--agent", AGENT, "--tool", "write_file", "--since", "1h"];
     assert!(executor.home().list_journal(&mine_of_late).contains(&recorded));
     for others in [["--agent", OTHER], ["--tool", "gate"], ["--until", "1h"]] {

@@ -123,7 +123,7 @@ fn an_invalid_proof_runs_nothing() {
         ("intent_id", json!(intent_id()), mismatch, "another intent"),
         ("tool", json!("edit_file"), mismatch, "another tool"),
         ("arguments_sha256", json!(sha256("{}")), mismatch, "other arguments"),
-        ("tool_sha256", json!(sha256("another module")), mismatch, "another module"),
+        ("tool_sha256", json!(sha256("another module")), mismatch, "the installed module is"),
         ("verdict", with(&good["verdict"], "conditions", json!(["read_only"])), mismatch, "another verdict"),
         ("exp", json!(now - 1), untrusted, "before it was issued"),
         ("iat", json!(now + 120), untrusted, "not valid before"),

@@ -82,7 +82,7 @@ async fn serve(folder: &Path) {
     };
     let isolate = Isolate::start(&tools, prefork, cgroups, &sandbox, &clock).await.unwrap();
     let authority = Authority::take().unwrap();
-    let accept_unsigned = Some(AcceptUnsigned::given_on_the_command_line(&authority));
+    let accept_unsigned = Some(AcceptUnsigned::from_command_line(&authority));
     let settings = ExecutorSettings {
         granter: Granter::new(authority),
         ceilings: config.ceilings.clone(),

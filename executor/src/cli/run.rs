@@ -80,7 +80,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         ));
     }
     let call = Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::Cli,
         agent: AgentDid::parse(&arguments.agent).map_err(|error| UsageError(format!("`--agent` {error}")))?,

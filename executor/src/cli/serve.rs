@@ -87,7 +87,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     let config = read_config(&arguments)?;
     let transport = Transport::select(&arguments, &config)?;
     let accept_unsigned =
-        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::given_on_the_command_line(&authority));
+        arguments.insecure_accept_unsigned.then(|| AcceptUnsigned::from_command_line(&authority));
     let granter = Granter::new(authority);
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
@@ -185,7 +185,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("policies    {from}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
     }
     match &config.trust.keys {
-        Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.keys())),
+        Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.key_count())),
         None => print("trust       no keys: `a2g/execute` refuses every verdict"),
     }
     if let Some(signature) = &config.trust.signature {
@@ -526,7 +526,7 @@ impl CallerFiles {
             tracing::error!(%error, "all JSON Web Tokens are rejected until the keys of all issuers can be read again");
             TokenIssuers::default()
         });
-        let keys = issuers.keys();
+        let keys = issuers.key_count();
         match config.callers.as_deref().map(|path| Callers::read(path, issuers)) {
             None => {}
             Some(Ok(callers)) => {
@@ -642,7 +642,7 @@ async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, c
 fn reload_trust(executor: &Executor, config: &Config) {
     match Trust::read(&config.trust, config.did.clone()) {
         Ok(trust) => {
-            let keys = trust.keys();
+            let keys = trust.key_count();
             executor.replace_trust(trust);
             tracing::info!(keys, "trusted keys reloaded");
         }

@@ -243,8 +243,7 @@ pub(crate) fn verdict(body: &[u8]) {
 
 fn admits_what_it_says(verdict: Verdict) {
     static CALL: LazyLock<Call> = LazyLock::new(|| decode::intent(&call().to_string()).unwrap());
-    static LEAVE: LazyLock<AcceptUnsigned> =
-        LazyLock::new(|| AcceptUnsigned::given_on_the_command_line(&AUTHORITY));
+    static LEAVE: LazyLock<AcceptUnsigned> = LazyLock::new(|| AcceptUnsigned::from_command_line(&AUTHORITY));
     let leave = Some(*LEAVE);
     let nobody = Trust::empty(AgentDid::parse(EXECUTOR).unwrap());
     let (call, authentic) =

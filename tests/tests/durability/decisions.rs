@@ -171,7 +171,7 @@ fn a_denied_intent_stays_denied_after_any_restart() {
     for round in 0..3 {
         let again = place.ask("agent", "a2g/intent", &call);
         let message = expect_blocked(&again, "verdict_denied");
-        assert!(message.contains("`anna` denied it"), "{round}: {message}");
+        assert!(message.contains("denied by `anna`"), "{round}: {message}");
         assert_eq!(again["error"]["data"]["intent_id"], call["intent_id"]);
         for who in ["bert", "anna", "gov"] {
             error(&place.decide(who, &call, "APPROVED"), -32602);

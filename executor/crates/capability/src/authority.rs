@@ -1,8 +1,7 @@
 //! The right to make grants that name a verdict.
 //!
-//! A process has one [`Authority`], as an embedded board has one set of peripherals. The main program takes it at
-//! start and moves it to the code that admits calls. No other code can obtain one afterwards, so no other code can
-//! label a limit as a verdict's.
+//! A process has one [`Authority`]. The main program takes it at start and moves it to the code that admits calls. No
+//! other code can obtain one afterwards, so no other code can label a limit as a verdict's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

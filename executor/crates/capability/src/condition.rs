@@ -11,8 +11,8 @@ use a2g_types::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 pub enum ConditionError {
     /// It is not one of the conditions that can be enforced.
     #[error(
-        "the condition `{0}` is not one that this executor can enforce: `read_only`, `no_network`, \
-         `max_memory_mb:N`, `timeout_seconds:N`, `filesystem_scope:GLOB`, `max_output_bytes:N`"
+        "this executor cannot enforce the condition `{0}`, only `read_only`, `no_network`, `max_memory_mb:N`, \
+         `timeout_seconds:N`, `filesystem_scope:GLOB` and `max_output_bytes:N`"
     )]
     Unknown(String),
     /// A known condition with a number out of range.
@@ -33,12 +33,12 @@ pub enum ConditionError {
 /// # Errors
 /// [`ConditionError`] for anything that cannot be enforced exactly.
 pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
-    let nothing = Claims::default();
+    let no_claims = Claims::default();
     let unknown = || ConditionError::Unknown(excerpt(condition));
     let Some((name, value)) = condition.split_once(':') else {
         return match condition {
-            "read_only" => Ok(Claims { access: Some(Access::ReadOnly), ..nothing }),
-            "no_network" => Ok(Claims { network: Some(false), ..nothing }),
+            "read_only" => Ok(Claims { access: Some(Access::ReadOnly), ..no_claims }),
+            "no_network" => Ok(Claims { network: Some(false), ..no_claims }),
             _other => Err(unknown()),
         };
     };
@@ -46,15 +46,15 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     let range = |error| ConditionError::Number { condition: excerpt(condition), error };
     match name {
         "max_memory_mb" => {
-            Ok(Claims { memory: Some(MemoryLimit::from_mb(number()?).map_err(range)?), ..nothing })
+            Ok(Claims { memory: Some(MemoryLimit::from_mb(number()?).map_err(range)?), ..no_claims })
         }
         "timeout_seconds" => {
-            Ok(Claims { timeout: Some(Timeout::from_seconds(number()?).map_err(range)?), ..nothing })
+            Ok(Claims { timeout: Some(Timeout::from_seconds(number()?).map_err(range)?), ..no_claims })
         }
         "max_output_bytes" => {
-            Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..nothing })
+            Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..no_claims })
         }
-        "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..nothing }),
+        "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),
         _other => Err(unknown()),
     }
 }

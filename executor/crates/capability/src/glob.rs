@@ -1,6 +1,6 @@
 //! A single path pattern, matched component by component.
 //!
-//! A pattern runs along a path as a small automaton: a state is the number of parts that are consumed, and `**` may
+//! A pattern is matched by a small automaton: a state is the number of parts that are consumed, and `**` may
 //! consume any number of components. The same automaton answers three questions: whether the path matches, whether
 //! anything below it can match, and whether everything below it does. Names are matched by character: `?` is one
 //! character of any alphabet, not one byte.
@@ -30,8 +30,8 @@ const MAX_ALTERNATIVES: usize = 64;
 /// `**`, and expansion does not change the meaning of a `**`.
 const INNER_MARK: &str = "\0";
 const LAST_MARK: &str = "\0\0";
-const MISPLACED_DOUBLE_STAR: &str = "`**` has to stand alone between slashes";
-const CONTAINS_NUL: &str = "it holds a NUL";
+const MISPLACED_DOUBLE_STAR: &str = "`**` has to be a whole path component";
+const CONTAINS_NUL: &str = "it contains a NUL";
 const NOT_ABSOLUTE: &str = "it does not start with `/`";
 const FOREIGN_ROOT: &str = "its root is that of another system or host: a path here starts with one `/`, such as \
                        `/workspace/**`";
@@ -72,8 +72,8 @@ impl Glob {
     /// Parses an absolute pattern into one glob for each combination of its `{a,b}` alternatives.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] if it is not a valid pattern, `**` does not stand alone between slashes, or it has too
-    /// many components or alternatives.
+    /// [`ScopeError::Malformed`] if it is not a valid pattern, `**` is not a whole path component, or it has too many
+    /// components or alternatives.
     pub fn parse_alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
         check_root(pattern).map_err(malformed)?;
@@ -124,18 +124,18 @@ impl Glob {
         &self.text
     }
 
-    /// The folder that contains all matches, and whether they are all of that folder. `None` if that folder would be
-    /// `/`.
+    /// The folder that contains all matches, and `true` if the pattern matches everything below it. `None` if that
+    /// folder would be `/`.
     pub(super) fn root(&self) -> Option<(String, bool)> {
-        let literal = |part: &PatternComponent| match part {
+        let literal_name = |part: &PatternComponent| match part {
             PatternComponent::Literal(name) => Some(format!("/{name}")),
             PatternComponent::Any | PatternComponent::Wild(_) => None,
         };
         // An exact path is one file in the folder above it.
         let (last, above) = self.parts.split_last()?;
-        let names: Vec<String> = above.iter().map_while(literal).collect();
-        let whole = matches!(last, PatternComponent::Any) && names.len() == above.len();
-        (!names.is_empty()).then(|| (names.concat(), whole))
+        let names: Vec<String> = above.iter().map_while(literal_name).collect();
+        let is_whole = matches!(last, PatternComponent::Any) && names.len() == above.len();
+        (!names.is_empty()).then(|| (names.concat(), is_whole))
     }
 
     /// `true` if the pattern matches an absolute path without `.` and `..`.
@@ -219,7 +219,7 @@ impl PatternComponent {
 }
 
 fn parse_pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
-    let one = |letter| Piece::One { negated: false, ranges: vec![letter..=letter] };
+    let literal = |letter| Piece::One { negated: false, ranges: vec![letter..=letter] };
     let mut pieces = Vec::new();
     let mut letters = name.chars().peekable();
     while let Some(letter) = letters.next() {
@@ -227,8 +227,8 @@ fn parse_pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
             '*' => Piece::Many,
             '?' => Piece::One { negated: true, ranges: Vec::new() },
             '[' => parse_class(&mut letters)?,
-            '\\' => one(letters.next().ok_or("it ends in a `\\`")?),
-            plain => one(plain),
+            '\\' => literal(letters.next().ok_or("it ends in a `\\`")?),
+            plain => literal(plain),
         });
     }
     Ok(pieces)
@@ -240,9 +240,7 @@ fn parse_pieces(name: &str) -> Result<Vec<Piece>, &'static str> {
 fn parse_class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str> {
     const OPEN: &str = "a class is not closed";
     if letters.peek() == Some(&'^') {
-        return Err(
-            "`[^` is read in two ways: write `[!x]` for any character but x, or `[x^]` for x and `^`",
-        );
+        return Err("`[^` is ambiguous: write `[!x]` for any character but x, or `[x^]` for x and `^`");
     }
     let negated = letters.next_if_eq(&'!').is_some();
     let mut ranges = Vec::new();
@@ -272,16 +270,16 @@ fn parse_class(letters: &mut Peekable<Chars<'_>>) -> Result<Piece, &'static str>
 /// `true` if a name matches. On a mismatch, matching resumes at the last `*`.
 fn is_match(pieces: &[Piece], name: &str) -> bool {
     let letters: Vec<char> = name.chars().collect();
-    let (mut piece, mut letter, mut back) = (0, 0, None);
+    let (mut piece, mut letter, mut last_star) = (0, 0, None);
     loop {
         match (pieces.get(piece), letters.get(letter)) {
             (Some(Piece::Many), _) => {
-                back = Some((piece + 1, letter));
+                last_star = Some((piece + 1, letter));
                 piece += 1;
                 continue;
             }
-            (Some(Piece::One { negated, ranges }), Some(found))
-                if ranges.iter().any(|range| range.contains(found)) != *negated =>
+            (Some(Piece::One { negated, ranges }), Some(next))
+                if ranges.iter().any(|range| range.contains(next)) != *negated =>
             {
                 (piece, letter) = (piece + 1, letter + 1);
                 continue;
@@ -289,11 +287,11 @@ fn is_match(pieces: &[Piece], name: &str) -> bool {
             (None, None) => return true,
             (Some(Piece::One { .. }) | None, _) => {}
         }
-        // The `*` consumes one more character.
-        match back {
-            Some((after, taken)) if taken < letters.len() => {
-                back = Some((after, taken + 1));
-                (piece, letter) = (after, taken + 1);
+        // The last `*` consumes one more character.
+        match last_star {
+            Some((next_piece, end)) if end < letters.len() => {
+                last_star = Some((next_piece, end + 1));
+                (piece, letter) = (next_piece, end + 1);
             }
             Some(_) | None => return false,
         }
@@ -333,8 +331,8 @@ impl Hash for Glob {
     }
 }
 
-/// Refuses a pattern with a root of another system, with a message that names the reason. A pattern whose root is
-/// inside braces passes, because its alternatives are expanded first.
+/// Refuses a relative pattern, and one with a root of another system or host. A pattern whose root is inside braces
+/// passes, because its alternatives are expanded first.
 fn check_root(pattern: &str) -> Result<(), &'static str> {
     if has_foreign_root(pattern) {
         return Err(FOREIGN_ROOT);
@@ -366,8 +364,8 @@ fn check_names(text: &str) -> Result<&str, &'static str> {
     }
     for name in names.split('/') {
         match name {
-            "" => return Err("it holds an empty component"),
-            "." | ".." => return Err("it holds `.` or `..`"),
+            "" => return Err("it contains an empty component"),
+            "." | ".." => return Err("it contains `.` or `..`"),
             long if long.len() > 255 => return Err("a component is longer than 255 bytes"),
             _named => {}
         }
@@ -403,20 +401,20 @@ fn mark_double_stars(pattern: &str) -> Result<String, &'static str> {
 /// Expands every combination of the `{a,b}` alternatives of a pattern. Braces that are escaped or in a class are
 /// literal.
 fn expand_braces(pattern: &str) -> Result<Vec<String>, &'static str> {
-    let mut done = Vec::new();
-    let mut open = vec![pattern.to_owned()];
-    while let Some(text) = open.pop() {
+    let mut texts = Vec::new();
+    let mut pending = vec![pattern.to_owned()];
+    while let Some(text) = pending.pop() {
         match find_braces(&text)? {
-            None => done.push(text),
+            None => texts.push(text),
             Some((before, choices, after)) => {
-                open.extend(choices.iter().map(|choice| [before, choice, after].concat()));
+                pending.extend(choices.iter().map(|choice| [before, choice, after].concat()));
             }
         }
-        if done.len() + open.len() > MAX_ALTERNATIVES {
+        if texts.len() + pending.len() > MAX_ALTERNATIVES {
             return Err("it has more than 64 alternatives");
         }
     }
-    Ok(done)
+    Ok(texts)
 }
 
 /// The text before the first outermost braces, the alternatives inside them, and the text after.
@@ -436,7 +434,7 @@ fn find_braces(text: &str) -> Result<Option<Braces<'_>>, &'static str> {
             b'{' => {
                 depth += 1;
                 if depth > MAX_DEPTH {
-                    return Err("its braces stand more than 32 deep");
+                    return Err("its braces are nested more than 32 deep");
                 }
                 if depth == 1 {
                     cuts.push(at);

@@ -44,7 +44,7 @@ pub struct Ceilings {
 
 impl Ceilings {
     /// The limits of an executor that is not configured, without files and without a network. A program that grants
-    /// more names what it grants: `Ceilings { areas, ..Ceilings::closed() }`.
+    /// more lists the differences: `Ceilings { areas, ..Ceilings::closed() }`.
     #[must_use]
     pub fn closed() -> Self {
         Self {
@@ -64,8 +64,8 @@ impl Ceilings {
 
 /// The limits of one run, effective and complete.
 ///
-/// It is consumed by the [`Permit`](super::Permit) that is made of it: there is no `Clone`, no `Default`, no `From` and
-/// no `Deserialize`.
+/// The [`Permit`](super::Permit) that is made from it consumes it: there is no `Clone`, no `Default`, no `From` and no
+/// `Deserialize`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     memory: Bound<MemoryLimit>,
@@ -90,7 +90,7 @@ impl GrantView {
         Self(Arc::new(grant))
     }
 
-    /// Returns `true` if both are views of one grant, and not merely of equal ones.
+    /// Returns `true` if both are views of the same grant, not only of equal ones.
     #[must_use]
     pub fn is_same_grant(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -105,8 +105,8 @@ impl Deref for GrantView {
     }
 }
 
-/// The serialised form of a grant on its way to another process; see [`super::handover`]. The hosts that the run may
-/// reach are left out: the process that receives a network request decides by its own grant.
+/// The serialized form of a grant for another process; see [`super::handover`]. It omits the hosts that the run may
+/// reach: the process that receives a network request decides by its own grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
     memory: Bound<MemoryLimit>,
@@ -225,39 +225,38 @@ impl Grant {
             allowed: Some(ceilings.hosts.allowed.clone().unwrap_or_default()),
             ..ceilings.hosts.clone()
         };
-        let own = Claims { areas: Some(ceilings.areas.clone()), hosts, ..Claims::default() };
-        let mut met = Limits::default();
+        let ceiling_claims = Claims { areas: Some(ceilings.areas.clone()), hosts, ..Claims::default() };
+        let mut limits = Limits::default();
         let mut emptied_by = None;
-        let mut cut_off_by = None;
-        for (layer, claims) in layers.into_iter().chain([(Layer::Executor, own)]) {
+        let mut no_host_by = None;
+        for (layer, claims) in layers.into_iter().chain([(Layer::Executor, ceiling_claims)]) {
             check_area_count(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
             let claims = Limits::from_claims(layer, claims);
-            if met.has_more_overlaps_than(&claims, MAX_OVERLAPS) {
-                return Err(ScopeError::TooMany { most: MAX_AREAS });
+            if limits.has_more_overlaps_than(&claims, MAX_OVERLAPS) {
+                return Err(ScopeError::TooMany { max: MAX_AREAS });
             }
-            met = met.meet(claims);
-            check_area_count(met.areas.as_ref().map_or(0, BTreeSet::len))?;
-            let empty = met.areas.as_ref().is_some_and(BTreeSet::is_empty);
-            emptied_by = emptied_by.or(empty.then_some(layer));
-            cut_off_by = cut_off_by.or(met.reach.reaches_no_host().then_some(layer));
+            limits = limits.meet(claims);
+            check_area_count(limits.areas.as_ref().map_or(0, BTreeSet::len))?;
+            let is_empty = limits.areas.as_ref().is_some_and(BTreeSet::is_empty);
+            emptied_by = emptied_by.or(is_empty.then_some(layer));
+            no_host_by = no_host_by.or(limits.reach.reaches_no_host().then_some(layer));
         }
         // A network without any reachable host counts as no network.
-        let cut_off = cut_off_by.map(|layer| Bound { value: false, layer });
-        let network = cap_with_ceiling(ceilings.network, met.network);
-        let network = match cut_off {
-            Some(cut_off) if network.value => cut_off,
+        let network = cap_with_ceiling(ceilings.network, limits.network);
+        let network = match no_host_by {
+            Some(layer) if network.value => Bound { value: false, layer },
             Some(_) | None => network,
         };
-        let (roots, blocked_by) = Root::from_limits(&met);
+        let (roots, blocked_by) = Root::from_limits(&limits);
         Ok(Self {
-            memory: cap_with_ceiling(ceilings.memory, met.memory),
-            cpu: cap_with_ceiling(ceilings.cpu, met.cpu),
-            timeout: cap_with_ceiling(ceilings.timeout, met.timeout),
-            output: cap_with_ceiling(ceilings.output, met.output),
+            memory: cap_with_ceiling(ceilings.memory, limits.memory),
+            cpu: cap_with_ceiling(ceilings.cpu, limits.cpu),
+            timeout: cap_with_ceiling(ceilings.timeout, limits.timeout),
+            output: cap_with_ceiling(ceilings.output, limits.output),
             network,
-            reach: met.reach,
+            reach: limits.reach,
             network_budgets: ceilings.network_budgets,
-            access: cap_with_ceiling(ceilings.access, met.access),
+            access: cap_with_ceiling(ceilings.access, limits.access),
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
             budgets: ceilings.budgets,
@@ -294,8 +293,8 @@ impl Grant {
         self.network
     }
 
-    /// The hosts that the run may reach. In the process of a guest there are none: it sends a request, and its server
-    /// decides.
+    /// The hosts that the run may reach. In the process of a guest there are none: the process sends its requests to
+    /// the server, which decides.
     #[must_use]
     pub fn reach(&self) -> &Reach {
         &self.reach
@@ -319,7 +318,7 @@ impl Grant {
         self.roots.iter().all(|root| root.is_whole())
     }
 
-    /// The layer that left no part of the filesystem, if none is granted.
+    /// The layer that excluded the last part of the filesystem, if no part is granted.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by
@@ -339,7 +338,7 @@ impl Grant {
 }
 
 fn check_area_count(areas: usize) -> Result<(), ScopeError> {
-    if areas > MAX_AREAS { Err(ScopeError::TooMany { most: MAX_AREAS }) } else { Ok(()) }
+    if areas > MAX_AREAS { Err(ScopeError::TooMany { max: MAX_AREAS }) } else { Ok(()) }
 }
 
 fn cap_with_ceiling<T: Ord>(ceiling: T, claimed: Option<Bound<T>>) -> Bound<T> {

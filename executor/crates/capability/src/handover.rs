@@ -1,8 +1,8 @@
 //! The transfer of a permit from the process that checked it to the process that runs under it.
 //!
-//! Authority has no `Deserialize`, because no wire may make it. This is the only form in which a permit leaves a
-//! process: it goes over a private socket pair from the server to one of its own children, with the opened folders
-//! beside it as descriptors. Only `isolate` may name it, and a process that makes its own grants receives none.
+//! Authority has no `Deserialize`, because no message may create it. A permit leaves a process only in this form: over
+//! a private socket pair from the server to one of its own children, with the opened folders as file descriptors. Only
+//! `isolate` may use it, and a process that makes its own grants cannot receive a permit.
 
 use super::authority::Authority;
 use super::grant::{Grant, GrantTransfer};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The serialised form of a permit, without its folders.
+/// The serialized form of a permit, without its folders.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Handover {
     grant: GrantTransfer,
@@ -21,7 +21,7 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Splits a permit into its serialisable part and the folders that are sent beside it.
+    /// Splits a permit into its serializable part and its folders, which are sent as file descriptors.
     #[must_use]
     pub fn from_permit(permit: Permit) -> (Self, Vec<OwnedFd>) {
         let (grant, roots) = permit.into_parts();
@@ -30,20 +30,20 @@ impl Handover {
         (Self { grant: grant.to_transfer(), watch_outside }, folders)
     }
 
-    /// Reassembles the permit; `None` if the folders are not the ones that were sent, or in a process that has taken
-    /// its [`Authority`]: text that reaches a server makes no permit there. It takes the authority itself, so that a
-    /// process receives one permit and then makes none.
+    /// Reassembles the permit; `None` if the folders do not fit the grant, or in a process that has taken its
+    /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
+    /// so a process receives one permit and can make no other.
     #[must_use]
     pub fn receive(self, folders: Vec<OwnedFd>) -> Option<Permit> {
         if Authority::is_taken() {
             return None;
         }
         let grant = Grant::from_transfer(self.grant)?;
-        // A governed run has the roots of its grant opened in their order, and no others.
+        // The folders of a governed run are exactly the roots of its grant, in the same order.
         if folders.len() != grant.roots().len() {
             return None;
         }
-        let _of_this_permit = Authority::take()?;
+        let _authority = Authority::take()?;
         let opened = grant.roots().iter().zip(folders).map(|(root, folder)| OpenRoot {
             guest: root.tree().path().to_owned(),
             granted: Some(Arc::clone(root)),
@@ -78,19 +78,19 @@ mod tests {
         let claims = Claims { memory: MemoryLimit::from_mb(8).ok(), ..Claims::default() };
         let grant = Grant::meet(&Authority::for_tests(), [(Layer::Verdict, claims)], &ceilings).unwrap();
         let mounts = Mounts::new(vec![Mount { guest: data, host: host.path().into() }]).unwrap();
-        let sent = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
-        let grant = sent.grant().clone();
-        let (written, folders) = Handover::from_permit(sent);
-        let text = serde_json::to_string(&written).unwrap();
-        let read = |text: &str| serde_json::from_str::<Handover>(text).unwrap();
-        assert!(read(&text).receive(Vec::new()).is_none(), "the folder is missing");
-        let beside = text.replacen(r#"["/data",[]"#, r#"["/etc",[]"#, 1);
-        assert_ne!(beside, text);
+        let original = Permit::open(grant, &mounts, &ceilings.areas).unwrap();
+        let grant = original.grant().clone();
+        let (handover, folders) = Handover::from_permit(original);
+        let text = serde_json::to_string(&handover).unwrap();
+        let parse = |text: &str| serde_json::from_str::<Handover>(text).unwrap();
+        assert!(parse(&text).receive(Vec::new()).is_none(), "the folder is missing");
+        let outside = text.replacen(r#"["/data",[]"#, r#"["/etc",[]"#, 1);
+        assert_ne!(outside, text);
         let folder = || vec![folders[0].try_clone().unwrap()];
-        assert!(read(&beside).receive(folder()).is_none(), "an area lies outside of its folder");
-        let again = folder();
-        let permit = read(&text).receive(folders).unwrap();
-        assert!(read(&text).receive(again).is_none(), "a process receives one permit");
+        assert!(parse(&outside).receive(folder()).is_none(), "an area lies outside of its folder");
+        let same_folder = folder();
+        let permit = parse(&text).receive(folders).unwrap();
+        assert!(parse(&text).receive(same_folder).is_none(), "a process receives one permit");
         // The reachable hosts are not sent: the server decides about them.
         assert!(grant.reach().allowed_patterns().next().is_some());
         assert!(permit.grant().reach().allowed_patterns().next().is_none());

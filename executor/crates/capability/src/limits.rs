@@ -73,24 +73,24 @@ impl Limits {
         }
     }
 
-    /// The layer that an area of the meet is attributed to: among the named areas that cover it, the layer of the
-    /// narrowest one; of several such layers, the first.
+    /// The layer that an area of the meet is attributed to: the layer of the narrowest named area that covers it. If
+    /// several layers named that area, the first in the order of [`Layer`].
     pub(super) fn layer_of(&self, area: &Area) -> Layer {
-        let wide: Vec<_> = self.named.iter().filter(|(wide, _)| wide.covers(area)).collect();
-        let narrowest = wide.iter().filter(|(a, _)| !wide.iter().any(|(b, _)| a != b && a.covers(b)));
+        let covering: Vec<_> = self.named.iter().filter(|(named, _)| named.covers(area)).collect();
+        let narrowest = covering.iter().filter(|(a, _)| !covering.iter().any(|(b, _)| a != b && a.covers(b)));
         narrowest.map(|(_, layer)| *layer).min().unwrap_or(Layer::Executor)
     }
 
-    /// `true` if the areas of both sides have more than `most` overlaps. The cost of the meet is quadratic in their
-    /// number, so a malicious governor could otherwise keep a server busy for minutes.
+    /// `true` if the areas of both sides have more than `max_overlaps` overlaps. The cost of the meet is quadratic in
+    /// their number, so a malicious governor could otherwise keep a server busy for minutes.
     #[must_use]
-    pub(super) fn has_more_overlaps_than(&self, other: &Self, most: usize) -> bool {
+    pub(super) fn has_more_overlaps_than(&self, other: &Self, max_overlaps: usize) -> bool {
         let (Some(a), Some(b)) = (&self.areas, &other.areas) else { return false };
-        let mut found = BTreeSet::new();
-        a.len().saturating_mul(b.len()) > most
+        let mut distinct = BTreeSet::new();
+        a.len().saturating_mul(b.len()) > max_overlaps
             && overlaps(a, b).any(|area| {
-                found.insert(area);
-                found.len() > most
+                distinct.insert(area);
+                distinct.len() > max_overlaps
             })
     }
 
@@ -125,10 +125,10 @@ impl Limits {
     }
 }
 
-/// The areas that are not covered by another one of them.
+/// Removes the areas that another one covers.
 fn remove_covered(areas: BTreeSet<Area>) -> BTreeSet<Area> {
-    let covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
-    areas.iter().filter(|area| !covered(area)).cloned().collect()
+    let is_covered = |area: &&Area| areas.iter().any(|other| other != *area && other.covers(area));
+    areas.iter().filter(|area| !is_covered(area)).cloned().collect()
 }
 
 /// All overlaps of an area of one side with an area of the other.

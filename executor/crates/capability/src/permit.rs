@@ -32,7 +32,7 @@ impl Permit {
     /// Opens the folders of a grant below the operator's mounts and `ceilings`.
     ///
     /// # Ambient Authority
-    /// Reads the host's filesystem from the operator's mounts and ceilings, the list of mounts, and nothing else.
+    /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
     ///
     /// # Errors
     /// [`RootsError`] names the first folder that is missing, hidden behind a symbolic link, or refused by the

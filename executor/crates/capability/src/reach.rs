@@ -1,7 +1,7 @@
 //! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' claims about them.
 //!
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
-//! without the trailing dot. A text with more than one reading, such as `0x7f.1` or `allowed@evil`, is refused.
+//! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
 
 use a2g_types::ident::excerpt;
 use a2g_types::limit::{Bound, Layer};
@@ -30,9 +30,9 @@ pub enum Host {
 /// A pattern of hosts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostPattern {
-    /// `*`: every name, and no address.
+    /// `*`: every name, but no address.
     EveryName,
-    /// `*.x`: every name below `x`, and not `x`.
+    /// `*.x`: every name below `x`, but not `x` itself.
     Below(Domain),
     /// This host.
     Exactly(Host),
@@ -41,8 +41,8 @@ pub enum HostPattern {
 /// The reason why a text is not a valid host or pattern of hosts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, nor an IP address \
-     as it is usually written"
+    "`{text}` is neither a host name (such as `api.example.com`), `*.` and a name, `*`, nor an IP address in its \
+     usual notation (such as `192.0.2.1`)"
 )]
 pub struct HostError {
     text: String,
@@ -61,11 +61,11 @@ impl Host {
     /// or an IPv6 address in brackets.
     ///
     /// # Errors
-    /// [`HostError`] for anything else, and for an address in another form than the usual one: some parsers read
-    /// `127.1`, `0x7f000001` and `017700000001` all as 127.0.0.1.
+    /// [`HostError`] for anything else, and for an address that is not in canonical form: some parsers read `127.1`,
+    /// `0x7f000001` and `017700000001` all as 127.0.0.1.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
-        // No valid name is longer in any script, and a longer text is not parsed at all.
+        // No valid name is longer in any script, so a longer text is refused without parsing.
         if text.len() > 4 * MAX_NAME_BYTES {
             return Err(error());
         }
@@ -76,12 +76,13 @@ impl Host {
         }
         match url::Host::parse(name).map_err(|_| error())? {
             url::Host::Domain(name) => {
-                let plain = |byte: u8| {
+                let is_name_byte = |byte: u8| {
                     byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
                 };
-                let label =
-                    |label: &str| (1..=MAX_LABEL_BYTES).contains(&label.len()) && label.bytes().all(plain);
-                if name.len() <= MAX_NAME_BYTES && name.split('.').all(label) {
+                let is_valid_label = |label: &str| {
+                    (1..=MAX_LABEL_BYTES).contains(&label.len()) && label.bytes().all(is_name_byte)
+                };
+                if name.len() <= MAX_NAME_BYTES && name.split('.').all(is_valid_label) {
                     Ok(Self::Name(Domain(name)))
                 } else {
                     Err(error())
@@ -108,7 +109,7 @@ impl fmt::Display for Host {
 }
 
 impl HostPattern {
-    /// Parses a pattern; see the variants. An IPv6 address may have no brackets here.
+    /// Parses a pattern; see the variants. Here an IPv6 address may also be written without brackets.
     ///
     /// # Errors
     /// [`HostError`] if it is not a valid pattern.
@@ -198,18 +199,19 @@ impl Reach {
     /// The claims of one layer.
     pub(super) fn from_claims(layer: Layer, claims: HostClaims) -> Self {
         let HostClaims { allowed, blocked, requests_per_minute } = claims;
-        let widest = |patterns: Vec<HostPattern>| {
-            let covered = |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
-            patterns.iter().filter(|one| !covered(one)).map(|one| (one.clone(), layer)).collect()
+        let remove_covered = |patterns: Vec<HostPattern>| {
+            let is_covered =
+                |one: &HostPattern| patterns.iter().any(|other| other != one && other.covers(one));
+            patterns.iter().filter(|one| !is_covered(one)).map(|one| (one.clone(), layer)).collect()
         };
         Self {
-            allowed: allowed.map(widest),
+            allowed: allowed.map(remove_covered),
             blocked: blocked.into_iter().map(|pattern| (pattern, layer)).collect(),
             requests_per_minute: requests_per_minute.map(|value| Bound { value, layer }),
         }
     }
 
-    /// The hosts that the executor itself may reach, as configured by its operator. It is no part of a grant.
+    /// The hosts that the executor itself may reach, as configured by its operator. It is not part of any grant.
     #[must_use]
     pub fn for_executor(hosts: Vec<HostPattern>) -> Self {
         Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
@@ -234,11 +236,11 @@ impl Reach {
 
     /// `true` if no host at all can be reached.
     pub(super) fn reaches_no_host(&self) -> bool {
-        let blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
-        self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(blocked))
+        let is_blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
+        self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(is_blocked))
     }
 
-    /// Checks whether `host` may be reached, as far as its name decides it.
+    /// Checks that the allowed and blocked patterns permit `host`. Resolved addresses are checked elsewhere.
     ///
     /// # Errors
     /// [`ReachError`] with the reason. A host that no layer allows cannot be reached.
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_readings_is_no_host() {
+    fn ambiguous_and_invalid_hosts_are_refused() {
         let long = format!("{}.example", "a".repeat(64));
         let longer = ["a"; 130].join(".");
         for text in [
@@ -371,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_a_label_boundary_and_not_the_apex() {
-        for (wide, text, matches) in [
+    fn a_star_matches_whole_labels_and_not_the_apex() {
+        for (text, host_text, matches) in [
             ("example.com", "EXAMPLE.com.", true),
             ("example.com", "api.example.com", false),
             ("*.example.com", "api.example.com", true),
@@ -388,7 +390,7 @@ mod tests {
             ("93.184.216.34", "93.184.216.35", false),
             ("2606:2800::1", "[2606:2800::1]", true),
         ] {
-            assert_eq!(pattern(wide).matches(&host(text)), matches, "{wide} {text}");
+            assert_eq!(pattern(text).matches(&host(host_text)), matches, "{text} {host_text}");
         }
         for text in ["**", "*.*.com", "*com", "a.*", "*.127.0.0.1", "*.", "https://a.com", "10.0.0.0/8"] {
             assert!(HostPattern::parse(text).is_err(), "{text}");
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn blocked_wins_and_nobody_is_nobody() {
+    fn blocked_patterns_win_and_an_empty_list_allows_no_host() {
         let reach_of = |allowed: &[&str], blocked: &[&str]| {
             let patterns = |texts: &[&str]| texts.iter().map(|text| pattern(text)).collect::<Vec<_>>();
             let claims = HostClaims {
@@ -435,7 +437,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_meet_is_a_meet(a in reach(), b in reach(), c in reach()) {
+        fn the_meet_is_idempotent_commutative_and_associative(a in reach(), b in reach(), c in reach()) {
             prop_assert_eq!(a.clone().meet(a.clone()), a.clone());
             prop_assert_eq!(a.clone().meet(b.clone()), b.clone().meet(a.clone()));
             prop_assert_eq!(
@@ -458,7 +460,7 @@ mod tests {
         }
 
         #[test]
-        fn a_host_is_its_own_spelling(text in "\\PC{0,40}|[a-zA-Z0-9.\\-_\\[\\]:%@]{0,30}") {
+        fn a_formatted_host_parses_to_itself(text in "\\PC{0,40}|[a-zA-Z0-9.\\-_\\[\\]:%@]{0,30}") {
             if let Ok(host) = Host::parse(&text) {
                 prop_assert_eq!(Host::parse(&host.to_string()), Ok(host));
             }

@@ -1,7 +1,7 @@
 //! The granted part of an opened folder.
 //!
-//! All checks here take absolute guest paths that were walked to from the opened root, name by name; never a path as a
-//! guest sent it.
+//! All checks here take absolute guest paths that were resolved name by name from the opened root, never paths as a
+//! guest sent them.
 
 use super::glob::Glob;
 use super::limits::Limits;
@@ -19,7 +19,7 @@ pub struct Root {
     blocked: Vec<Bound<Glob>>,
 }
 
-/// The serialised form of a root on its way to another process; see [`super::handover`].
+/// The serialized form of a root for another process; see [`super::handover`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RootTransfer {
     tree: String,
@@ -28,28 +28,29 @@ pub(super) struct RootTransfer {
 }
 
 impl Root {
-    /// The roots of a meet. If none is left, also the layer that blocked all of the last one.
-    pub(super) fn from_limits(met: &Limits) -> (Vec<Self>, Option<Layer>) {
-        let areas = || met.areas.iter().flatten();
-        let outermost = |tree: &Tree| !areas().any(|other| other.root() != tree && other.root().covers(tree));
-        let trees: BTreeSet<&Tree> = areas().map(Area::root).filter(|tree| outermost(tree)).collect();
+    /// The roots of a meet. If all of them are blocked, also the layer that blocked the last one.
+    pub(super) fn from_limits(limits: &Limits) -> (Vec<Self>, Option<Layer>) {
+        let areas = || limits.areas.iter().flatten();
+        let is_outermost =
+            |tree: &Tree| !areas().any(|other| other.root() != tree && other.root().covers(tree));
+        let trees: BTreeSet<&Tree> = areas().map(Area::root).filter(|tree| is_outermost(tree)).collect();
         let mut blocked_by = None;
         let mut roots = Vec::new();
         for tree in trees {
-            let here =
+            let is_relevant =
                 |glob: &Glob| glob.matches_at_or_above(tree.path()) || glob.can_match_below(tree.path());
-            let blocked = met.blocked.iter().filter(|(glob, _)| here(glob));
+            let blocked = limits.blocked.iter().filter(|(glob, _)| is_relevant(glob));
             let blocked = blocked.map(|(glob, layer)| Bound { value: glob.clone(), layer: *layer });
             let inside = areas().filter(|area| tree.covers(area.root()));
-            let areas = inside.map(|area| Bound { value: area.clone(), layer: met.layer_of(area) });
+            let areas = inside.map(|area| Bound { value: area.clone(), layer: limits.layer_of(area) });
             let root = Self { tree: tree.clone(), areas: areas.collect(), blocked: blocked.collect() };
             match root.blocking_layer(tree.path()) {
-                Some(by) => blocked_by = Some(by),
+                Some(layer) => blocked_by = Some(layer),
                 None => roots.push(root),
             }
         }
-        let left = roots.is_empty();
-        (roots, blocked_by.filter(|_| left))
+        let blocked_by = blocked_by.filter(|_| roots.is_empty());
+        (roots, blocked_by)
     }
 
     pub(super) fn to_transfer(&self) -> RootTransfer {
@@ -90,13 +91,13 @@ impl Root {
         &self.tree
     }
 
-    /// The granted areas of it, each with the layer that set its pattern.
+    /// The granted areas of the folder, each with the layer that set its pattern.
     #[must_use]
     pub fn areas(&self) -> &[Bound<Area>] {
         &self.areas
     }
 
-    /// The patterns excluded from them, with everything below their matches.
+    /// The patterns excluded from the areas, with everything below their matches.
     #[must_use]
     pub fn blocked_globs(&self) -> &[Bound<Glob>] {
         &self.blocked
@@ -105,8 +106,8 @@ impl Root {
     /// `true` if the folder is granted with everything below it.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        let whole = |area: &Bound<Area>| area.value.root() == &self.tree && area.value.globs().is_empty();
-        self.blocked.is_empty() && self.areas.iter().any(whole)
+        let is_whole = |area: &Bound<Area>| area.value.root() == &self.tree && area.value.globs().is_empty();
+        self.blocked.is_empty() && self.areas.iter().any(is_whole)
     }
 
     /// `true` if `path` is granted.

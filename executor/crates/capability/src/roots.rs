@@ -103,7 +103,7 @@ impl Mounts {
         &self.0
     }
 
-    /// For a tree under a ceiling: the host folder to start from, and the path below it.
+    /// The host folder that contains a tree, and the tree's path below that folder.
     fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Area]) -> Option<(&'a Path, &'a str)> {
         let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));
         let same_path = ceilings.iter().map(|ceiling| (ceiling.root(), Path::new(ceiling.root().path())));
@@ -129,18 +129,16 @@ impl Roots {
     /// Opens every root of a grant.
     ///
     /// # Ambient Authority
-    /// Reads the host's filesystem from the operator's mounts and ceilings, the list of mounts, and
-    /// nothing else.
+    /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
     ///
     /// # Errors
-    /// [`RootsError`] names the first root that is missing, hidden behind a symbolic link, or
-    /// refused by the kernel.
+    /// [`RootsError`] names the first root that is missing, hidden behind a symbolic link, or refused by the kernel.
     pub(super) fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
         let opened = grant.roots().iter().map(|root| open_root(root, mounts, ceilings));
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
     }
 
-    /// No folders.
+    /// A set without folders.
     pub(super) fn empty() -> Self {
         Self { opened: Vec::new(), watch_outside: true }
     }
@@ -177,7 +175,7 @@ impl Roots {
         Self { opened, watch_outside }
     }
 
-    /// `true` if attempts to access paths outside the roots are to be detected and recorded.
+    /// `true` if attempts to access paths outside the roots have to be recorded.
     #[must_use]
     pub fn should_watch_outside(&self) -> bool {
         self.watch_outside
@@ -194,7 +192,7 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
     let tree = root.tree();
     let guest_path = || tree.path().to_owned();
     let (base, rest) = mounts.locate(tree, ceilings).ok_or_else(|| RootsError::Missing(guest_path()))?;
-    let read = |error: rustix::io::Errno| match error {
+    let open_error = |error: rustix::io::Errno| match error {
         rustix::io::Errno::NOENT => RootsError::Missing(guest_path()),
         rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP | rustix::io::Errno::XDEV => {
             RootsError::NotAFolder(guest_path())
@@ -202,23 +200,23 @@ fn open_root(root: &Arc<Root>, mounts: &Mounts, ceilings: &[Area]) -> Result<Ope
         other => RootsError::Refused { path: guest_path(), source: other.into() },
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let base = rustix::fs::open(base, flags, Mode::empty()).map_err(read)?;
+    let base = rustix::fs::open(base, flags, Mode::empty()).map_err(open_error)?;
     let handle = if rest.is_empty() {
         base
     } else {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&base, rest, flags, Mode::empty(), beneath).map_err(read)?
+        rustix::fs::openat2(&base, rest, flags, Mode::empty(), beneath).map_err(open_error)?
     };
-    let refused = |source| RootsError::Refused { path: guest_path(), source };
-    if let Some(mount) = mount_below(&handle).map_err(refused)? {
+    let mounts_error = |source| RootsError::Refused { path: guest_path(), source };
+    if let Some(mount) = mount_below(&handle).map_err(mounts_error)? {
         return Err(RootsError::HoldsMount { path: guest_path(), mount });
     }
     let dir = Dir::from_std_file(handle.into());
     Ok(OpenRoot { guest: tree.path().to_owned(), granted: Some(Arc::clone(root)), dir })
 }
 
-/// A mount below an opened folder: it holds another file system, which no pattern named and which path resolution
-/// beneath the folder does not exclude.
+/// The first mount point below an opened folder, if there is one. It contains another file system, which no pattern
+/// names and which path resolution beneath the folder does not exclude.
 fn mount_below(folder: &OwnedFd) -> std::io::Result<Option<String>> {
     let folder = std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
     let points = MountPoints::current()?;
@@ -288,7 +286,7 @@ mod tests {
 
     /// It is skipped for a user that may not mount anything.
     #[test]
-    fn a_mount_that_comes_later_is_seen() {
+    fn a_later_mount_is_detected() {
         let run = |program: &str, arguments: &[&str], last: &Path| {
             let run = std::process::Command::new(program).args(arguments).arg(last).output();
             run.is_ok_and(|output| output.status.success())
@@ -296,14 +294,14 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let inner = outer.path().join("inner");
         std::fs::create_dir(&inner).unwrap();
-        let seen = || mount_below(&OwnedFd::from(File::open(outer.path()).unwrap())).unwrap();
-        assert_eq!(seen(), None);
+        let mount = || mount_below(&OwnedFd::from(File::open(outer.path()).unwrap())).unwrap();
+        assert_eq!(mount(), None);
         if !run("mount", &["-t", "tmpfs", "none"], &inner) {
-            println!("skipped: nothing may be mounted here");
+            println!("skipped: this user may not mount anything");
             return;
         }
-        let then = seen();
+        let while_mounted = mount();
         assert!(run("umount", &["-l"], &inner));
-        assert_eq!((then, seen()), (Some(inner.display().to_string()), None));
+        assert_eq!((while_mounted, mount()), (Some(inner.display().to_string()), None));
     }
 }

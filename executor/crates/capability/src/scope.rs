@@ -1,8 +1,8 @@
 //! Filesystem patterns as written by a governor.
 //!
 //! A pattern is parsed here into [`Area`]s, one for each of its `{a,b}` alternatives. It is never matched against a
-//! path that a guest sent, only against paths that were walked to from an opened root. `/a/b/**` is the whole tree
-//! `/a/b` and everything below it, and never `/a/bc`.
+//! path that a guest sent, only against paths that were resolved from an opened root. `/a/b/**` is the folder `/a/b`
+//! and everything below it, but not `/a/bc`.
 
 use super::glob::{Glob, check_components};
 use a2g_types::ident::excerpt;
@@ -22,12 +22,12 @@ pub enum ScopeError {
     },
     /// One layer has too many patterns, or the patterns of all layers have too many overlaps.
     #[error(
-        "the filesystem patterns, each alternative counted, are more than {most}, or overlap in more ways: \
+        "the filesystem patterns, each alternative counted, are more than {max}, or have too many overlaps: \
          use fewer patterns, or wider ones"
     )]
     TooMany {
-        /// The maximum that is enforced.
-        most: usize,
+        /// The maximum number of patterns.
+        max: usize,
     },
 }
 
@@ -42,7 +42,7 @@ impl ScopeError {
 pub struct Tree(Box<str>);
 
 impl Tree {
-    /// The absolute path of the root, without a trailing slash.
+    /// The absolute path of the folder, without a trailing slash.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.0
@@ -54,13 +54,13 @@ impl Tree {
         self.contains(&other.0)
     }
 
-    /// `true` if an absolute path without `.` and `..` is the root or lies below it.
+    /// `true` if an absolute path without `.` and `..` is the folder or lies below it.
     #[must_use]
     pub fn contains(&self, path: &str) -> bool {
         self.relative_path(path).is_some()
     }
 
-    /// The components of `path` below this tree's root; `None` if it is not inside.
+    /// The part of `path` below this folder; `None` if the path lies outside.
     pub(super) fn relative_path<'a>(&self, path: &'a str) -> Option<&'a str> {
         let rest = path.strip_prefix(&*self.0)?;
         if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
@@ -111,11 +111,11 @@ impl Area {
     }
 
     fn from_glob(pattern: &str, glob: Glob) -> Result<Self, ScopeError> {
-        let Some((root, whole)) = glob.root() else {
+        let Some((root, is_whole)) = glob.root() else {
             let reason = "its root would be `/`: write `/folder/**` for a folder and all below it";
             return Err(ScopeError::malformed(pattern, reason));
         };
-        let globs = if whole { BTreeSet::new() } else { BTreeSet::from([glob]) };
+        let globs = if is_whole { BTreeSet::new() } else { BTreeSet::from([glob]) };
         Ok(Self { root: Tree(root.into()), globs })
     }
 
@@ -131,7 +131,7 @@ impl Area {
         &self.root
     }
 
-    /// The globs that a path in the root has to match, all of them. Empty for a whole tree.
+    /// The globs, all of which a path in the root has to match. Empty for a whole tree.
     #[must_use]
     pub fn globs(&self) -> &BTreeSet<Glob> {
         &self.globs
@@ -153,8 +153,8 @@ impl Area {
             (false, false) => return None,
         };
         let globs: BTreeSet<Glob> = self.globs.union(&other.globs).cloned().collect();
-        let possible = globs.iter().all(|glob| glob.matches(&root.0) || glob.can_match_below(&root.0));
-        possible.then(|| Self { root: root.clone(), globs })
+        let is_possible = globs.iter().all(|glob| glob.matches(&root.0) || glob.can_match_below(&root.0));
+        is_possible.then(|| Self { root: root.clone(), globs })
     }
 
     /// `true` if an absolute path without `.` and `..` lies in the area.
@@ -165,14 +165,14 @@ impl Area {
 
     /// `true` if something below the folder `path` may lie in the area.
     pub(super) fn can_contain_below(&self, path: &str) -> bool {
-        let above = Tree(path.into()).covers(&self.root);
-        above || self.root.contains(path) && self.globs.iter().all(|glob| glob.can_match_below(path))
+        let is_above_root = Tree(path.into()).covers(&self.root);
+        is_above_root || self.root.contains(path) && self.globs.iter().all(|glob| glob.can_match_below(path))
     }
 
     /// `true` if `path` and everything below it lies in the area.
     pub(super) fn contains_all_below(&self, path: &str) -> bool {
-        let all = |glob: &Glob| glob.matches(path) && glob.matches_all_below(path);
-        self.root.contains(path) && self.globs.iter().all(all)
+        let matches_all = |glob: &Glob| glob.matches(path) && glob.matches_all_below(path);
+        self.root.contains(path) && self.globs.iter().all(matches_all)
     }
 }
 

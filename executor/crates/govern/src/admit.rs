@@ -1,9 +1,9 @@
 //! Admission: the checks between a verdict and a run.
 //!
-//! A [`VerifiedVerdict`] can only be made here: from one that came over the executor's own connection, with a proof,
-//! or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`] that answers
-//! this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs it. An
-//! [`Admitted`] call makes one grant and is used up by it.
+//! A [`VerifiedVerdict`] can only be made here: from a verdict that came over the executor's own connection, with a
+//! proof, or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`] that
+//! answers this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs
+//! it. The grant of an [`Admitted`] call consumes it.
 
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
@@ -19,10 +19,9 @@ use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
-/// The maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may be a folder
-/// that is held open.
+/// Maximum number of filesystem patterns, and of conditions, in one verdict. Each pattern may need an open folder.
 const MAX_PATTERNS: usize = 64;
-/// The time within which a run of the operator has to start.
+/// Maximum time between the admission and the start of an operator's run.
 const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
 
 /// The operator's permission to accept verdicts, policies and directives from any caller
@@ -33,31 +32,31 @@ pub struct AcceptUnsigned(());
 impl AcceptUnsigned {
     /// The permission, given explicitly by the person who starts the executor.
     #[must_use]
-    pub fn given_on_the_command_line(_: &Authority) -> Self {
+    pub fn from_command_line(_: &Authority) -> Self {
         Self(())
     }
 }
 
-/// The [`Authority`] of the process where it serves admitted calls and nothing else.
+/// The [`Authority`] of the process, restricted to the grants of admitted calls.
 #[derive(Debug)]
 pub struct Granter(Authority);
 
 impl Granter {
-    /// Limits `authority` to the grants of admitted calls.
+    /// Restricts `authority` to the grants of admitted calls.
     #[must_use]
     pub fn new(authority: Authority) -> Self {
         Self(authority)
     }
 }
 
-/// The operator's own limits for one run (`a2g-executor run`), in the place of a verdict.
+/// The operator's own limits for one run (`a2g-executor run`), in place of a verdict.
 ///
-/// Only the main program makes them, before it gives its [`Authority`] away: a door has no way to.
+/// Only the main program makes them, before it gives its [`Authority`] away: no door can.
 #[derive(Debug)]
 pub struct OperatorLimits(Manifest);
 
 impl OperatorLimits {
-    /// The limits that the operator named. A limit that `manifest` leaves out is as in a verdict.
+    /// The limits that the operator named. A limit that `manifest` omits is treated as one that a verdict omits.
     #[must_use]
     pub fn new(_: &Authority, manifest: Manifest) -> Self {
         Self(manifest)
@@ -83,7 +82,7 @@ impl OperatorLimits {
             risk_score: None,
             expires_at,
             remember_until: expires_at,
-            proven: None,
+            proof: None,
         })
     }
 }
@@ -93,13 +92,13 @@ impl OperatorLimits {
 pub struct VerifiedVerdict {
     verdict: Verdict,
     /// The proof that authenticated it, if there was one.
-    proven: Option<VerifiedProof>,
+    proof: Option<VerifiedProof>,
 }
 
 impl VerifiedVerdict {
     /// A verdict from the executor's own connection to the configured governor.
     pub(super) fn from_governor_connection(verdict: Verdict) -> Self {
-        Self { verdict, proven: None }
+        Self { verdict, proof: None }
     }
 
     /// A verdict that arrived together with a call. A proof beside it must be valid even if unsigned verdicts
@@ -121,8 +120,8 @@ impl VerifiedVerdict {
     ) -> Result<(Call, Self), Fault> {
         match (proof, permission) {
             (Some(proof), _) => match trust.verify(&call, proof, now) {
-                Ok((arguments, proven)) => {
-                    Ok((Call { arguments, ..call }, Self { verdict, proven: Some(proven) }))
+                Ok((arguments, proof)) => {
+                    Ok((Call { arguments, ..call }, Self { verdict, proof: Some(proof) }))
                 }
                 Err(ProofError { blocked_by, message }) => Err(Fault::Refused {
                     intent: Some(call.intent),
@@ -135,12 +134,12 @@ impl VerifiedVerdict {
                 intent: Some(call.intent),
                 risk_score: None,
                 blocked_by: BlockedBy::VerdictUntrusted,
-                message: "the verdict carries no `proof`: send one by a key that this executor trusts, or send the \
-                          intent to `a2g/intent` instead, or, on a developer's own machine, start the executor with \
-                          `--insecure-accept-unsigned`"
+                message: "the verdict has no `proof`: send one that is signed with a key that this executor trusts, or \
+                          send the intent to `a2g/intent` instead, or, on a developer's own machine, start the \
+                          executor with `--insecure-accept-unsigned`"
                     .to_owned(),
             }),
-            (None, Some(AcceptUnsigned(()))) => Ok((call, Self { verdict, proven: None })),
+            (None, Some(AcceptUnsigned(()))) => Ok((call, Self { verdict, proof: None })),
         }
     }
 
@@ -153,7 +152,7 @@ impl VerifiedVerdict {
     /// The expiry of the verdict or of its proof, whichever is earlier.
     fn expires_at(&self) -> Option<OffsetDateTime> {
         let verdict = self.verdict.expires_at?;
-        Some(self.proven.as_ref().map_or(verdict, |proven| proven.expires_at.min(verdict)))
+        Some(self.proof.as_ref().map_or(verdict, |proof| proof.expires_at.min(verdict)))
     }
 }
 
@@ -164,7 +163,7 @@ type Layers = Vec<(Layer, Claims)>;
 #[derive(Debug)]
 pub struct Granted;
 
-/// A call that may run, with the layers of its grant until that is made.
+/// A call that may run. It has the layers of its grant until the grant is made.
 #[derive(Debug)]
 pub struct Admitted<L = Layers> {
     call: Call,
@@ -172,7 +171,7 @@ pub struct Admitted<L = Layers> {
     risk_score: Option<f64>,
     expires_at: OffsetDateTime,
     remember_until: OffsetDateTime,
-    proven: Option<VerifiedProof>,
+    proof: Option<VerifiedProof>,
 }
 
 /// A call that waits for a person's decision.
@@ -189,8 +188,8 @@ struct JournaledEscalation {
     call: Call,
     #[serde(with = "v1::Verdict")]
     verdict: Verdict,
-    #[serde(default, with = "optional_proof")]
-    proven: Option<VerifiedProof>,
+    #[serde(default, rename = "proven", with = "optional_proof")]
+    proof: Option<VerifiedProof>,
 }
 
 /// The form of [`VerifiedProof`] in the executor's own journal.
@@ -228,13 +227,13 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
     if *intent != call.intent {
         return refuse(BlockedBy::VerdictMismatch, format!("the verdict answers another intent, `{intent}`"));
     }
-    let what = if verdict.proven.is_some() { "the verdict or its proof" } else { "the verdict" };
+    let subject = if verdict.proof.is_some() { "the verdict or its proof" } else { "the verdict" };
     let expired =
-        |at: OffsetDateTime| format!("{what} expired at {}: ask the governor again", format_time(at));
+        |at: OffsetDateTime| format!("{subject} expired at {}: ask the governor again", format_time(at));
     match (decision, verdict.expires_at()) {
         (Decision::Denied, _) => {
-            let why = reason.as_deref().unwrap_or("the governor gave no reason");
-            refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {why}"))
+            let reason = reason.as_deref().unwrap_or("the governor gave no reason");
+            refuse(BlockedBy::VerdictDenied, format!("denied by the governor: {reason}"))
         }
         (Decision::Approved | Decision::Conditional | Decision::Escalate, None) => {
             refuse(BlockedBy::VerdictExpired, "the verdict has no `expires_at`".to_owned())
@@ -251,16 +250,16 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
 }
 
 impl Escalated {
-    /// The text for the executor's own journal. The verdict is known to be authentic, so the text has no proof
-    /// of that.
+    /// The text for the executor's own journal. The verdict was already verified, so the text does not contain its
+    /// signature.
     ///
     /// # Errors
     /// The error of the serializer for a time beyond the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
-        let Self { call, verdict: VerifiedVerdict { verdict, proven } } = self;
-        let kept =
-            JournaledEscalation { call: call.clone(), verdict: verdict.clone(), proven: proven.clone() };
-        serde_json::to_string(&kept)
+        let Self { call, verdict: VerifiedVerdict { verdict, proof } } = self;
+        let stored =
+            JournaledEscalation { call: call.clone(), verdict: verdict.clone(), proof: proof.clone() };
+        serde_json::to_string(&stored)
     }
 
     /// Reads the text of [`Self::to_journal`] from the executor's own journal.
@@ -268,8 +267,8 @@ impl Escalated {
     /// # Errors
     /// The error of the parser for any other text.
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
-        let JournaledEscalation { call, verdict, proven } = serde_json::from_str(text)?;
-        Ok(Self { call, verdict: VerifiedVerdict { verdict, proven } })
+        let JournaledEscalation { call, verdict, proof } = serde_json::from_str(text)?;
+        Ok(Self { call, verdict: VerifiedVerdict { verdict, proof } })
     }
 
     /// The call that waits.
@@ -284,13 +283,13 @@ impl Escalated {
         &self.verdict.verdict
     }
 
-    /// Returns `true` while it can be approved.
+    /// Returns `true` while the call can be approved.
     #[must_use]
     pub fn is_pending(&self, now: OffsetDateTime) -> bool {
         self.expires_at() > now
     }
 
-    /// The time from which it can no longer be approved.
+    /// The time from which the call can no longer be approved.
     #[must_use]
     pub fn expires_at(&self) -> OffsetDateTime {
         self.verdict.expires_at().unwrap_or(OffsetDateTime::UNIX_EPOCH)
@@ -305,7 +304,7 @@ impl Escalated {
     /// Admits or refuses the call according to a directive of `by`.
     ///
     /// # Errors
-    /// [`Fault::Refused`] when it was denied, or decided after the verdict had expired.
+    /// [`Fault::Refused`] when the directive denies the call, or arrives after the verdict has expired.
     pub fn resolve(self, directive: &Directive, by: &str, now: OffsetDateTime) -> Result<Admitted, Fault> {
         let verdict = &self.verdict.verdict;
         let refuse = |blocked_by, message: String| Fault::Refused {
@@ -318,7 +317,7 @@ impl Escalated {
             return Err(denial_by(by, self.call.intent, self.risk_score()));
         }
         let Some(expires_at) = self.verdict.expires_at().filter(|at| *at > now) else {
-            let message = "the verdict expired before it was decided".to_owned();
+            let message = "the verdict expired before a person decided".to_owned();
             return Err(refuse(BlockedBy::VerdictExpired, message));
         };
         let manifest = directive.manifest.as_ref().unwrap_or(&verdict.manifest);
@@ -329,13 +328,13 @@ impl Escalated {
 /// The refusal of an intent that a person denied.
 #[must_use]
 pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
-    let message = format!("`{by}` denied it (`g2a/directive`)");
+    let message = format!("denied by `{by}` (`g2a/directive`)");
     Fault::Refused { intent: Some(intent), risk_score, blocked_by: BlockedBy::VerdictDenied, message }
 }
 
 fn admit_manifest(
     call: Call,
-    VerifiedVerdict { verdict, proven }: &VerifiedVerdict,
+    VerifiedVerdict { verdict, proof }: &VerifiedVerdict,
     manifest: &Manifest,
     expires_at: OffsetDateTime,
 ) -> Result<Admitted, Fault> {
@@ -343,8 +342,8 @@ fn admit_manifest(
     let refuse =
         |blocked_by, message| Fault::Refused { intent: Some(call.intent), risk_score, blocked_by, message };
     let scope = |error: ScopeError| refuse(BlockedBy::ScopeUnenforceable, error.to_string());
-    let few = check_count(manifest.filesystem_scope.len().max(verdict.conditions.len()));
-    few.map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
+    check_count(manifest.filesystem_scope.len().max(verdict.conditions.len()))
+        .map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
     for condition in &verdict.conditions {
         let claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
@@ -356,14 +355,16 @@ fn admit_manifest(
         })?;
         layers.push((Layer::Condition, claim));
     }
-    let ends = verdict.expires_at.into_iter().chain(proven.as_ref().map(|proven| proven.expires_at));
-    let remember_until = ends.fold(expires_at, OffsetDateTime::max);
-    Ok(Admitted { call, layers, risk_score, expires_at, remember_until, proven: proven.clone() })
+    let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
+    let remember_until = expiries.fold(expires_at, OffsetDateTime::max);
+    Ok(Admitted { call, layers, risk_score, expires_at, remember_until, proof: proof.clone() })
 }
 
 fn check_count(patterns: usize) -> Result<(), String> {
     if patterns > MAX_PATTERNS {
-        return Err(format!("more than {MAX_PATTERNS} patterns or conditions are not enforced"));
+        return Err(format!(
+            "a verdict may have at most {MAX_PATTERNS} filesystem patterns and {MAX_PATTERNS} conditions"
+        ));
     }
     Ok(())
 }
@@ -386,7 +387,7 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
 }
 
 impl<L> Admitted<L> {
-    /// The call.
+    /// The admitted call.
     #[must_use]
     pub fn call(&self) -> &Call {
         &self.call
@@ -402,7 +403,7 @@ impl<L> Admitted<L> {
     /// until [`Self::remember_until`].
     #[must_use]
     pub fn proof_id(&self) -> Option<&ProofId> {
-        self.proven.as_ref().map(|proven| &proven.id)
+        self.proof.as_ref().map(|proof| &proof.id)
     }
 
     /// The time until which intent and proof must be remembered as used: the later expiry of verdict and proof.
@@ -411,7 +412,7 @@ impl<L> Admitted<L> {
         self.remember_until
     }
 
-    /// A refusal of this call.
+    /// The fault that refuses this call.
     pub fn refusal(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
         Fault::Refused {
             intent: Some(self.call.intent),
@@ -439,7 +440,7 @@ impl<L> Admitted<L> {
 
 impl Admitted {
     /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's own
-    /// limit. `tool` is the one that will run. The call makes no second grant.
+    /// limit. `tool` is the one that will run. A call can be granted only once.
     ///
     /// # Errors
     /// `verdict_mismatch` when the proof is for another module, `standing_policy` when the policy forbids the
@@ -451,12 +452,14 @@ impl Admitted {
         tool: &Descriptor,
         ceilings: &Ceilings,
     ) -> Result<(Admitted<Granted>, Grant), Fault> {
-        let meant = self.proven.as_ref().and_then(|proven| proven.module);
-        if let Some(meant) = meant.filter(|meant| *meant != tool.digest) {
+        let proven_module = self.proof.as_ref().and_then(|proof| proof.module);
+        if let Some(module) = proven_module.filter(|module| *module != tool.digest) {
             let (name, digest) = (&tool.name, tool.digest);
             return Err(self.refusal(
                 BlockedBy::VerdictMismatch,
-                format!("the `proof` is for another module of `{name}`, {meant}: here it is {digest}"),
+                format!(
+                    "the `proof` is for the module {module} of `{name}`, but the installed module is {digest}"
+                ),
             ));
         }
         let tool = &tool.capabilities;
@@ -468,7 +471,7 @@ impl Admitted {
         if tool.network {
             standing.allow_network(&self.call).map_err(refuse)?;
         }
-        let caller = self.call.at_most.map(|at_most| (Layer::Caller, caller_claims(at_most)));
+        let caller = self.call.caller_timeout.map(|timeout| (Layer::Caller, caller_claims(timeout)));
         let (admitted, layers) = self.take_layers();
         let layers = layers
             .into_iter()
@@ -481,15 +484,15 @@ impl Admitted {
     }
 
     fn take_layers(self) -> (Admitted<Granted>, Layers) {
-        let Self { call, layers, risk_score, expires_at, remember_until, proven } = self;
-        (Admitted { call, layers: Granted, risk_score, expires_at, remember_until, proven }, layers)
+        let Self { call, layers, risk_score, expires_at, remember_until, proof } = self;
+        (Admitted { call, layers: Granted, risk_score, expires_at, remember_until, proof }, layers)
     }
 }
 
-/// The claims of the caller. They are a layer like the others, so that the report can name the caller as the
-/// party that set the timeout.
-fn caller_claims(at_most: Timeout) -> Claims {
-    Claims { timeout: Some(at_most), ..Claims::default() }
+/// The claims of the caller. They are a layer like the others, so that the report can name the caller as the layer
+/// that set the timeout.
+fn caller_claims(timeout: Timeout) -> Claims {
+    Claims { timeout: Some(timeout), ..Claims::default() }
 }
 
 /// The claims of a tool, which never gets more than it declares.

@@ -1,7 +1,7 @@
 //! The strings in a call's arguments, each with its presumed role.
 //!
-//! A governor does not have a tool's schema, so it guesses from a key and the first byte of the value which
-//! argument is a path. The guess serves early and clear refusals. It never determines what a guest can reach:
+//! A governor does not have a tool's schema, so it guesses from the key and the first byte of a value whether it
+//! is a path. The guess serves early and clear refusals. It never determines what a guest can reach:
 //! only the grant does.
 
 use serde_json::{Map, Value};
@@ -71,7 +71,7 @@ pub(super) enum ArgumentRole {
     /// Anything else: a command, a URL, a mode.
     Other,
     /// All strings of a list, joined by spaces, so that `["rm", "-rf", "/"]` is recognized as a command. The
-    /// caller did not send this string.
+    /// caller did not send the joined string.
     Joined,
 }
 
@@ -87,9 +87,9 @@ pub(super) struct Arguments<'a>(Vec<ArgumentText<'a>>);
 
 impl<'a> Arguments<'a> {
     pub(super) fn of(object: &'a Map<String, Value>) -> Self {
-        let mut found = Self(Vec::new());
-        found.walk_object(object);
-        found
+        let mut arguments = Self(Vec::new());
+        arguments.walk_object(object);
+        arguments
     }
 
     pub(super) fn texts(&self) -> &[ArgumentText<'a>] {
@@ -149,8 +149,8 @@ fn role_of(key: &str) -> ArgumentRole {
 /// The last word of `snake_case`, `kebab-case`, `dotted.case` and `camelCase`, in lower case.
 fn last_word(key: &str) -> String {
     let tail = key.rsplit(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty()).unwrap_or(key);
-    let humps = tail.chars().zip(tail.char_indices().skip(1));
-    let start = humps
+    let pairs = tail.chars().zip(tail.char_indices().skip(1));
+    let start = pairs
         .filter(|(before, (_, letter))| before.is_lowercase() && letter.is_uppercase())
         .map(|(_, (at, _))| at)
         .last()
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_or_a_leading_slash_makes_a_path() {
+    fn a_value_is_a_path_by_its_key_or_a_leading_slash() {
         for key in ["path", "paths", "output_path", "filePath", "log-file", "directory", "Dir", "a.folder"] {
             assert_eq!(roles(&json!({ key: "x y" })), [(ArgumentRole::Path, "x y".to_owned())], "{key}");
         }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_objects_and_keys_are_walked() {
+    fn strings_in_lists_objects_and_keys_are_found() {
         assert_eq!(
             roles(&json!({ "args": ["rm", "-rf"] })),
             [

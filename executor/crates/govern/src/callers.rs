@@ -2,7 +2,7 @@
 //!
 //! A file lists the callers. It contains the SHA-256 of each token and never a token, so a leaked list
 //! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
-//! proves nothing about a verdict: that takes the governor's proof, so a stolen token runs nothing.
+//! does not authenticate a verdict: only the governor's proof does, so a stolen token runs nothing.
 //!
 //! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
 //! would remain valid after the token has expired or its key was removed.
@@ -25,10 +25,10 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-/// The maximum size of a list of callers, in bytes.
+/// Maximum size of a list of callers, in bytes.
 const MAX_LIST_BYTES: u64 = 4 << 20;
-/// The maximum length of a caller's name, in characters.
-const MAX_NAME_BYTES: usize = 64;
+/// Maximum length of a caller's name, in characters.
+const MAX_NAME_CHARS: usize = 64;
 /// The prefix of every token, by which scanners find one in a log or a repository.
 const TOKEN_PREFIX: &str = "a2g_";
 /// The number of random bytes in a token.
@@ -37,8 +37,8 @@ const TOKEN_BYTES: usize = 32;
 const EVERY_AGENT: &str = "*";
 
 const HEADER: &str = "\
-# Who may call this executor. `a2g-executor caller new|list|remove` writes this file, and keeps no comments.
-# It holds no token, only the SHA-256 of each. SIGHUP makes the executor read it again.
+# The callers of this executor. `a2g-executor caller new|remove` writes this file, and removes other comments.
+# It contains no token, only the SHA-256 of each. On SIGHUP the executor reads it again.
 ";
 
 /// A role of a caller.
@@ -87,8 +87,8 @@ pub enum CallersError {
     Caller {
         /// The name of the caller.
         name: String,
-        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
-        /// again.
+        /// The problem. It is part of the message; as a `source` it would be printed twice in an error
+        /// chain.
         reason: CallerEntryError,
     },
 }
@@ -97,7 +97,7 @@ pub enum CallersError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallerEntryError {
     /// The name is too long, empty, or not printable.
-    #[error("needs a name of 1 to {MAX_NAME_BYTES} characters without white space or control characters")]
+    #[error("needs a name of 1 to {MAX_NAME_CHARS} characters without white space or control characters")]
     Name,
     /// Another entry has the same name.
     #[error("is in the list already")]
@@ -110,8 +110,8 @@ pub enum CallerEntryError {
     NoRole,
     /// Agents without the role `agent`, or the role without agents.
     #[error(
-        "must list in `agents` (`--agent`) the agents for whom it sends intents if it has the role `agent`, and only then: DIDs, \
-         or `*` for every agent"
+        "must have `agents` (`--agent`) if it has the role `agent`, and only then: list the DIDs of the agents for \
+         which it sends intents, or `*` for every agent"
     )]
     Agents,
     /// An agent is not a DID.
@@ -174,7 +174,7 @@ impl CallerEntry {
     /// The credential of this entry, which must be exactly one of three.
     ///
     /// # Errors
-    /// [`CallerEntryError`] when it is none or more of them.
+    /// [`CallerEntryError`] when there is none or more than one.
     pub fn identity(&self) -> Result<CallerIdentity, CallerEntryError> {
         match (&self.token_sha256, &self.certificate, &self.jwt) {
             (Some(token), None, None) => match Digest::parse(token) {
@@ -258,9 +258,9 @@ impl CallerList {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
         let text = files::read_guarded(path, MAX_LIST_BYTES)?;
         let text = std::str::from_utf8(&text).map_err(|error| not_a_list(error.to_string()))?;
-        let written = toml::from_str::<CallerFile>(text);
-        let written = written.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
-        Ok(Self { path: path.to_owned(), entries: written.caller, _lock: None })
+        let file = toml::from_str::<CallerFile>(text);
+        let file = file.map_err(|error| not_a_list(error.to_string().trim_end().to_owned()))?;
+        Ok(Self { path: path.to_owned(), entries: file.caller, _lock: None })
     }
 
     /// Opens a list for changes, empty if the file does not exist. Waits while another process changes a list
@@ -311,9 +311,9 @@ impl CallerList {
     /// # Errors
     /// [`CallersError`], also when no entry has this name.
     pub fn remove(&mut self, name: &str) -> Result<(), CallersError> {
-        let before = self.entries.len();
+        let count = self.entries.len();
         self.entries.retain(|entry| entry.name != name);
-        if self.entries.len() == before {
+        if self.entries.len() == count {
             let reason = CallerEntryError::NotListed(self.path.clone());
             return Err(CallersError::Caller { name: name.to_owned(), reason });
         }
@@ -371,11 +371,11 @@ impl DecisionRight<'_> {
 
 impl Caller {
     /// The caller of a server without a list of callers: every agent, and the operator. With permission for
-    /// unsigned verdicts it is the governor and an approver, too.
+    /// unsigned verdicts it is also the governor and an approver.
     #[must_use]
     pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
-        let more: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
-        let roles = [Role::Agent, Role::Operator].iter().chain(more).copied().collect();
+        let extra: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
+        let roles = [Role::Agent, Role::Operator].iter().chain(extra).copied().collect();
         Self { name: "anybody".into(), roles, agents: AllowedAgents::Every }
     }
 
@@ -420,11 +420,11 @@ impl Caller {
     /// Returns `true` when the caller may send intents in this agent's name.
     #[must_use]
     pub fn may_act_as(&self, agent: &AgentDid) -> bool {
-        let theirs = match &self.agents {
+        let is_allowed = match &self.agents {
             AllowedAgents::Every => true,
             AllowedAgents::These(agents) => agents.contains(agent),
         };
-        theirs && self.roles.contains(&Role::Agent)
+        is_allowed && self.roles.contains(&Role::Agent)
     }
 }
 
@@ -436,7 +436,7 @@ enum PresentedToken {
     Hashed(Digest),
     /// A JSON Web Token, or the reason why it is not valid.
     Jwt(Arc<Result<Jwt, TokenError>>),
-    /// Not a token, and not ignored either: a certificate beside it does not count.
+    /// An unreadable token. It is not ignored: a certificate does not count beside it.
     Malformed,
 }
 
@@ -475,7 +475,7 @@ impl Credential {
     }
 }
 
-/// The reason why authentication failed. It is for the operator: a caller only learns that it failed.
+/// The reason why authentication failed. Only the operator sees it; a caller only learns that it failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The caller presented no token and no certificate.
@@ -486,7 +486,7 @@ pub enum AuthError {
     Unlisted,
     /// The entry has expired.
     #[error("the entry of the caller `{name}` expired at {until}")]
-    Over {
+    Expired {
         /// The name of the caller.
         name: Box<str>,
         /// The time of expiry.
@@ -546,16 +546,16 @@ impl Callers {
     }
 
     fn from_entries(entries: &[CallerEntry], issuers: TokenIssuers) -> Result<Self, CallersError> {
-        let mut listed = CallerTable { issuers, ..CallerTable::default() };
+        let mut table = CallerTable { issuers, ..CallerTable::default() };
         let mut names = BTreeSet::new();
         for entry in entries {
-            let wrong = |reason| CallersError::Caller { name: entry.name.clone(), reason };
+            let invalid = |reason| CallersError::Caller { name: entry.name.clone(), reason };
             if !names.insert(&entry.name) {
-                return Err(wrong(CallerEntryError::SameName));
+                return Err(invalid(CallerEntryError::SameName));
             }
-            listed.add(entry).map_err(wrong)?;
+            table.add(entry).map_err(invalid)?;
         }
-        Ok(Self(CallerSource::Listed(listed)))
+        Ok(Self(CallerSource::Listed(table)))
     }
 
     /// The number of callers; `None` without a list.
@@ -563,7 +563,7 @@ impl Callers {
     pub fn count(&self) -> Option<usize> {
         match &self.0 {
             CallerSource::Anonymous(_) => None,
-            CallerSource::Listed(listed) => Some(listed.callers.len()),
+            CallerSource::Listed(table) => Some(table.callers.len()),
         }
     }
 
@@ -573,9 +573,9 @@ impl Callers {
         let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
             return Vec::new();
         };
-        let missing = index.iter().filter_map(|(shows, place)| match shows {
+        let missing = index.iter().filter_map(|(identity, position)| match identity {
             CallerIdentity::Jwt(JwtSubject { issuer, .. }) if !issuers.contains(issuer) => {
-                Some((&*callers.get(*place)?.caller.name, issuer))
+                Some((&*callers.get(*position)?.caller.name, issuer))
             }
             CallerIdentity::Jwt(_) | CallerIdentity::Token(_) | CallerIdentity::Certificate(_) => None,
         });
@@ -589,24 +589,26 @@ impl Callers {
     ///
     /// # Errors
     /// [`AuthError`] with the reason.
-    pub fn identify(&self, shown: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
-        let listed = match &self.0 {
+    pub fn identify(&self, credential: &Credential, now: OffsetDateTime) -> Result<Arc<Caller>, AuthError> {
+        let table = match &self.0 {
             CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
-            CallerSource::Listed(listed) => listed,
+            CallerSource::Listed(table) => table,
         };
-        let found = match &shown.token {
-            PresentedToken::Hashed(token) => listed.index.get(&CallerIdentity::Token(*token)).copied(),
+        let position = match &credential.token {
+            PresentedToken::Hashed(token) => table.index.get(&CallerIdentity::Token(*token)).copied(),
             // The token is verified again with each request: a cached result would have to be invalidated at
             // `exp` and at SIGHUP.
-            PresentedToken::Jwt(token) => Some(listed.find_by_jwt(token, now)?),
-            PresentedToken::Nothing if shown.names.is_empty() => return Err(AuthError::NoCredential),
-            PresentedToken::Nothing => listed.find_by_certificate(&shown.names),
+            PresentedToken::Jwt(token) => Some(table.find_by_jwt(token, now)?),
+            PresentedToken::Nothing if credential.names.is_empty() => return Err(AuthError::NoCredential),
+            PresentedToken::Nothing => table.find_by_certificate(&credential.names),
             PresentedToken::Malformed => None,
         };
-        let found = found.and_then(|found| listed.callers.get(found));
-        let CallerRecord { caller, expires_at } = found.ok_or(AuthError::Unlisted)?;
+        let record = position.and_then(|position| table.callers.get(position));
+        let CallerRecord { caller, expires_at } = record.ok_or(AuthError::Unlisted)?;
         match expires_at {
-            Some(until) if *until <= now => Err(AuthError::Over { name: caller.name.clone(), until: *until }),
+            Some(until) if *until <= now => {
+                Err(AuthError::Expired { name: caller.name.clone(), until: *until })
+            }
             Some(_) | None => Ok(Arc::clone(caller)),
         }
     }
@@ -615,24 +617,24 @@ impl Callers {
 impl CallerTable {
     /// The index of the only caller that a certificate names.
     fn find_by_certificate(&self, names: &[Box<str>]) -> Option<usize> {
-        let shown = names.iter().map(|name| CallerIdentity::Certificate(String::from(&**name)));
-        let mut found = shown.filter_map(|shown| self.index.get(&shown).copied());
-        let first = found.next()?;
-        found.all(|other| other == first).then_some(first)
+        let identities = names.iter().map(|name| CallerIdentity::Certificate(String::from(&**name)));
+        let mut positions = identities.filter_map(|identity| self.index.get(&identity).copied());
+        let first = positions.next()?;
+        positions.all(|other| other == first).then_some(first)
     }
 
     /// The index of the caller with the subject of a token.
     fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.verify(token, now)?;
-        let place = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
-        place.ok_or(TokenError::Unlisted(subject))
+        let position = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
+        position.ok_or(TokenError::Unlisted(subject))
     }
 
     fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
-        let fits = (1..=MAX_NAME_BYTES).contains(&name.chars().count());
-        if !fits || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        let has_valid_length = (1..=MAX_NAME_CHARS).contains(&name.chars().count());
+        if !has_valid_length || name.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(CallerEntryError::Name);
         }
         if roles.is_empty() {

@@ -1,7 +1,7 @@
 //! Canonical JSON for hashes and comparisons: the JSON Canonicalization Scheme (RFC 8785).
 //!
-//! The scheme represents numbers as doubles. Two integers beyond 2^53 - 1 can have the same canonical form, so they
-//! are rejected. All other texts with one canonical form are one value to every reader of I-JSON (RFC 7493),
+//! The scheme represents numbers as doubles. Two integers beyond 2^53 - 1 can have the same canonical form, so such
+//! integers are rejected. All other texts with one canonical form are one value to every reader of I-JSON (RFC 7493),
 //! such as `1`, `1.0` and `1e0`.
 
 use serde_json::{Map, Number, Value};
@@ -16,20 +16,20 @@ const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 )]
 pub(super) struct CanonicalError(String);
 
-pub(super) fn canonical(object: &Map<String, Value>) -> Result<Vec<u8>, CanonicalError> {
-    object.values().try_for_each(exact)?;
+pub(super) fn canonicalize(object: &Map<String, Value>) -> Result<Vec<u8>, CanonicalError> {
+    object.values().try_for_each(check_exact)?;
     // The library fails for numbers that are not finite and for keys that are not strings. JSON has neither.
     serde_json_canonicalizer::to_vec(object).map_err(|error| CanonicalError(error.to_string()))
 }
 
 /// Rejects integers that a double cannot distinguish from their neighbours.
-fn exact(value: &Value) -> Result<(), CanonicalError> {
+fn check_exact(value: &Value) -> Result<(), CanonicalError> {
     match value {
         Value::Null | Value::Bool(_) | Value::String(_) => Ok(()),
         Value::Number(number) if is_exact(number) => Ok(()),
         Value::Number(number) => Err(CanonicalError(number.to_string())),
-        Value::Array(items) => items.iter().try_for_each(exact),
-        Value::Object(object) => object.values().try_for_each(exact),
+        Value::Array(items) => items.iter().try_for_each(check_exact),
+        Value::Object(object) => object.values().try_for_each(check_exact),
     }
 }
 
@@ -43,14 +43,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(text: &str) -> Result<String, CanonicalError> {
-        canonical(&serde_json::from_str(text).unwrap()).map(|text| String::from_utf8(text).unwrap())
+    fn canonical_form(text: &str) -> Result<String, CanonicalError> {
+        canonicalize(&serde_json::from_str(text).unwrap()).map(|text| String::from_utf8(text).unwrap())
     }
 
     #[test]
-    fn the_vectors_of_the_scheme() {
+    fn the_test_vectors_of_rfc_8785_match() {
         let Some(folder) = crate::vectors::folder("rfc8785") else { return };
-        let mut seen = 0;
+        let mut vectors = 0;
         for entry in std::fs::read_dir(folder.join("input")).unwrap() {
             let path = entry.unwrap().path();
             let input: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
@@ -59,24 +59,24 @@ mod tests {
             // One vector is an array; as a member it has the same text.
             let mut object = Map::new();
             object.insert("v".to_owned(), input);
-            let text = String::from_utf8(canonical(&object).unwrap()).unwrap();
+            let text = String::from_utf8(canonicalize(&object).unwrap()).unwrap();
             assert_eq!(text, format!("{{\"v\":{}}}", output.trim_end()), "{}", path.display());
-            seen += 1;
+            vectors += 1;
         }
-        assert_eq!(seen, 6);
+        assert_eq!(vectors, 6);
     }
 
     #[test]
-    fn numbers_that_are_one_value_have_one_form_and_integers_that_would_are_refused() {
+    fn equal_numbers_have_one_form_and_inexact_integers_are_refused() {
         assert_eq!(
-            of(r#"{"a":[1.0,1e0,-0,1E21,1e20]}"#).unwrap(),
+            canonical_form(r#"{"a":[1.0,1e0,-0,1E21,1e20]}"#).unwrap(),
             r#"{"a":[1,1,0,1e+21,100000000000000000000]}"#
         );
-        assert_eq!(of(r#"{"a":9007199254740991}"#).unwrap(), r#"{"a":9007199254740991}"#);
-        assert_eq!(of(r#"{"a":-9007199254740991}"#).unwrap(), r#"{"a":-9007199254740991}"#);
+        assert_eq!(canonical_form(r#"{"a":9007199254740991}"#).unwrap(), r#"{"a":9007199254740991}"#);
+        assert_eq!(canonical_form(r#"{"a":-9007199254740991}"#).unwrap(), r#"{"a":-9007199254740991}"#);
         for text in ["9007199254740992", "-9007199254740992", "18446744073709551615", "-9223372036854775808"]
         {
-            let error = of(&format!(r#"{{"a":[{{"b":{text}}}]}}"#)).unwrap_err().to_string();
+            let error = canonical_form(&format!(r#"{{"a":[{{"b":{text}}}]}}"#)).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
     }
@@ -100,13 +100,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_from_the_form_has_the_same_form(value in json()) {
+        fn a_canonical_form_parses_to_a_value_with_the_same_form(value in json()) {
             let mut object = Map::new();
             object.insert("v".to_owned(), value);
-            let text = canonical(&object).unwrap();
+            let text = canonicalize(&object).unwrap();
             // An integer of more than 53 bits can only come from a double here, and reads as an integer.
             let again: Map<String, Value> = serde_json::from_slice(&text).unwrap();
-            if let Ok(twice) = canonical(&again) {
+            if let Ok(twice) = canonicalize(&again) {
                 prop_assert_eq!(twice, text);
             }
         }

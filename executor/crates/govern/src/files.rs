@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 use zeroize::Zeroizing;
 
-/// The maximum size of a file with one key, in bytes.
+/// Maximum size of a file with one key, in bytes.
 pub(super) const MAX_KEY_FILE_BYTES: u64 = 16 << 10;
-/// The maximum size of a file with the secrets of many agents, in bytes.
+/// Maximum size of a file with the secrets of many agents, in bytes.
 const MAX_SECRETS_BYTES: u64 = 1 << 20;
-/// The maximum size of a file with certificates, in bytes.
+/// Maximum size of a file with certificates, in bytes.
 const MAX_BUNDLE_BYTES: u64 = 4 << 20;
 
 /// The reason why a file cannot be used. No message repeats any of its content.
@@ -23,8 +23,8 @@ pub enum FileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
-        /// print again.
+        /// The system's error. It is part of the message; as a `source` it would be printed twice in an error
+        /// chain.
         error: std::io::Error,
     },
     /// The file to create exists already.
@@ -33,7 +33,7 @@ pub enum FileError {
     /// The path is a folder or a device, or the file is too large.
     #[error("`{0}` is not a regular file of at most {1} bytes")]
     NotSmall(PathBuf, u64),
-    /// Other users can read a secret, or change what is trusted.
+    /// Other users can read a secret, or change a file that defines trust.
     #[error("`{path}` {reason}")]
     NotPrivate {
         /// The file or folder.
@@ -58,7 +58,7 @@ impl FileError {
 /// [`FileError`], also when others can read it.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let (text, metadata) = read(path, MAX_SECRETS_BYTES)?;
-    let reason = if !is_owned_by_us_or_root(&metadata) {
+    let reason = if !is_owned_by_this_user_or_root(&metadata) {
         "belongs to another user, who can change it"
     } else if metadata.mode() & 0o077 != 0 {
         "contains a secret that other users may read: run `chmod 600` on it"
@@ -82,11 +82,11 @@ pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
 }
 
 /// Reads a file that only its owner can change, in a folder where others cannot replace it.
-pub(super) fn read_guarded(path: &Path, most: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
+pub(super) fn read_guarded(path: &Path, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let folder = parent_folder(path);
     let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
     check_unchanged_by_others(folder, &metadata)?;
-    let (text, metadata) = read(path, most)?;
+    let (text, metadata) = read(path, max_bytes)?;
     check_unchanged_by_others(path, &metadata)?;
     Ok(text)
 }
@@ -95,20 +95,20 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads a regular file of at most `most` bytes, with the metadata of that very file.
-pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileError> {
+/// Reads a regular file of at most `max_bytes` bytes, with the metadata of that very file.
+pub(super) fn read(path: &Path, max_bytes: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
     // Without NONBLOCK, opening a FIFO would wait for a writer.
     let flags = OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| FileError::io(path, error))?;
     let file = File::from(file);
     let metadata = file.metadata().map_err(io)?;
-    if !metadata.is_file() || metadata.len() > most {
-        return Err(FileError::NotSmall(path.to_owned(), most));
+    if !metadata.is_file() || metadata.len() > max_bytes {
+        return Err(FileError::NotSmall(path.to_owned(), max_bytes));
     }
     let size = usize::try_from(metadata.len().saturating_add(1)).unwrap_or(usize::MAX);
     let mut text = Zeroizing::new(Vec::with_capacity(size));
-    file.take(most).read_to_end(&mut text).map_err(io)?;
+    file.take(max_bytes).read_to_end(&mut text).map_err(io)?;
     Ok((text, metadata))
 }
 
@@ -116,8 +116,8 @@ pub(super) fn read(path: &Path, most: u64) -> Result<(Zeroizing<Vec<u8>>, Metada
 pub(super) fn create(path: &Path, text: &str, mode: u32) -> Result<(), FileError> {
     let file = write_temporary(path, text, mode)?;
     file.persist_noclobber(path).map(drop).map_err(|error| {
-        let exists = error.error.kind() == std::io::ErrorKind::AlreadyExists;
-        if exists { FileError::Exists(path.to_owned()) } else { FileError::io(path, error.error) }
+        let already_exists = error.error.kind() == std::io::ErrorKind::AlreadyExists;
+        if already_exists { FileError::Exists(path.to_owned()) } else { FileError::io(path, error.error) }
     })
 }
 
@@ -141,7 +141,7 @@ fn write_temporary(path: &Path, text: &str, mode: u32) -> Result<NamedTempFile, 
 
 /// Checks that only root or this user may change a file that defines trust.
 pub(super) fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Result<(), FileError> {
-    let reason = if !is_owned_by_us_or_root(metadata) {
+    let reason = if !is_owned_by_this_user_or_root(metadata) {
         "defines who is trusted and belongs to another user: run `chown` on it"
     } else if metadata.mode() & 0o022 != 0 {
         "defines who is trusted and other users may change it: run `chmod go-w` on it"
@@ -151,6 +151,6 @@ pub(super) fn check_unchanged_by_others(path: &Path, metadata: &Metadata) -> Res
     Err(FileError::NotPrivate { path: path.to_owned(), reason })
 }
 
-fn is_owned_by_us_or_root(metadata: &Metadata) -> bool {
+fn is_owned_by_this_user_or_root(metadata: &Metadata) -> bool {
     [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid())
 }

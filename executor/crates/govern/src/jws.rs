@@ -1,7 +1,7 @@
 //! A compact JWS (RFC 7515), split and decoded: the part that proofs and callers' tokens share.
 //!
 //! This module verifies nothing; its callers check signature and content. It is written here and not taken from
-//! a JOSE crate, because those parse the header themselves and pass on only what they understood: a duplicate
+//! a JOSE crate, because those parse the header themselves and pass on only the members that they know: a duplicate
 //! or unknown member would be lost before it could be rejected.
 
 use base64::Engine as _;
@@ -25,12 +25,12 @@ impl<'a> Jws<'a> {
         let (signed, signature) = compact.rsplit_once('.')?;
         let (header, payload) = signed.split_once('.')?;
         // This decoder accepts exactly one text for each sequence of bytes: no padding, no stray bits.
-        let decoded = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
         Some(Self {
             signed,
-            header: decoded(header)?,
-            payload: decoded(payload)?,
-            signature: decoded(signature)?,
+            header: decode(header)?,
+            payload: decode(payload)?,
+            signature: decode(signature)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Verification of callers' JSON Web Tokens (RFC 7519).
 //!
-//! An issuer is an identity provider that the operator configures, with its public keys in a file. Its tokens
+//! An issuer is an identity provider that the operator configured, with its public keys in a file. Its tokens
 //! identify a caller and nothing more: roles come from the list of callers, because roles in claims would let
 //! an identity provider appoint governors. Keys of issuers and of governors are separate.
 //!
@@ -9,7 +9,7 @@
 //! ```
 //! The signature is verified before anything that it covers is parsed. The key determines the algorithm, and
 //! keys inside a token are ignored. Files are the only source of keys: with a `jwks_uri` the executor would
-//! trust whatever answers there, and start only while it does.
+//! trust any server at that address, and could not start while that server is down.
 
 use super::files;
 use super::jws::Jws;
@@ -28,9 +28,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
-/// The maximum size of a token, in bytes.
+/// Maximum size of a token, in bytes.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
-/// The maximum size of a key file, in bytes. A set may contain a certificate for each key.
+/// Maximum size of a key file, in bytes. A set may contain a certificate for each key.
 const MAX_KEY_SET_BYTES: u64 = 256 << 10;
 /// The first bytes of every token: `{"` in base64url.
 const JWT_PREFIX: &[u8] = b"eyJ";
@@ -57,7 +57,7 @@ pub struct JwtSubject {
     pub subject: String,
 }
 
-/// The reason why a token is rejected. It is for the operator: the caller only learns that it is.
+/// The reason why a token is rejected. Only the operator sees it; the caller only learns that authentication failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The token is too long.
@@ -83,7 +83,7 @@ pub enum TokenError {
         algorithm: &'static str,
     },
     /// The token names no key, and no issuer has exactly one for its algorithm.
-    #[error("it names no key, and no issuer has just one key for {0}")]
+    #[error("it names no key, and no issuer has exactly one key for {0}")]
     NoKeyNamed(&'static str),
     /// The signature is wrong.
     #[error("its signature does not match the key")]
@@ -94,7 +94,7 @@ pub enum TokenError {
     /// The key belongs to another issuer.
     #[error("its issuer is `{0}`, to which its key does not belong")]
     OtherIssuer(Issuer),
-    /// The audience is another.
+    /// The audience is not this executor.
     #[error("it is for another audience than `{0}`")]
     OtherAudience(String),
     /// The token is not valid yet.
@@ -146,16 +146,16 @@ impl fmt::Debug for Jwt {
 impl Jwt {
     /// Returns `true` when a credential has the form of a JSON Web Token: three parts, of which the first is
     /// JSON.
-    pub(super) fn looks_like_jwt(shown: &[u8]) -> bool {
-        shown.starts_with(JWT_PREFIX) && shown.iter().filter(|byte| **byte == b'.').count() == 2
+    pub(super) fn looks_like_jwt(token: &[u8]) -> bool {
+        token.starts_with(JWT_PREFIX) && token.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
     /// Splits a token and decodes its header.
-    pub(super) fn parse(shown: &[u8]) -> Result<Self, TokenError> {
-        if shown.len() > MAX_TOKEN_BYTES {
-            return Err(TokenError::TooLong(shown.len()));
+    pub(super) fn parse(token: &[u8]) -> Result<Self, TokenError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::TooLong(token.len()));
         }
-        let text = std::str::from_utf8(shown).map_err(|_| TokenError::NotCompact)?;
+        let text = std::str::from_utf8(token).map_err(|_| TokenError::NotCompact)?;
         let Jws { signed, header, payload, signature } = Jws::parse(text).ok_or(TokenError::NotCompact)?;
         let header =
             jwt::decode_header(&header).map_err(|fault| TokenError::Header(fault_message(&fault)))?;
@@ -196,15 +196,15 @@ impl TokenIssuers {
     /// Reads the files of the settings.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file without a key that verifies, with an unusable one, or that others may
+    /// [`KeyError`] for the first file that has no key for tokens or an unusable one, or that others may
     /// change. No file is skipped: an operator who named it relies on it.
     pub fn read(settings: &[IssuerSettings]) -> Result<Self, KeyError> {
-        let read = |IssuerSettings { issuer, keys, audience }: &IssuerSettings| {
+        let read_issuer = |IssuerSettings { issuer, keys, audience }: &IssuerSettings| {
             let text = files::read_guarded(keys, MAX_KEY_SET_BYTES)?;
             let keys = TokenKey::parse_all(&text, keys)?;
             Ok(TokenIssuer { name: issuer.clone(), audience: audience.clone(), keys })
         };
-        Ok(Self(settings.iter().map(read).collect::<Result<_, KeyError>>()?))
+        Ok(Self(settings.iter().map(read_issuer).collect::<Result<_, KeyError>>()?))
     }
 
     /// Returns `true` when an issuer of this name is configured.
@@ -215,7 +215,7 @@ impl TokenIssuers {
 
     /// The number of keys of all issuers.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.0.iter().map(|issuer| issuer.keys.len()).sum()
     }
 
@@ -225,18 +225,18 @@ impl TokenIssuers {
         if self.0.is_empty() {
             return Err(TokenError::NoIssuer);
         }
-        let fitting = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key_for(header)?)));
-        let mut fitting = fitting.peekable();
-        if fitting.peek().is_none() {
+        let candidates = self.0.iter().filter_map(|issuer| Some((issuer, issuer.key_for(header)?)));
+        let mut candidates = candidates.peekable();
+        if candidates.peek().is_none() {
             let algorithm = header.algorithm.as_str();
             return Err(match &header.key {
                 Some(key) => TokenError::UnknownKey { key: excerpt(key), algorithm },
                 None => TokenError::NoKeyNamed(algorithm),
             });
         }
-        // Tenants of one identity provider are issuers of their own that share its keys. So `iss`, which is
+        // Each tenant of an identity provider is a separate issuer, and all tenants share its keys. So `iss`, which is
         // signed, is read last and must name an issuer whose key verified the signature.
-        let verified = fitting.filter(|(_, key)| key.verifies(signed.as_bytes(), signature));
+        let verified = candidates.filter(|(_, key)| key.verifies(signed.as_bytes(), signature));
         let signers = verified.map(|(issuer, _)| issuer).collect::<Vec<_>>();
         if signers.is_empty() {
             return Err(TokenError::Signature);
@@ -252,10 +252,10 @@ impl TokenIssuers {
 impl TokenIssuer {
     /// The key that a header names, or the only one for its algorithm if it names none.
     fn key_for(&self, header: &TokenHeader) -> Option<&TokenKey> {
-        let mut fitting = self.keys.iter().filter(|key| key.algorithm == header.algorithm);
+        let mut candidates = self.keys.iter().filter(|key| key.algorithm == header.algorithm);
         match &header.key {
-            Some(id) => fitting.find(|key| key.id.as_ref() == Some(id)),
-            None => fitting.next().filter(|_| fitting.next().is_none()),
+            Some(id) => candidates.find(|key| key.id.as_ref() == Some(id)),
+            None => candidates.next().filter(|_| candidates.next().is_none()),
         }
     }
 
@@ -265,9 +265,9 @@ impl TokenIssuer {
         if !audiences.contains(&self.audience) {
             return Err(TokenError::OtherAudience(self.audience.clone()));
         }
-        let early = not_before.max(issued_at).filter(|early| *early > now.saturating_add(CLOCK_LEEWAY));
-        if let Some(early) = early {
-            return Err(TokenError::TooEarly(early));
+        let valid_from = not_before.max(issued_at).filter(|start| *start > now.saturating_add(CLOCK_LEEWAY));
+        if let Some(start) = valid_from {
+            return Err(TokenError::TooEarly(start));
         }
         if expires_at <= now {
             return Err(TokenError::Expired(expires_at));
@@ -278,16 +278,16 @@ impl TokenIssuer {
 
 impl TokenKey {
     fn parse_all(text: &[u8], path: &Path) -> Result<Vec<Self>, KeyError> {
-        let read = jwks::decode_keys(text)
+        let keys = jwks::decode_keys(text)
             .map_err(|fault| KeyError::not_a_key(path, fault_message_with_pointer(&fault)))?;
-        if read.is_empty() {
+        if keys.is_empty() {
             return Err(KeyError::not_a_key(
                 path,
                 "it contains no key that verifies tokens: Ed25519, P-256 for ES256, or RSA for RS256",
             ));
         }
         let mut ids = BTreeSet::new();
-        for id in read.iter().filter_map(|key| key.kid.as_ref()) {
+        for id in keys.iter().filter_map(|key| key.kid.as_ref()) {
             if !ids.insert(id) {
                 return Err(KeyError::not_a_key(
                     path,
@@ -297,7 +297,7 @@ impl TokenKey {
                 ));
             }
         }
-        read.into_iter().map(|key| Self::new(key, path)).collect()
+        keys.into_iter().map(|key| Self::new(key, path)).collect()
     }
 
     fn new(key: TokenJwk, path: &Path) -> Result<Self, KeyError> {
@@ -330,13 +330,13 @@ impl TokenKey {
 
 /// The message of a fault with its JSON Pointer, because a set may contain many keys.
 fn fault_message_with_pointer(fault: &Fault) -> String {
-    let sentence = fault_message(fault);
+    let message = fault_message(fault);
     if let Fault::InvalidParams { pointer, .. } = fault
         && !pointer.is_empty()
     {
-        return format!("{sentence} (at {pointer})");
+        return format!("{message} (at {pointer})");
     }
-    sentence
+    message
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Keys: the trusted public keys of governors, and key pairs for signing.
 //!
-//! Every key is Ed25519. It is identified by its id, which is its thumbprint (RFC 7638) unless its owner chose
-//! another, and may speak for one issuer. Private keys and shared secrets are separate files that only their
+//! Every key is Ed25519. Its id is its thumbprint (RFC 7638), unless its owner chose another. It may speak for one
+//! issuer. Private keys and shared secrets are separate files that only their
 //! owner can read; they never appear in a configuration, a log, or a message.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// The file extension of trusted keys.
-const SUFFIX: &str = "jwk";
+const EXTENSION: &str = "jwk";
 
 /// The reason why a key cannot be used. No message repeats any part of a private key.
 #[derive(Debug, thiserror::Error)]
@@ -35,20 +35,20 @@ pub enum KeyError {
         /// The problem.
         reason: String,
     },
-    /// The file holds no secrets of agents.
+    /// The file is not a valid list of agents' secrets.
     #[error("`{path}`: {reason}")]
     NotSecrets {
         /// The file.
         path: PathBuf,
-        /// The problem. It is part of the message, so there is no `source`, which an error chain would print
-        /// again.
+        /// The problem. It is part of the message; as a `source` it would be printed twice in an error
+        /// chain.
         reason: SecretsError,
     },
-    /// Two keys have the same id.
+    /// Two trusted keys have the same id, or a key is trusted under two ids.
     #[error(
         "`{path}`: another trusted key has the id `{id}`, and a proof could mean either: remove one of the two"
     )]
-    Twice {
+    Duplicate {
         /// The second file.
         path: PathBuf,
         /// The common id.
@@ -149,7 +149,7 @@ impl TrustedKeys {
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<Result<Vec<_>, _>>()
             .map_err(io)?;
-        paths.retain(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX));
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
         paths.sort();
         let mut keys = BTreeMap::new();
         for path in paths {
@@ -158,7 +158,7 @@ impl TrustedKeys {
             let key = TrustedKey::parse(&text, None, &path)?;
             let id = key.id.clone();
             if keys.insert(id.clone(), key).is_some() {
-                return Err(KeyError::Twice { path, id });
+                return Err(KeyError::Duplicate { path, id });
             }
         }
         Ok(Self(keys))
@@ -175,16 +175,20 @@ impl TrustedKeys {
     /// id.
     pub fn add(folder: &Path, key: &TrustedKey) -> Result<PathBuf, KeyError> {
         if !folder.exists() {
-            let mut made = std::fs::DirBuilder::new();
-            made.mode(0o755).recursive(true).create(folder).map_err(|error| FileError::io(folder, error))?;
+            let mut builder = std::fs::DirBuilder::new();
+            builder
+                .mode(0o755)
+                .recursive(true)
+                .create(folder)
+                .map_err(|error| FileError::io(folder, error))?;
         }
-        let known = Self::read(folder)?;
-        let path = folder.join(key.thumbprint()).with_extension(SUFFIX);
-        if path.exists() && known.iter().any(|other| other == key) {
+        let trusted = Self::read(folder)?;
+        let path = folder.join(key.thumbprint()).with_extension(EXTENSION);
+        if path.exists() && trusted.iter().any(|other| other == key) {
             return Ok(path);
         }
-        if let Some(other) = known.iter().find(|other| other.id == key.id || other.key == key.key) {
-            return Err(KeyError::Twice { path, id: other.id.clone() });
+        if let Some(other) = trusted.iter().find(|other| other.id == key.id || other.key == key.key) {
+            return Err(KeyError::Duplicate { path, id: other.id.clone() });
         }
         create(&path, &format!("{}\n", key.to_jwk()), 0o644)?;
         Ok(path)
@@ -216,7 +220,7 @@ impl KeyPair {
     /// Creates a key that speaks for `issuer`, and writes it to a new file that only its owner can read.
     ///
     /// # Ambient Authority
-    /// Asks the system for random bytes and makes the file.
+    /// Asks the system for random bytes and creates the file.
     ///
     /// # Errors
     /// [`KeyError::File`], also when the file exists already.
@@ -232,13 +236,13 @@ impl KeyPair {
         Ok(Self { private, public })
     }
 
-    /// Reads a file of [`KeyPair::create`].
+    /// Reads a file that [`KeyPair::create`] wrote.
     ///
     /// # Ambient Authority
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file, or its two halves do not belong together.
+    /// [`KeyError`], also when others can read the file, or its public and private parts do not belong together.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
         let (jwk, seed) =
@@ -255,7 +259,7 @@ impl KeyPair {
         Ok(Self { private, public: TrustedKey { id, issuer, key } })
     }
 
-    /// Reads a file of [`KeyPair::create`], or creates it for `issuer` if it does not exist.
+    /// Reads a file that [`KeyPair::create`] wrote, or creates it for `issuer` if it does not exist.
     ///
     /// # Ambient Authority
     /// As [`KeyPair::create`] and [`KeyPair::read`].

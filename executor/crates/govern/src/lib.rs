@@ -115,7 +115,7 @@ impl Governor {
         DecisionRight::of_governor()
     }
 
-    /// Asks for a verdict.
+    /// Requests a verdict.
     ///
     /// # Errors
     /// `governor_unavailable` when no valid answer arrives.
@@ -127,7 +127,7 @@ impl Governor {
                 let message = match error {
                     RemoteError::Faulty { code, .. } => format!(
                         "the governor answered with an error that is not a verdict (code {code}), so nothing was run: try \
-                         again, and see its log"
+                         again, and check the governor's log"
                     ),
                     RemoteError::Unreachable(_)
                     | RemoteError::TimedOut(_)
@@ -167,9 +167,9 @@ impl Governor {
     /// [`RemoteError`] of the governor or the connection; the report must be delivered again.
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
-            Self::Local(_, records) => {
-                let recorded = records.record(|| encode::report(receipt).get().to_owned()).await;
-                recorded.map_err(RemoteError::Record)
+            Self::Local(_, log) => {
+                let result = log.record(|| encode::report(receipt).get().to_owned()).await;
+                result.map_err(RemoteError::Record)
             }
             Self::Remote(remote) => remote.report(receipt).await,
         }

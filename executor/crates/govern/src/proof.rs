@@ -1,4 +1,4 @@
-//! Proofs, which authenticate a governor's verdict that arrives from somebody else.
+//! Proofs, which authenticate a governor's verdict that arrives through another sender.
 //!
 //! A proof is a compact JWS (RFC 7515) by an Ed25519 key that the operator trusts. It is bound to one executor,
 //! agent, intent, tool and arguments, to the whole verdict, and, if the governor includes it, to the tool's
@@ -7,10 +7,10 @@
 //! ```text
 //! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ VerifiedProof
 //! ```
-//! The signature is verified before anything that it covers is parsed. Text with more than one possible reading
-//! is rejected.
+//! The signature is verified before anything that it covers is parsed. Ambiguous text is
+//! rejected.
 
-use super::canonical::{CanonicalError, canonical};
+use super::canonical::{CanonicalError, canonicalize};
 use super::jws::Jws;
 use super::keys::{KeyError, KeyPair, TrustedKeys, fault_message};
 use super::signature::SignatureSettings;
@@ -27,18 +27,18 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
 
-/// The tolerated clock difference between a signer and an executor for times in the future. There is no
-/// tolerance for expired proofs and tokens: the sender can request another.
+/// Maximum time by which the clock of a signer may be ahead of the executor's. Expired proofs and tokens have no such
+/// tolerance: the sender can request another.
 pub(super) const CLOCK_LEEWAY: Duration = Duration::seconds(30);
 
 /// The operator's settings for keys and signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrustSettings {
-    /// The folder of trusted keys; `None` to trust none.
+    /// The folder of trusted keys; `None` trusts none.
     pub keys: Option<PathBuf>,
-    /// The maximum time from `iat` to `exp` of a proof.
+    /// Maximum time from `iat` to `exp` of a proof.
     pub max_lifetime: std::time::Duration,
-    /// The signature that intents must have, if required.
+    /// The signature that intents must have, if one is required.
     pub signature: Option<SignatureSettings>,
 }
 
@@ -70,12 +70,12 @@ pub(super) struct ProofError {
     pub(super) message: String,
 }
 
-fn untrusted_error(what: impl std::fmt::Display) -> ProofError {
-    ProofError { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {what}") }
+fn untrusted_error(problem: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictUntrusted, message: format!("the `proof` {problem}") }
 }
 
-fn mismatch_error(what: impl std::fmt::Display) -> ProofError {
-    ProofError { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {what}") }
+fn mismatch_error(subject: impl std::fmt::Display) -> ProofError {
+    ProofError { blocked_by: BlockedBy::VerdictMismatch, message: format!("the `proof` is for {subject}") }
 }
 
 impl Trust {
@@ -100,11 +100,11 @@ impl Trust {
 
     /// The number of trusted keys.
     #[must_use]
-    pub fn keys(&self) -> usize {
+    pub fn key_count(&self) -> usize {
         self.keys.iter().count()
     }
 
-    /// Verifies a proof for a call and the verdict beside it, and returns the call's arguments as parsed from
+    /// Verifies a proof for a call and the verdict sent with it, and returns the call's arguments as parsed from
     /// their canonical form.
     pub(super) fn verify(
         &self,
@@ -141,21 +141,25 @@ impl Trust {
         if tool != call.tool {
             return Err(mismatch_error(format_args!("another tool, `{tool}`")));
         }
-        let form = |error: CanonicalError, what: &str| {
-            mismatch_error(format_args!("a call with a canonical form, but in {what} {error}"))
+        let not_canonical = |error: CanonicalError, part: &str| {
+            mismatch_error(format_args!("a call with a canonical form, but in {part} {error}"))
         };
-        let asked = canonical(&call.arguments).map_err(|error| form(error, "its arguments"))?;
-        if Digest::compute(&asked) != arguments {
+        let call_arguments =
+            canonicalize(&call.arguments).map_err(|error| not_canonical(error, "its arguments"))?;
+        if Digest::compute(&call_arguments) != arguments {
             return Err(mismatch_error("other arguments"));
         }
-        let sent = canonical(&proof.verdict).map_err(|error| form(error, "the verdict"))?;
-        if sent != canonical(&verdict).map_err(|error| form(error, "the signed verdict"))? {
+        let call_verdict =
+            canonicalize(&proof.verdict).map_err(|error| not_canonical(error, "the verdict"))?;
+        if call_verdict
+            != canonicalize(&verdict).map_err(|error| not_canonical(error, "the signed verdict"))?
+        {
             return Err(mismatch_error("another verdict: send the one that the governor gave, unchanged"));
         }
         self.check_times(issued_at, not_before, expires_at, now)?;
         // `3` and `3.0` have the same hash, but a tool can tell them apart. The tool gets the arguments from
         // the hashed text, so that equal hashes mean equal input.
-        let arguments = serde_json::from_slice(&asked)
+        let arguments = serde_json::from_slice(&call_arguments)
             .map_err(|_| mismatch_error("arguments that cannot be read from their canonical form"))?;
         Ok((arguments, VerifiedProof { id, expires_at, module }))
     }
@@ -165,17 +169,17 @@ impl Trust {
         let Jws { signed, header, payload, signature } = Jws::parse(compact).ok_or_else(|| {
             untrusted_error("is not a compact JWS: three parts in base64url, with a dot between them")
         })?;
-        let named = proof_header(&header).map_err(|fault| {
+        let key_id = proof_header(&header).map_err(|fault| {
             untrusted_error(format_args!("has a header that is refused: {}", fault_message(&fault)))
         })?;
-        if self.keys() == 0 {
+        if self.key_count() == 0 {
             return Err(untrusted_error(
                 "cannot be verified: this executor trusts no key (`trust.keys`; `a2g-executor key trust` adds one)",
             ));
         }
-        let key = self.keys.get(&named).ok_or_else(|| {
-            let named = excerpt(&named);
-            untrusted_error(format_args!("names the key `{named}`, which this executor does not trust"))
+        let key = self.keys.get(&key_id).ok_or_else(|| {
+            let key_id = excerpt(&key_id);
+            untrusted_error(format_args!("names the key `{key_id}`, which this executor does not trust"))
         })?;
         if !key.verify(signed.as_bytes(), &signature) {
             return Err(untrusted_error(format_args!(
@@ -187,9 +191,9 @@ impl Trust {
             untrusted_error(format_args!("has claims that are refused: {}", fault_message(&fault)))
         })?;
         if claims.id.issuer() != key.issuer() {
-            let (says, may) = (claims.id.issuer(), key.issuer());
+            let (issuer, key_issuer) = (claims.id.issuer(), key.issuer());
             return Err(untrusted_error(format_args!(
-                "speaks for `{says}`, and its key may speak for `{may}` only"
+                "speaks for `{issuer}`, but its key may speak for `{key_issuer}` only"
             )));
         }
         Ok(claims)
@@ -202,9 +206,9 @@ impl Trust {
         expires_at: OffsetDateTime,
         now: OffsetDateTime,
     ) -> Result<(), ProofError> {
-        let early = issued_at.max(not_before);
-        if early > now.saturating_add(CLOCK_LEEWAY) {
-            return Err(untrusted_error(format_args!("is not valid before {early}")));
+        let valid_from = issued_at.max(not_before);
+        if valid_from > now.saturating_add(CLOCK_LEEWAY) {
+            return Err(untrusted_error(format_args!("is not valid before {valid_from}")));
         }
         let lifetime = expires_at - issued_at;
         if !lifetime.is_positive() {
@@ -224,7 +228,7 @@ impl KeyPair {
     /// Signs a verdict about a call, for one executor.
     ///
     /// # Errors
-    /// [`SigningError`] for arguments that cannot be told from all others, and for a verdict without an end.
+    /// [`SigningError`] for arguments without an exact canonical form, and for a verdict without an expiry.
     pub fn prove(
         &self,
         audience: &AgentDid,
@@ -233,22 +237,22 @@ impl KeyPair {
         now: OffsetDateTime,
     ) -> Result<String, SigningError> {
         let arguments =
-            canonical(&call.arguments).map_err(|error| SigningError::Arguments(error.to_string()))?;
+            canonicalize(&call.arguments).map_err(|error| SigningError::Arguments(error.to_string()))?;
         let issued_at = now.truncate_to_second();
         // Parsing cannot fail for JSON that was serialized on this line.
-        let said = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
+        let encoded_verdict = serde_json::from_str(encode::verdict(verdict).get()).unwrap_or_default();
         let claims = ProofClaims {
             id: ProofId::random(self.public().issuer().clone()),
             audience: audience.clone(),
             agent: call.agent.clone(),
             issued_at,
             not_before: issued_at,
-            expires_at: verdict.expires_at.ok_or(SigningError::Endless)?,
+            expires_at: verdict.expires_at.ok_or(SigningError::NoExpiry)?,
             intent: call.intent,
             tool: call.tool.clone(),
             arguments: Digest::compute(&arguments),
             module: None,
-            verdict: said,
+            verdict: encoded_verdict,
         };
         Ok(self.compact(encode::proof_claims(&claims).get()))
     }
@@ -277,8 +281,8 @@ pub enum SigningError {
     #[error("no proof can be made: {0}")]
     Arguments(String),
     /// The verdict has no expiry.
-    #[error("no proof can be made of a verdict without `expires_at`")]
-    Endless,
+    #[error("no proof can be made for a verdict without `expires_at`")]
+    NoExpiry,
 }
 
 #[cfg(test)]

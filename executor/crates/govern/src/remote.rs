@@ -1,8 +1,8 @@
 //! The client of a governor behind a URL, over HTTP or WebSocket.
 //!
 //! An invalid answer is an error, and an error never runs anything. A JSON-RPC error in answer to an intent is
-//! a denial if its code is one of the protocol's refusals, even if a result accompanies it, as one reference
-//! governor sends it. Any other error says nothing about the intent, so the governor is asked again.
+//! a denial if its code is one of the protocol's refusals, even if the message also has a result, as that of one
+//! reference governor. Any other error says nothing about the intent, so the governor is asked again.
 
 mod transport;
 
@@ -22,26 +22,25 @@ use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
 use transport::{GovernorConnection, HttpClient};
 
-/// The timeout of a call to the governor, and of all attempts for one intent together.
+/// Maximum time of a call to the governor, and of all attempts for one intent together.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The delays before another attempt to obtain a verdict. The attempts outlast the restart of a small governor.
-const PAUSES: [Duration; 4] = [
+const RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(100),
     Duration::from_millis(200),
     Duration::from_millis(400),
     Duration::from_millis(800),
 ];
-/// The error codes that are denials: a policy violation, and exhausted capabilities. For both the governor has
-/// decided.
-const DENIALS: [i32; 2] = [-32000, -32003];
+/// The error codes that are denials, because the governor has decided: a policy violation, and exhausted capabilities.
+const DENIAL_CODES: [i32; 2] = [-32000, -32003];
 /// The code of an internal error.
 const INTERNAL_ERROR: i32 = -32603;
-/// The maximum size of an answer, in bytes.
+/// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u32 = 1 << 20;
-/// The maximum size of a request, in bytes: a report of the largest output with every byte escaped.
+/// Maximum size of a request, in bytes: a report of the largest output with every byte escaped.
 const MAX_REPORT_BYTES: u32 = 1 << 30;
 /// The methods that a governor may push over its WebSocket.
-const PUSHES: [&str; 3] = ["g2a/policy", "g2a/revoke", "g2a/directive"];
+const PUSH_METHODS: [&str; 3] = ["g2a/policy", "g2a/revoke", "g2a/directive"];
 
 /// The address of a governor.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,9 +139,9 @@ pub struct Push {
 /// A governor behind a URL.
 pub struct RemoteGovernor {
     url: GovernorUrl,
-    shown: String,
+    redacted_url: String,
     http: Option<HttpClient>,
-    /// Opened at the first call, and again after it broke.
+    /// Opened at the first call, and again after a failure.
     web_socket: Mutex<Option<Arc<GovernorConnection>>>,
     pushes: mpsc::Sender<Push>,
 }
@@ -166,41 +165,41 @@ impl RemoteGovernor {
             GovernorUrl::WebSocket(_) => None,
         };
         let (pushes, receiver) = mpsc::channel(64);
-        let shown = url.redact();
-        Ok((Self { url, shown, http, web_socket: Mutex::new(None), pushes }, receiver))
+        let redacted_url = url.redact();
+        Ok((Self { url, redacted_url, http, web_socket: Mutex::new(None), pushes }, receiver))
     }
 
     /// The governor's address, as [`GovernorUrl::redact`].
     #[must_use]
     pub fn endpoint(&self) -> &str {
-        &self.shown
+        &self.redacted_url
     }
 
-    /// Asks for a verdict, repeatedly while failures may be temporary.
+    /// Requests a verdict, and retries while failures may be temporary.
     pub(super) async fn decide(&self, call: &Call) -> Result<Verdict, RemoteError> {
-        let mut failed = RemoteError::TimedOut(CALL_TIMEOUT);
-        let asked = async {
-            for pause in PAUSES {
-                match self.ask(call).await {
+        let mut last_error = RemoteError::TimedOut(CALL_TIMEOUT);
+        let attempts = async {
+            for delay in RETRY_DELAYS {
+                match self.request_verdict(call).await {
                     Err(error) if error.is_transient() => {
-                        let governor = &self.shown;
+                        let governor = &self.redacted_url;
                         tracing::debug!(governor, error = %ErrorChain(&error), "the governor gave no verdict and is asked again");
-                        failed = error;
+                        last_error = error;
                     }
-                    decided => return decided,
+                    result => return result,
                 }
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(delay).await;
             }
-            self.ask(call).await
+            self.request_verdict(call).await
         };
-        let asked = tokio::time::timeout(CALL_TIMEOUT, asked).await;
-        asked.unwrap_or(Err(failed))
+        let result = tokio::time::timeout(CALL_TIMEOUT, attempts).await;
+        result.unwrap_or(Err(last_error))
     }
 
-    async fn ask(&self, call: &Call) -> Result<Verdict, RemoteError> {
+    async fn request_verdict(&self, call: &Call) -> Result<Verdict, RemoteError> {
         match self.call("a2g/intent", encode::intent(call)).await {
             Ok(result) => decode::verdict(result.get()).map_err(RemoteError::InvalidResult),
-            Err(ClientError::Call(error)) if DENIALS.contains(&error.code()) => Ok(denial(call, &error)),
+            Err(ClientError::Call(error)) if DENIAL_CODES.contains(&error.code()) => Ok(denial(call, &error)),
             Err(ClientError::Call(error)) => Err(undecided_error(&error)),
             Err(error) => Err(RemoteError::Unreachable(error)),
         }
@@ -245,7 +244,7 @@ impl RemoteGovernor {
         self.web_socket().await?.client.request(method, EncodedParams(params)).await
     }
 
-    /// The open WebSocket; a broken one is replaced.
+    /// The open WebSocket. A broken one is replaced first.
     async fn web_socket(&self) -> Result<Arc<GovernorConnection>, ClientError> {
         let mut connection = self.web_socket.lock().await;
         if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {

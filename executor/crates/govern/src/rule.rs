@@ -1,7 +1,7 @@
 //! One tool's rule of a policy, prepared for the check of arguments.
 //!
 //! The local governor and the executor's standing policies share this module, so a rule means the same on both
-//! sides. A rule that cannot be read exactly is an error and never one that permits more.
+//! sides. A rule that cannot be parsed exactly is an error, and never permits more.
 
 use super::arguments::{ArgumentRole, Arguments};
 use a2g_capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
@@ -19,7 +19,7 @@ pub enum RuleError {
     EmptyPattern,
 }
 
-/// The constraint that an argument violates. Messages name what to change.
+/// The constraint that an argument violates. Messages name the necessary change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// A relative path under a rule with `paths`.
@@ -30,7 +30,7 @@ pub enum Breach {
     },
     /// A path with a `..` component or a NUL. Symbolic links make the meaning of `..` a guess, so it is not
     /// resolved.
-    #[error("the path `{path}` holds `..` or a NUL; write it without")]
+    #[error("the path `{path}` contains `..` or a NUL; write it without")]
     Traversal {
         /// An excerpt of the path.
         path: String,
@@ -51,11 +51,10 @@ pub enum Breach {
         /// The matching pattern.
         pattern: String,
     },
-    /// An area that may contain a path of `blocked_paths`, so that no manifest can grant the one without the
-    /// other.
+    /// An area that may contain a path of `blocked_paths`: no manifest can grant the area without that path.
     #[error(
-        "`blocked_paths`: `{pattern}` may lie in `{area}`, and a manifest that grants it cannot leave that out; \
-         list narrower patterns in `paths`"
+        "`blocked_paths`: `{pattern}` may match in `{area}`, and a manifest that grants the area cannot exclude the \
+         match; list narrower patterns in `paths`"
     )]
     Inseparable {
         /// The area that the arguments need.
@@ -64,18 +63,18 @@ pub enum Breach {
         pattern: String,
     },
     /// A text of `blocked_patterns` occurs in an argument.
-    #[error("`blocked_patterns`: an argument contains `{pattern}`; take it out")]
+    #[error("`blocked_patterns`: an argument contains `{pattern}`; remove it")]
     BlockedPattern {
         /// The blocked text.
         pattern: String,
     },
     /// A string longer than `max_size_bytes`.
-    #[error("`max_size_bytes`: an argument is {bytes} bytes long and {most} are allowed; send less")]
+    #[error("`max_size_bytes`: an argument has {bytes} bytes and the maximum is {max}; send less")]
     TooLong {
         /// The length of the longest string argument, in bytes.
         bytes: u64,
         /// The maximum, in bytes.
-        most: u64,
+        max: u64,
     },
 }
 
@@ -118,20 +117,20 @@ impl Rule {
 
     /// The patterns of `blocked_paths` that can match inside an area of `paths`.
     pub(super) fn blocked_globs(&self) -> impl Iterator<Item = &Glob> {
-        let matters = |blocked: &&BlockedPath| match &self.paths {
+        let is_relevant = |blocked: &&BlockedPath| match &self.paths {
             Some(areas) => areas.iter().any(|area| blocked.may_lie_in(area)),
             None => true,
         };
-        self.blocked_paths.iter().filter(matters).flat_map(|blocked| &blocked.globs)
+        self.blocked_paths.iter().filter(is_relevant).flat_map(|blocked| &blocked.globs)
     }
 
     /// Checks `blocked_patterns` and `max_size_bytes`.
     pub(super) fn check_texts(&self, arguments: &Arguments<'_>) -> Result<(), Breach> {
-        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
-        let longest = sent.map(|text| text.text.len()).max().unwrap_or(0);
+        let caller_texts = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
+        let longest = caller_texts.map(|text| text.text.len()).max().unwrap_or(0);
         let bytes = u64::try_from(longest).unwrap_or(u64::MAX);
-        if let Some(most) = self.max_size_bytes.filter(|most| bytes > *most) {
-            return Err(Breach::TooLong { bytes, most });
+        if let Some(max) = self.max_size_bytes.filter(|max| bytes > *max) {
+            return Err(Breach::TooLong { bytes, max });
         }
         if self.blocked_patterns.is_empty() {
             return Ok(());
@@ -139,7 +138,7 @@ impl Rule {
         for text in arguments.texts() {
             let normalized = NormalizedText::of(&text.text);
             if let Some(pattern) = self.blocked_patterns.iter().find(|p| p.occurs_in(&normalized)) {
-                return Err(Breach::BlockedPattern { pattern: pattern.shown.clone() });
+                return Err(Breach::BlockedPattern { pattern: pattern.excerpt.clone() });
             }
         }
         Ok(())
@@ -156,39 +155,39 @@ impl Rule {
     /// The areas of `paths` that the arguments need.
     ///
     /// # Errors
-    /// [`Breach::Inseparable`] when one of them may contain a blocked path: a manifest cannot express "all of
+    /// [`Breach::Inseparable`] when one of these areas may contain a blocked path: a manifest cannot express "all of
     /// this tree but that file".
     pub(super) fn areas_for(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
-        let paths: Vec<String> = arguments.paths().filter_map(normalise).collect();
-        let touched = |area: &&Area| paths.iter().any(|path| reaches(area, path));
-        let areas: Vec<Area> = self.paths.iter().flatten().filter(touched).cloned().collect();
+        let paths: Vec<String> = arguments.paths().filter_map(normalize).collect();
+        let is_needed = |area: &&Area| paths.iter().any(|path| is_in_area_or_root(area, path));
+        let areas: Vec<Area> = self.paths.iter().flatten().filter(is_needed).cloned().collect();
         for area in &areas {
             if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(area)) {
-                return Err(Breach::Inseparable { area: area.clone(), pattern: blocked.shown.clone() });
+                return Err(Breach::Inseparable { area: area.clone(), pattern: blocked.excerpt.clone() });
             }
         }
         Ok(areas)
     }
 
-    fn check_path(&self, sent: &str) -> Result<(), Breach> {
-        let path = || excerpt(sent);
-        let normal = normalise(sent).ok_or_else(|| Breach::Traversal { path: path() })?;
+    fn check_path(&self, argument: &str) -> Result<(), Breach> {
+        let path = || excerpt(argument);
+        let normal = normalize(argument).ok_or_else(|| Breach::Traversal { path: path() })?;
         if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.covers(&normal)) {
-            return Err(Breach::BlockedPath { path: path(), pattern: blocked.shown.clone() });
+            return Err(Breach::BlockedPath { path: path(), pattern: blocked.excerpt.clone() });
         }
         let Some(areas) = &self.paths else { return Ok(()) };
         if !normal.starts_with('/') {
             return Err(Breach::Relative { path: path() });
         }
-        if areas.iter().any(|area| reaches(area, &normal)) {
+        if areas.iter().any(|area| is_in_area_or_root(area, &normal)) {
             return Ok(());
         }
         Err(Breach::Outside { path: path(), allowed: join_areas(areas) })
     }
 }
 
-/// `true` for a path in an area, and for the folder that its pattern starts from, which a tool may list.
-fn reaches(area: &Area, path: &str) -> bool {
+/// `true` for a path in an area, and for the area's root folder, which a tool may list.
+fn is_in_area_or_root(area: &Area, path: &str) -> bool {
     area.contains(path) || area.root().path() == path
 }
 
@@ -199,7 +198,7 @@ fn join_areas(areas: &[Area]) -> String {
     areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The network part of a policy as claims. A rate beyond `u32` is no restriction.
+/// The network part of a policy as claims. A rate beyond `u32` is capped.
 pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
     let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
     let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();
@@ -211,7 +210,7 @@ pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
 }
 
 /// The path without `.`, empty components and trailing slashes; `None` if it contains `..` or NUL.
-pub(super) fn normalise(path: &str) -> Option<String> {
+pub(super) fn normalize(path: &str) -> Option<String> {
     if path.contains('\0') || path.split('/').any(|component| component == "..") {
         return None;
     }
@@ -224,19 +223,19 @@ pub(super) fn normalise(path: &str) -> Option<String> {
 /// every folder.
 #[derive(Debug, Clone)]
 struct BlockedPath {
-    shown: String,
+    excerpt: String,
     globs: Vec<Glob>,
-    absolute: bool,
+    is_absolute: bool,
 }
 
 impl BlockedPath {
     fn read(pattern: &str) -> Result<Self, ScopeError> {
-        let absolute = pattern.starts_with('/');
-        if !absolute {
+        let is_absolute = pattern.starts_with('/');
+        if !is_absolute {
             let malformed = |reason| ScopeError::Malformed { pattern: excerpt(pattern), reason };
             check_relative(pattern).map_err(malformed)?;
         }
-        Ok(Self { shown: excerpt(pattern), globs: Glob::parse_blocking(pattern)?, absolute })
+        Ok(Self { excerpt: excerpt(pattern), globs: Glob::parse_blocking(pattern)?, is_absolute })
     }
 
     /// `true` when the pattern can match inside the area's folder.
@@ -246,21 +245,21 @@ impl BlockedPath {
     }
 
     fn covers(&self, normal: &str) -> bool {
-        let comparable = normal.starts_with('/') || !self.absolute;
-        comparable && self.globs.iter().any(|glob| glob.matches_at_or_above(normal))
+        let is_comparable = normal.starts_with('/') || !self.is_absolute;
+        is_comparable && self.globs.iter().any(|glob| glob.matches_at_or_above(normal))
     }
 }
 
 fn check_relative(pattern: &str) -> Result<(), &'static str> {
     if pattern.contains('\0') {
-        return Err("it holds a NUL");
+        return Err("it contains a NUL");
     }
     if pattern == "**" {
         return Err("it would block everything; set `allowed` to false instead");
     }
     for component in pattern.split('/') {
         match component {
-            "" | "." | ".." => return Err("it holds an empty component, `.` or `..`"),
+            "" | "." | ".." => return Err("it contains an empty component, `.` or `..`"),
             shell if shell.starts_with(['~', '$']) => {
                 return Err("`~` and variables are not known here; write the name itself, such as `.ssh/**`");
             }
@@ -271,10 +270,10 @@ fn check_relative(pattern: &str) -> Result<(), &'static str> {
 }
 
 /// A text of `blocked_patterns`, matched literally except for the amount of white space. The parts around a `|`
-/// may match separate stages of a pipeline, so that `curl|bash` matches `curl -s https://x | sudo bash`.
+/// may match different stages of a pipeline, so that `curl|bash` matches `curl -s https://x | sudo bash`.
 #[derive(Debug, Clone)]
 struct TextPattern {
-    shown: String,
+    excerpt: String,
     stages: Vec<String>,
 }
 
@@ -285,18 +284,18 @@ impl TextPattern {
         if stages.iter().all(String::is_empty) {
             return Err(RuleError::EmptyPattern);
         }
-        Ok(Self { shown: excerpt(pattern), stages })
+        Ok(Self { excerpt: excerpt(pattern), stages })
     }
 
     fn occurs_in(&self, text: &NormalizedText) -> bool {
         match self.stages.as_slice() {
             [only] => text.whole.contains(&**only),
-            stages => text.pipelines.iter().any(|line| stages_in_order(stages, line)),
+            stages => text.pipelines.iter().any(|line| has_stages_in_order(stages, line)),
         }
     }
 }
 
-fn stages_in_order(stages: &[String], line: &str) -> bool {
+fn has_stages_in_order(stages: &[String], line: &str) -> bool {
     let mut parts = line.split('|');
     stages.iter().all(|stage| parts.any(|part| part.contains(&**stage)))
 }
@@ -312,20 +311,20 @@ impl NormalizedText {
     pub(super) fn of(text: &str) -> Self {
         let joined = text.replace("\\\r\n", " ").replace("\\\n", " ");
         let mut pipelines = Vec::new();
-        let mut open = String::new();
+        let mut command = String::new();
         for line in joined.lines() {
-            open.push_str(line);
-            open.push(' ');
+            command.push_str(line);
+            command.push(' ');
             if line.trim_end().ends_with('|') {
                 continue;
             }
-            let line = std::mem::take(&mut open);
-            if line.contains('|') {
-                pipelines.push(collapse_whitespace(&line));
+            let command = std::mem::take(&mut command);
+            if command.contains('|') {
+                pipelines.push(collapse_whitespace(&command));
             }
         }
-        if open.contains('|') {
-            pipelines.push(collapse_whitespace(&open));
+        if command.contains('|') {
+            pipelines.push(collapse_whitespace(&command));
         }
         Self { whole: collapse_whitespace(&joined), pipelines }
     }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::Path;
 use zeroize::Zeroizing;
 
-/// The minimum length of a secret: 128 bits in hexadecimal digits.
+/// Minimum length of a secret in bytes: 128 bits in hexadecimal digits.
 const MIN_SECRET_BYTES: usize = 32;
 
 /// The secrets that one agent and this executor share. `Debug` prints none of them.
@@ -50,10 +50,10 @@ pub enum SecretsError {
     Empty,
     /// Two lines are for the same agent.
     #[error("the agent `{0}` is listed twice")]
-    Twice(Box<str>),
+    DuplicateAgent(Box<str>),
     /// Two agents have the same secret.
     #[error("the agent `{0}` has the secret of another agent: a signature must identify its agent")]
-    Shared(Box<str>),
+    SharedSecret(Box<str>),
 }
 
 impl AgentSecret {
@@ -82,12 +82,13 @@ fn parse(text: &str) -> Result<Vec<AgentSecret>, SecretsError> {
         return Err(SecretsError::Empty);
     }
     let mut agents = HashSet::new();
-    if let Some(twice) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
-        return Err(SecretsError::Twice(twice.agent.clone()));
+    if let Some(duplicate) = secrets.iter().find(|secret| !agents.insert(&secret.agent)) {
+        return Err(SecretsError::DuplicateAgent(duplicate.agent.clone()));
     }
-    let mut shared = HashSet::new();
-    if let Some(same) = secrets.iter().find(|secret| !shared.insert(secret.signing.as_slice())) {
-        return Err(SecretsError::Shared(same.agent.clone()));
+    let mut signing_secrets = HashSet::new();
+    if let Some(duplicate) = secrets.iter().find(|secret| !signing_secrets.insert(secret.signing.as_slice()))
+    {
+        return Err(SecretsError::SharedSecret(duplicate.agent.clone()));
     }
     Ok(secrets)
 }
@@ -100,7 +101,7 @@ fn parse_line(line: &str) -> Result<AgentSecret, &'static str> {
         return Err("must be three parts: an agent's id, its secret, and its AES-256 key or `-`");
     };
     if signing.len() < MIN_SECRET_BYTES {
-        return Err("has a secret of fewer than 32 characters: make one with `openssl rand -hex 32`");
+        return Err("has a secret of fewer than 32 characters: generate one with `openssl rand -hex 32`");
     }
     let sealing = match sealing {
         "-" => None,
@@ -136,10 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_is_refused_without_its_secret() {
+    fn an_invalid_file_is_refused_without_repeating_its_secrets() {
         let key = "ab".repeat(32);
         for bad in [
-            "# nobody\n".to_owned(),
+            "# no agent\n".to_owned(),
             format!("planner {SECRET}\n"),
             format!("planner {SECRET} - more\n"),
             "planner short -\n".to_owned(),

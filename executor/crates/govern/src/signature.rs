@@ -1,4 +1,4 @@
-//! The signature of the protocol's SDKs in an intent: HMAC-SHA256 with a secret that agents and executor share.
+//! The signature that the protocol's SDKs add to an intent: HMAC-SHA256 with a secret that agents and executor share.
 //!
 //! The SDKs differ in two points, so the operator configures both: whether the key is the text of its
 //! hexadecimal digits or the bytes that they encode, and whether non-ASCII characters are escaped. A signature
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use time::{Duration, OffsetDateTime};
 use zeroize::Zeroizing;
 
-/// The maximum distance of a timestamp from now, in both directions: the SDKs' own limit.
+/// Maximum difference between a timestamp and now, in both directions: the SDKs' own limit.
 const WINDOW: Duration = Duration::seconds(300);
-/// The maximum number of remembered nonces. Only holders of the key can add one.
+/// Maximum number of remembered nonces. Only holders of the key can add one.
 const MAX_NONCES: usize = 200_000;
 
 /// The conversion of the key file to the key.
@@ -44,7 +44,7 @@ pub struct SignatureSettings {
 
 /// Verifies the signatures of intents. `Debug` prints nothing of its key.
 pub struct IntentSignatures {
-    keyed: Hmac<Sha256>,
+    hmac: Hmac<Sha256>,
     escape_non_ascii: bool,
     /// Each used nonce and the time until which it must be remembered.
     nonces: Mutex<HashMap<String, OffsetDateTime>>,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for IntentSignatures {
 pub struct BadSignature {
     /// The value for `data.blocked_by`.
     pub blocked_by: BlockedBy,
-    /// A sentence with the remedy.
+    /// The problem and its remedy.
     pub message: &'static str,
 }
 
@@ -82,7 +82,7 @@ impl IntentSignatures {
     fn new(text: &[u8], form: KeyForm, escape_non_ascii: bool, path: &Path) -> Result<Self, KeyError> {
         let not_a_key = || KeyError::NotAKey {
             path: path.to_owned(),
-            reason: "the key must be 64 hexadecimal digits in lower case, as the SDKs make it".to_owned(),
+            reason: "the key must be 64 hexadecimal digits in lower case, as the SDKs generate it".to_owned(),
         };
         let digits = std::str::from_utf8(text).map_err(|_| not_a_key())?;
         let bytes = Zeroizing::new(Digest::parse(digits).map_err(|_| not_a_key())?.0);
@@ -90,8 +90,8 @@ impl IntentSignatures {
             KeyForm::Ascii => digits.as_bytes(),
             KeyForm::Bytes => bytes.as_slice(),
         };
-        let keyed = Hmac::new_from_slice(key).map_err(|_| not_a_key())?;
-        Ok(Self { keyed, escape_non_ascii, nonces: Mutex::default() })
+        let hmac = Hmac::new_from_slice(key).map_err(|_| not_a_key())?;
+        Ok(Self { hmac, escape_non_ascii, nonces: Mutex::default() })
     }
 
     /// `true` if signers escape non-ASCII characters.
@@ -119,7 +119,7 @@ impl IntentSignatures {
         let signed_at =
             OffsetDateTime::from_unix_timestamp_nanos(i128::from(signature.timestamp_ms) * 1_000_000);
         let signed_at = signed_at.ok().filter(|at| (now - *at).abs() <= WINDOW).ok_or_else(|| {
-            untrusted("`context.signature` is more than 5 minutes away from the executor's time: compare the clocks, and sign again")
+            untrusted("`context.signature` differs from the executor's time by more than 5 minutes: compare the clocks, and sign again")
         })?;
         let mut nonces = self.nonces.lock();
         if nonces.len() >= MAX_NONCES {
@@ -141,7 +141,7 @@ impl IntentSignatures {
     /// Compares the hash of a text in constant time.
     fn matches_hash(&self, text: &str, hash: &str) -> bool {
         let Ok(hash) = Digest::parse(hash) else { return false };
-        self.keyed.clone().chain_update(text).verify_slice(&hash.0).is_ok()
+        self.hmac.clone().chain_update(text).verify_slice(&hash.0).is_ok()
     }
 }
 

@@ -1,10 +1,10 @@
 //! The standing policies of this executor's agents, and their claims about one call.
 //!
 //! ```text
-//! (nothing) ── g2a/policy ─▶ held ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ held
+//! (none) ── g2a/policy ─▶ active ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ active
 //! ```
 //! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
-//! new policy arrives. A rule that cannot be read exactly refuses its tool.
+//! new policy arrives. A tool whose rule cannot be parsed exactly is refused.
 //!
 //! This module grants nothing: its result is one layer of claims, which `a2g_capability::Grant` meets with
 //! the others.
@@ -21,14 +21,14 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The reason why the standing policy refuses a call. Every message names the agent, the rule and what to
+/// The reason why the standing policy refuses a call. Every message names the agent, the rule and the necessary
 /// change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StandingPolicyError {
     /// The governor revoked the agent's capabilities.
     #[error(
         "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
-         a new `g2a/policy` is needed first"
+         the governor has to send a new `g2a/policy` first"
     )]
     Revoked {
         /// The agent.
@@ -90,7 +90,7 @@ pub enum StandingPolicyError {
     /// The policy limits the disk, which this version cannot measure, and the tool writes.
     #[error(
         "the standing policy `{version}` of `{agent}` sets `resources.max_disk_mb`, which this version \
-         cannot enforce, so `{tool}` may not write; take the limit out, or use a tool that only reads"
+         cannot enforce, so `{tool}` may not write; remove the limit, or use a tool that only reads"
     )]
     DiskUnenforceable {
         /// The agent.
@@ -100,12 +100,12 @@ pub enum StandingPolicyError {
         /// The tool.
         tool: ToolName,
     },
-    /// The policy names hosts that cannot be read, and the tool uses the network.
+    /// The policy names hosts that cannot be parsed, and the tool uses the network.
     #[error(
         "the standing policy `{version}` of `{agent}` names hosts in `capabilities.network` that cannot be \
-         read, so `{tool}` may not use the network: {error}"
+         parsed, so `{tool}` may not use the network: {error}"
     )]
-    HostsUnreadable {
+    InvalidHosts {
         /// The agent.
         agent: AgentDid,
         /// The policy's version.
@@ -128,7 +128,7 @@ impl StandingPolicyError {
             | Self::Argument { .. }
             | Self::Unenforceable { .. }
             | Self::DiskUnenforceable { .. }
-            | Self::HostsUnreadable { .. } => BlockedBy::StandingPolicy,
+            | Self::InvalidHosts { .. } => BlockedBy::StandingPolicy,
         }
     }
 }
@@ -136,18 +136,18 @@ impl StandingPolicyError {
 /// The standing policies of every agent that has one.
 #[derive(Debug, Default)]
 pub struct StandingPolicies {
-    book: RwLock<PolicyBook>,
+    table: RwLock<PolicyTable>,
 }
 
 #[derive(Debug, Default)]
-struct PolicyBook {
+struct PolicyTable {
     by_agent: BTreeMap<AgentDid, AgentStanding>,
-    everyone: Option<AgentStanding>,
+    every_agent: Option<AgentStanding>,
 }
 
 #[derive(Debug, Clone)]
 enum AgentStanding {
-    Held(Arc<PolicyEntry>),
+    Active(Arc<PolicyEntry>),
     Revoked,
 }
 
@@ -169,38 +169,38 @@ impl StandingPolicies {
     /// has no entry of its own.
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
-        let state = AgentStanding::Held(Arc::new(PolicyEntry::new(policy)));
-        let mut book = self.book.write();
+        let state = AgentStanding::Active(Arc::new(PolicyEntry::new(policy)));
+        let mut table = self.table.write();
         match agent {
             Some(agent) => {
-                book.by_agent.insert(agent, state);
+                table.by_agent.insert(agent, state);
             }
-            None => book.everyone = Some(state),
+            None => table.every_agent = Some(state),
         }
     }
 
     /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
     /// arrives, including those that never had one.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
-        let mut book = self.book.write();
+        let mut table = self.table.write();
         match agent {
             Some(agent) => {
-                book.by_agent.insert(agent.clone(), AgentStanding::Revoked);
+                table.by_agent.insert(agent.clone(), AgentStanding::Revoked);
             }
             None => {
-                book.by_agent.clear();
-                book.everyone = Some(AgentStanding::Revoked);
+                table.by_agent.clear();
+                table.every_agent = Some(AgentStanding::Revoked);
             }
         }
     }
 
     /// The claims of the standing policy of the call's agent about the call.
     ///
-    /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a
-    /// disk limit that is not enforced; [`StandingPolicies::allow_writes`] gives the clear refusal before that.
+    /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a disk
+    /// limit that is not enforced; [`StandingPolicies::allow_writes`] refuses such a run earlier with a clear message.
     ///
-    /// A policy with unreadable hosts claims that the network is off; [`StandingPolicies::allow_network`] gives the
-    /// clear refusal before that.
+    /// A policy with invalid hosts claims that the network is off; [`StandingPolicies::allow_network`] refuses a tool
+    /// that uses it earlier with a clear message.
     ///
     /// # Errors
     /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
@@ -209,7 +209,7 @@ impl StandingPolicies {
         match self.state_of(&call.agent) {
             None => Ok(Claims::default()),
             Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Held(held)) => held.claims_for(call),
+            Some(AgentStanding::Active(entry)) => entry.claims_for(call),
         }
     }
 
@@ -222,28 +222,28 @@ impl StandingPolicies {
         match self.state_of(&call.agent) {
             None => Ok(()),
             Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Held(held)) if held.policy.resources.max_disk_mb.is_some() => {
-                let (agent, version, tool) = held.names(call);
+            Some(AgentStanding::Active(entry)) if entry.policy.resources.max_disk_mb.is_some() => {
+                let (agent, version, tool) = entry.names(call);
                 Err(StandingPolicyError::DiskUnenforceable { agent, version, tool })
             }
-            Some(AgentStanding::Held(_)) => Ok(()),
+            Some(AgentStanding::Active(_)) => Ok(()),
         }
     }
 
     /// Checks that a tool which declares the network may run at all.
     ///
     /// # Errors
-    /// [`StandingPolicyError::HostsUnreadable`] under a policy whose hosts cannot be read;
+    /// [`StandingPolicyError::InvalidHosts`] under a policy whose hosts cannot be parsed;
     /// [`StandingPolicyError::Revoked`] when the agent is revoked.
     pub fn allow_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
             Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Held(held)) => match &held.hosts {
+            Some(AgentStanding::Active(entry)) => match &entry.hosts {
                 Ok(_) => Ok(()),
                 Err(error) => {
-                    let ((agent, version, tool), error) = (held.names(call), error.clone());
-                    Err(StandingPolicyError::HostsUnreadable { agent, version, tool, error })
+                    let ((agent, version, tool), error) = (entry.names(call), error.clone());
+                    Err(StandingPolicyError::InvalidHosts { agent, version, tool, error })
                 }
             },
         }
@@ -253,14 +253,16 @@ impl StandingPolicies {
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         match self.state_of(agent)? {
-            AgentStanding::Held(held) => Some(Policy { agent: Some(agent.clone()), ..held.policy.clone() }),
+            AgentStanding::Active(entry) => {
+                Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() })
+            }
             AgentStanding::Revoked => None,
         }
     }
 
     fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
-        let book = self.book.read();
-        book.by_agent.get(agent).or(book.everyone.as_ref()).cloned()
+        let table = self.table.read();
+        table.by_agent.get(agent).or(table.every_agent.as_ref()).cloned()
     }
 }
 
@@ -273,10 +275,10 @@ impl PolicyEntry {
 
     fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         let (agent, version, tool) = self.names(call);
-        let Some((allowed, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
+        let Some((tool_rule, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
             return Err(StandingPolicyError::NotListed { agent, version, tool });
         };
-        if !allowed.allowed {
+        if !tool_rule.allowed {
             return Err(StandingPolicyError::NotAllowed { agent, version, tool });
         }
         let rule = match rule {
@@ -287,17 +289,17 @@ impl PolicyEntry {
             }
         };
         match rule.check_texts(&Arguments::of(&call.arguments)) {
-            Ok(()) => Ok(self.claims(allowed, rule)),
+            Ok(()) => Ok(self.claims(tool_rule, rule)),
             Err(breach) => Err(StandingPolicyError::Argument { agent, version, tool, breach }),
         }
     }
 
-    fn claims(&self, written: &ToolRule, rule: &Rule) -> Claims {
+    fn claims(&self, tool_rule: &ToolRule, rule: &Rule) -> Claims {
         let resources = &self.policy.resources;
         Claims {
             memory: resources.max_memory,
             cpu: resources.max_cpu,
-            timeout: written.timeout,
+            timeout: tool_rule.timeout,
             output: None,
             network: self.hosts.is_err().then_some(false),
             hosts: self.hosts.clone().unwrap_or_default(),
@@ -332,7 +334,7 @@ mod tests {
 
     fn call(tool: &str, arguments: &serde_json::Value) -> Call {
         Call {
-            at_most: None,
+            caller_timeout: None,
             priority: Priority::Normal,
             door: Door::A2g,
             agent: agent(AGENT),
@@ -360,20 +362,20 @@ mod tests {
         }
     }
 
-    fn answer(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
+    fn claims_under(policy: Policy, arguments: &serde_json::Value) -> Result<Claims, StandingPolicyError> {
         let standing = StandingPolicies::new();
         standing.set(policy);
         standing.claims_for(&call("write_file", arguments))
     }
 
     #[test]
-    fn no_policy_says_nothing() {
+    fn an_agent_without_a_policy_has_no_claims() {
         let claims = StandingPolicies::new().claims_for(&call("anything", &json!({}))).unwrap();
         assert_eq!(claims, Claims::default());
     }
 
     #[test]
-    fn an_agents_own_policy_wins_over_the_one_for_all() {
+    fn an_agents_own_policy_takes_precedence_over_the_one_for_all() {
         let standing = StandingPolicies::new();
         standing.set(policy(None, ToolRule::default()));
         let refusal = standing.claims_for(&call("write_file", &json!({}))).unwrap_err();
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_holds_until_a_new_policy() {
+    fn a_revocation_lasts_until_a_new_policy() {
         for revoked in [Some(agent(AGENT)), None] {
             let standing = StandingPolicies::new();
             standing.set(policy(Some(AGENT), rule()));
@@ -400,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revocation_of_one_leaves_the_others() {
+    fn a_revocation_of_one_agent_does_not_affect_others() {
         let standing = StandingPolicies::new();
         standing.revoke(Some(&agent("did:aeon:other:1.0:b")));
         assert!(standing.claims_for(&call("write_file", &json!({}))).is_ok());
@@ -420,12 +422,14 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_checked() {
+    fn blocked_patterns_and_long_arguments_are_refused() {
         let strict = ToolRule { blocked_patterns: vec!["rm -rf".into()], max_size_bytes: Some(8), ..rule() };
-        for (content, fine) in [("12345678", true), ("123456789", false), ("rm  -rf", false), ("rm", true)] {
-            let answer = answer(policy(Some(AGENT), strict.clone()), &json!({ "content": content }));
-            assert_eq!(answer.is_ok(), fine, "{content}: {answer:?}");
-            if let Err(refusal) = answer {
+        for (content, is_allowed) in
+            [("12345678", true), ("123456789", false), ("rm  -rf", false), ("rm", true)]
+        {
+            let claims = claims_under(policy(Some(AGENT), strict.clone()), &json!({ "content": content }));
+            assert_eq!(claims.is_ok(), is_allowed, "{content}: {claims:?}");
+            if let Err(refusal) = claims {
                 assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy);
             }
         }
@@ -447,7 +451,7 @@ mod tests {
         full.network.allowed_domains = Some(Vec::new());
         full.network.blocked_domains = vec!["*.Onion.".into()];
         full.network.max_requests_per_minute = Some(60);
-        let claims = answer(full, &json!({})).unwrap();
+        let claims = claims_under(full, &json!({})).unwrap();
         assert_eq!(
             claims,
             Claims {
@@ -469,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_cannot_be_read_turn_the_network_off_and_refuse_a_tool_that_uses_it() {
+    fn invalid_hosts_turn_the_network_off_and_refuse_a_tool_that_uses_it() {
         let call = call("write_file", &json!({}));
         for text in ["https://api.github.com", "10.0.0.0/8", "0x7f.1", "a@b", ""] {
             let rules = [
@@ -492,10 +496,10 @@ mod tests {
     }
 
     #[test]
-    fn a_path_pattern_that_cannot_be_enforced_refuses() {
+    fn a_path_pattern_that_cannot_be_enforced_refuses_the_call() {
         for pattern in ["workspace/**", "/**", "/workspace/{a", "/workspace/a**"] {
             let bad = ToolRule { paths: Some(vec![pattern.into()]), ..rule() };
-            let refusal = answer(policy(Some(AGENT), bad), &json!({})).unwrap_err();
+            let refusal = claims_under(policy(Some(AGENT), bad), &json!({})).unwrap_err();
             assert!(matches!(refusal, StandingPolicyError::Unenforceable { .. }), "{pattern}");
             assert_eq!(refusal.blocked_by(), BlockedBy::StandingPolicy, "{pattern}");
         }
@@ -513,7 +517,7 @@ mod tests {
             ..Ceilings::closed()
         };
         let verdict = Claims { areas: Some(workspace()), ..Claims::default() };
-        let standing = answer(policy(Some(AGENT), rule), &json!({})).unwrap();
+        let standing = claims_under(policy(Some(AGENT), rule), &json!({})).unwrap();
         Grant::meet(
             crate::test_authority(),
             [(Layer::Verdict, verdict), (Layer::StandingPolicy, standing)],
@@ -523,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocked_path_is_taken_out_of_the_grant_wherever_it_lies() {
+    fn a_blocked_path_is_excluded_from_the_grant_at_any_depth() {
         for (pattern, blocked) in [
             (".env", "/workspace/a/.env"),
             (".ssh/**", "/workspace/.ssh/id"),
@@ -532,8 +536,8 @@ mod tests {
             ("/workspace/secret/**", "/workspace/secret"),
         ] {
             let rule = ToolRule { blocked_paths: vec![pattern.into()], ..rule() };
-            let held = grant(rule.clone());
-            let root = &held.roots()[0];
+            let grant_with_block = grant(rule.clone());
+            let root = &grant_with_block.roots()[0];
             assert!(!root.grants(blocked) && root.grants("/workspace/a"), "{pattern}");
             assert!(!root.grants(&format!("{blocked}/below")), "{pattern}");
             let no_files = ToolRule { paths: Some(Vec::new()), ..rule };

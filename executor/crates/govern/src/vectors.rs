@@ -11,7 +11,7 @@ pub(super) fn folder(name: &str) -> Option<PathBuf> {
     }
     // `eprintln!` would be captured for a passing test.
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    let _nowhere_to_say_it = writeln!(
+    let _ignored = writeln!(
         std::io::stderr(),
         "skipped {test}: there is no ../shared/vectors/{name} beside the repository"
     );

@@ -1,6 +1,6 @@
 //! The executor's metrics, and their text for Prometheus.
 //!
-//! Every label is a tool of the operator's catalogue or a word of a closed set, so no caller can create another time
+//! Every label is a tool of the operator's catalogue or a value of a closed set, so no caller can create another time
 //! series. An executor has one [`Metrics`], and a journal its own [`JournalMetrics`]: prometheus-client needs no global
 //! registry, and writes the OpenMetrics text without protobuf.
 
@@ -21,13 +21,13 @@ use std::time::Duration;
 /// The media type of [`Metrics::encode`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Histogram buckets in seconds, from a fast run of the sandbox to a long one.
-const SECONDS: [f64; 18] = [
+/// Histogram buckets in seconds, from a fast run to a long one.
+const SECONDS_BUCKETS: [f64; 18] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
     30.0, 60.0,
 ];
 /// Histogram buckets in bytes, from the smallest guest to the largest ceiling.
-const MEMORY: [f64; 8] = [
+const MEMORY_BUCKETS: [f64; 8] = [
     65_536.0,
     1_048_576.0,
     4_194_304.0,
@@ -38,7 +38,7 @@ const MEMORY: [f64; 8] = [
     4_294_967_296.0,
 ];
 /// Histogram buckets for the number of entries in a transaction of the journal.
-const ENTRIES: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
+const ENTRY_BUCKETS: [f64; 8] = [1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0, 512.0];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ExecutionLabels {
@@ -99,7 +99,7 @@ pub struct Gauges {
     pub heap_bytes: u64,
     /// Reports that the governor has not acknowledged.
     pub undelivered: usize,
-    /// Age of the oldest of them.
+    /// Age of the oldest unacknowledged report.
     pub oldest_undelivered: Duration,
 }
 
@@ -115,12 +115,12 @@ impl JournalMetrics {
     /// Makes metrics at zero, for a journal with this durability.
     #[must_use]
     pub fn new(durability: Durability) -> Self {
-        Self { durability, commits: seconds_histogram(), entries: Histogram::new(ENTRIES) }
+        Self { durability, commits: seconds_histogram(), entries: Histogram::new(ENTRY_BUCKETS) }
     }
 
     /// Counts a transaction with this many entries, once it is on the disk.
-    pub fn record_commit(&self, entries: usize, took: Duration) {
-        self.commits.observe(took.as_secs_f64());
+    pub fn record_commit(&self, entries: usize, duration: Duration) {
+        self.commits.observe(duration.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "there are 512 at most")]
         self.entries.observe(entries as f64);
     }
@@ -139,7 +139,7 @@ impl CallerMetrics {
         self.unknown.inc();
     }
 
-    /// Counts a rejected JSON Web Token; `reason` is a word of a closed set.
+    /// Counts a rejected JSON Web Token; `reason` is a value of a closed set.
     pub fn count_rejected_token(&self, reason: &'static str) {
         self.tokens.get_or_create(&TokenLabel { reason }).inc();
     }
@@ -172,7 +172,7 @@ impl Metrics {
     /// Makes metrics at zero, together with those of the journal.
     #[must_use]
     pub fn new(journal: &JournalMetrics) -> Self {
-        let mut counts = Self {
+        let mut metrics = Self {
             registry: Registry::with_prefix("a2g"),
             executions: Family::default(),
             refusals: Family::default(),
@@ -182,11 +182,11 @@ impl Metrics {
             run: Family::new_with_constructor(seconds_histogram),
             overhead: seconds_histogram(),
             cpu: Family::default(),
-            memory: Family::new_with_constructor(|| Histogram::new(MEMORY)),
+            memory: Family::new_with_constructor(|| Histogram::new(MEMORY_BUCKETS)),
             deliveries: Family::default(),
         };
-        counts.register(journal);
-        counts
+        metrics.register(journal);
+        metrics
     }
 
     fn register(&mut self, journal: &JournalMetrics) {
@@ -194,11 +194,11 @@ impl Metrics {
         let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("executor", "The version of the executor", version);
         let durability = Info::new(vec![("durability", journal.durability.as_str())]);
-        registry.register("journal", "The event that loses no answered call", durability);
+        registry.register("journal", "The worst failure in which no answered call is lost", durability);
         registry.register("executions", "Executions that ended, by tool and status", self.executions.clone());
         let refusals = "Calls that were refused before a run, by reason";
         registry.register("refusals", refusals, self.refusals.clone());
-        registry.register("busy", "Calls that found no room", self.busy.clone());
+        registry.register("busy", "Calls that were refused for lack of capacity", self.busy.clone());
         let deliveries = "Attempts to deliver a report, by outcome";
         registry.register("deliveries", deliveries, self.deliveries.clone());
         for (name, help, histogram) in [
@@ -227,15 +227,15 @@ impl Metrics {
         self.queue.observe(queue.as_secs_f64());
         self.overhead.observe(overhead.as_secs_f64());
         self.run.get_or_create(&label).observe(run.as_secs_f64());
-        let used = &receipt.outcome.metrics;
-        self.cpu.get_or_create(&label).inc_by(used.cpu.as_secs_f64());
+        let run_metrics = &receipt.outcome.metrics;
+        self.cpu.get_or_create(&label).inc_by(run_metrics.cpu.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a bucket needs no more than 53 bits")]
-        self.memory.get_or_create(&label).observe(used.peak_memory_bytes as f64);
+        self.memory.get_or_create(&label).observe(run_metrics.peak_memory_bytes as f64);
     }
 
     /// Records the duration of a request for a verdict, failed or not.
-    pub fn record_verdict_time(&self, took: Duration) {
-        self.governor.observe(took.as_secs_f64());
+    pub fn record_verdict_time(&self, duration: Duration) {
+        self.governor.observe(duration.as_secs_f64());
     }
 
     /// Counts a refused call.
@@ -314,7 +314,7 @@ fn const_gauge(level: u64) -> ConstGauge {
 }
 
 fn seconds_histogram() -> Histogram {
-    Histogram::new(SECONDS)
+    Histogram::new(SECONDS_BUCKETS)
 }
 
 #[cfg(test)]

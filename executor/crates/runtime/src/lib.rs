@@ -1,8 +1,8 @@
-//! The executor's use of tokio's runtime: tasks with an owner that ends them, and the clock of its timers.
+//! The executor's use of tokio's runtime: tasks with an owner that ends them, and the clock of the timers.
 
 pub mod spawn;
 
-/// Reads the clock of tokio's timers. A test that pauses them sees its own time.
+/// Reads the clock of tokio's timers. In a test that pauses the timers, it is the test's clock.
 #[must_use]
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the clock of timers")]
 pub fn timer_now() -> tokio::time::Instant {

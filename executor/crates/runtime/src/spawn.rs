@@ -1,7 +1,7 @@
 //! The only code that starts asynchronous tasks, so that each has an owner that ends it.
 //!
-//! A task of a session (a connection, a stream, a follower, a delivery) is one of the server's [`SessionTasks`], and ends
-//! with the server. A task of a run belongs to the run, which is drained before that.
+//! A task of a session (a connection, a stream, a follower, a delivery) is one of the server's [`SessionTasks`], and
+//! ends with the server. A task of a run belongs to the run; runs are drained before the server ends.
 
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 #[derive(Debug, Clone, Default)]
 pub struct SessionTasks {
     tracker: TaskTracker,
-    ending: CancellationToken,
+    cancellation: CancellationToken,
 }
 
 impl SessionTasks {
@@ -21,12 +21,12 @@ impl SessionTasks {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<Option<T>> {
-        self.tracker.spawn(self.ending.clone().run_until_cancelled_owned(task))
+        self.tracker.spawn(self.cancellation.clone().run_until_cancelled_owned(task))
     }
 
     /// Adds a task that a library has started, such as that of an upgraded connection. It ends with the others.
     pub async fn adopt<T>(&self, task: impl Future<Output = T>) -> Option<T> {
-        self.tracker.track_future(self.ending.clone().run_until_cancelled_owned(task)).await
+        self.tracker.track_future(self.cancellation.clone().run_until_cancelled_owned(task)).await
     }
 
     /// The number of tasks that have not ended.
@@ -36,12 +36,12 @@ impl SessionTasks {
     }
 
     /// Ends all tasks, including those that are started later. Returns the number of tasks that still run after
-    /// `limit`.
-    pub async fn end(&self, limit: Duration) -> usize {
+    /// `timeout`.
+    pub async fn end(&self, timeout: Duration) -> usize {
         self.tracker.close();
-        self.ending.cancel();
-        // A task that never waits cannot be ended.
-        let _some_are_left = tokio::time::timeout(limit, self.tracker.wait()).await;
+        self.cancellation.cancel();
+        // A task that reaches no await point cannot be ended.
+        let _timed_out = tokio::time::timeout(timeout, self.tracker.wait()).await;
         self.count()
     }
 }
@@ -59,38 +59,36 @@ pub fn spawn_run_task<T: Send + 'static>(task: impl Future<Output = T> + Send + 
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG_TIMEOUT: Duration = Duration::from_secs(60);
 
     #[tokio::test]
-    async fn the_end_drops_what_waits_and_starts_nothing_more() {
-        let (held, mut dropped) = tokio::sync::oneshot::channel::<()>();
+    async fn end_drops_waiting_tasks_and_starts_no_more() {
+        let (sender, mut receiver) = tokio::sync::oneshot::channel::<()>();
         let tasks = SessionTasks::default();
-        let waits = tasks.spawn(async move {
-            let _held = held;
+        let waiting_task = tasks.spawn(async move {
+            let _sender = sender;
             std::future::pending::<()>().await;
         });
         assert_eq!(tasks.spawn(async { 1 }).await.unwrap(), Some(1));
-        assert_eq!(tasks.clone().end(LONG).await, 0);
-        assert_eq!(waits.await.unwrap(), None);
-        assert!(
-            dropped.try_recv().is_err_and(|error| error == tokio::sync::oneshot::error::TryRecvError::Closed)
-        );
+        assert_eq!(tasks.clone().end(LONG_TIMEOUT).await, 0);
+        assert_eq!(waiting_task.await.unwrap(), None);
+        assert_eq!(receiver.try_recv(), Err(tokio::sync::oneshot::error::TryRecvError::Closed));
         assert_eq!(tasks.spawn(async { 1 }).await.unwrap(), None);
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_task_that_does_not_wait_is_counted_as_left() {
+    async fn a_task_that_blocks_is_counted_after_the_timeout() {
         let tasks = SessionTasks::default();
-        let (go_on, blocked) = std::sync::mpsc::channel::<()>();
-        let (begins, begun) = tokio::sync::oneshot::channel();
-        let blocks = tasks.spawn(async move {
-            begins.send(()).unwrap();
-            let _released = blocked.recv();
+        let (release, blocker) = std::sync::mpsc::channel::<()>();
+        let (start_sender, start_receiver) = tokio::sync::oneshot::channel();
+        let blocking_task = tasks.spawn(async move {
+            start_sender.send(()).unwrap();
+            let _released = blocker.recv();
         });
-        begun.await.unwrap();
+        start_receiver.await.unwrap();
         assert_eq!(tasks.end(Duration::from_millis(1)).await, 1);
-        drop(go_on);
-        blocks.await.unwrap();
-        assert_eq!(tasks.end(LONG).await, 0);
+        drop(release);
+        blocking_task.await.unwrap();
+        assert_eq!(tasks.end(LONG_TIMEOUT).await, 0);
     }
 }

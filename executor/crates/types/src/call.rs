@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The protocol by which a call came in.
+/// The protocol through which a call arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, VariantArray)]
 pub enum Door {
     /// A2G, the primary door.
@@ -53,32 +53,33 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// A request of an agent to run a tool. A call carries no authority: only a verdict does.
+/// An agent's request to run a tool. A call carries no authority: only a verdict does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The door it came through.
+    /// The door through which it arrived.
     pub door: Door,
     /// The agent of the call.
     pub agent: AgentDid,
     /// The single-use identity of the intent.
     pub intent: IntentId,
-    /// `true` if that identity was made here for this call. It is then not looked up, because nothing has run under it.
+    /// `true` if the executor itself generated the identity. It is then not looked up, because nothing has run under
+    /// it.
     pub is_new: bool,
     /// The tool to run.
     pub tool: ToolName,
     /// The arguments, a JSON object. Not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// The agent's own statement about its intent. Passed on to the governor, never interpreted here.
+    /// The agent's own statement about its intent. It is passed on to the governor, and never interpreted here.
     pub context: Option<Map<String, Value>>,
-    /// The time that the caller wants to wait for the run. It can only shorten the granted time.
-    pub at_most: Option<Timeout>,
+    /// The caller's own limit on the duration of the run. It can only shorten the granted time.
+    pub caller_timeout: Option<Timeout>,
     /// The priority in the queue for a slot.
     pub priority: Priority,
     /// The memory of the arguments, counted against the caller's share.
@@ -94,7 +95,7 @@ pub struct ContextSignature {
     pub nonce: String,
     /// HMAC-SHA256 in 64 lower-case hexadecimal digits, as sent.
     pub hash: String,
-    /// The texts that the hash may be of. A `context` that contained nothing but the signature may have been empty or
-    /// absent when it was signed: the SDKs differ, and both mean the same.
+    /// The possible signed texts, one of which has to match the hash. If `context` contains only the signature, it may
+    /// have been empty or absent when it was signed: the SDKs differ, and both mean the same.
     pub texts: Vec<String>,
 }

@@ -1,12 +1,12 @@
 //! The clocks of the executor, and the only code that reads the real ones.
 //!
-//! The wall clock decides about the expiry of a verdict; the monotonic clock decides about the deadline of a run, so
-//! that a jump of the wall clock can neither extend nor shorten a run.
+//! A verdict expires by the wall clock. The deadline of a run is on the monotonic clock, so a jump of the wall clock
+//! can neither extend nor shorten a run.
 
 use std::time::Instant;
 use time::OffsetDateTime;
 
-/// A source of the time. Tests set a [`ManualClock`].
+/// A source of the time. Tests use a [`ManualClock`].
 pub trait Clock: Send + Sync + 'static {
     /// The wall clock, in UTC.
     fn now(&self) -> OffsetDateTime;
@@ -18,7 +18,7 @@ pub trait Clock: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
-#[allow(clippy::disallowed_methods, reason = "this is the one reader of the real clocks")]
+#[allow(clippy::disallowed_methods, reason = "the only code that reads the real clocks")]
 impl Clock for SystemClock {
     fn now(&self) -> OffsetDateTime {
         OffsetDateTime::now_utc()

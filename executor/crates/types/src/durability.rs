@@ -1,9 +1,9 @@
-//! The event that the journal waits for before an entry counts as written.
+//! The durability level of the journal.
 
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
-/// The kind of crash that loses no acknowledged entry.
+/// The worst failure in which no acknowledged entry is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 #[strum(serialize_all = "kebab-case")]
@@ -16,7 +16,7 @@ pub enum Durability {
 }
 
 impl Durability {
-    /// The word in the configuration.
+    /// The name used in the configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()

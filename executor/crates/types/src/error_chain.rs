@@ -1,8 +1,8 @@
 //! Formats an error with its causes on one line, for the log and for the operator's terminal.
 //!
 //! Errors of this program do not repeat the text of their source. A caller receives a [`Fault`](crate::fault::Fault),
-//! never a chain. A sentence that quotes an inner error has it as a typed field and not as its source, and an error that
-//! is stored or sent to another process is text from there on.
+//! never a chain. A sentence that quotes an inner error has that error as a typed field, not as its source. An error that
+//! is stored or sent to another process becomes text.
 
 use std::error::Error;
 use std::fmt;
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_stands_once() {
+    fn each_text_is_printed_once() {
         let cause = || std::io::Error::other(std::fmt::Error);
         for (error, expected) in [
             (Example::Plain(cause()), format!("the tool cannot be loaded: {}", cause())),

@@ -44,7 +44,7 @@ pub enum BlockedBy {
 }
 
 impl BlockedBy {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -74,7 +74,7 @@ impl BlockedBy {
 /// The class of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalClass {
-    /// No governor could be asked: the same call may run later.
+    /// The governor could not be queried: the same call may run later.
     Unavailable,
     /// The caller may not make this request.
     Unauthorized,
@@ -126,12 +126,12 @@ pub enum Fault {
     Failed(Arc<Receipt>),
     /// The tool ran and a limit ended it.
     LimitReached(Arc<Receipt>, Limit),
-    /// The tool ran, and its receipt waits for room on the journal's disk. A repeated call returns it once it is
-    /// written.
+    /// The tool ran, and its receipt waits for space on the journal's disk. Once the receipt is written, a repeated
+    /// call returns it.
     ReceiptPending {
         /// The intent that ran.
         intent: IntentId,
-        /// The delay before the caller should ask for it.
+        /// The delay before the caller should request the receipt.
         retry_after_ms: u64,
     },
     /// No capacity: the queue is full or the executor is shutting down.
@@ -146,8 +146,8 @@ pub enum Fault {
 }
 
 /// The message for a caller with [`Fault::ReceiptPending`].
-pub const RECEIPT_PENDING: &str = "the tool ran, and its receipt waits for room on the disk of the executor's journal: ask \
-     `a2g/status`, or send the same intent again, which does not run it again";
+pub const RECEIPT_PENDING: &str = "the tool ran, but its receipt is not written yet, because the disk of the \
+     executor's journal is full: query `a2g/status`, or send the same intent again, which does not run the tool again";
 
 impl Fault {
     /// A parameter fault.

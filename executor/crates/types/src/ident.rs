@@ -26,22 +26,22 @@ pub enum IdentError {
     ProofId(String),
 }
 
-/// Cuts caller-supplied text to a length that is safe to echo in an error or a log line.
+/// Cuts and escapes caller-supplied text, so that it is safe in an error or a log line.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     const MAX_LEN: usize = 64;
-    let mut shown = String::new();
+    let mut excerpt = String::new();
     for c in text.chars().take(MAX_LEN) {
-        if c == ' ' || c.is_ascii_graphic() { shown.push(c) } else { shown.extend(c.escape_default()) }
+        if c == ' ' || c.is_ascii_graphic() { excerpt.push(c) } else { excerpt.extend(c.escape_default()) }
     }
     if text.chars().nth(MAX_LEN).is_some() {
-        shown.push('…');
+        excerpt.push('…');
     }
-    shown
+    excerpt
 }
 
-/// `true` for a character that controls a terminal or changes how its neighbours are displayed: those of the categories
-/// Cc and Cf that can hide a text, bidirectional ones among them.
+/// `true` for a character that controls a terminal or changes the display of others: the characters of the categories
+/// Cc and Cf that can hide text, including bidirectional ones.
 #[must_use]
 pub fn is_display_control(c: char) -> bool {
     c.is_control()
@@ -51,11 +51,11 @@ pub fn is_display_control(c: char) -> bool {
 
 /// Maximum length of a name that is compared with the known ones, so that a caller cannot make the comparison slow.
 const MAX_COMPARED_BYTES: usize = 128;
-/// Number of characters of a name for each typing error that it may have: a wrong, missing or surplus character, or two
+/// Number of characters of a name for each tolerated typing error: a wrong, missing or surplus character, or two
 /// exchanged ones.
 const CHARACTERS_PER_TYPO: usize = 3;
 
-/// The text ` (did you mean `x`?)`, with the nearest of `known` that `name` misspells or is a prefix of; an empty text
+/// Returns ` (did you mean `x`?)` with the nearest of the `known` names that `name` misspells or begins; an empty text
 /// if there is none.
 // A caller learns nothing new from it: every caller may list the tools and the methods.
 #[must_use]
@@ -65,19 +65,19 @@ pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) ->
     }
     let (name, known) = (name.to_lowercase(), known.into_iter().collect::<Vec<_>>());
     let typos = known.iter().map(|known| (strsim::osa_distance(&name, &known.to_lowercase()), known));
-    let most = (name.chars().count() / CHARACTERS_PER_TYPO).max(1);
-    let nearest = typos.filter(|(typos, _)| *typos <= most).min_by_key(|(typos, _)| *typos);
-    let mut longer =
+    let max_typos = (name.chars().count() / CHARACTERS_PER_TYPO).max(1);
+    let nearest = typos.filter(|(typos, _)| *typos <= max_typos).min_by_key(|(typos, _)| *typos);
+    let mut completions =
         known.iter().filter(|known| name.len() >= CHARACTERS_PER_TYPO && known.starts_with(&name));
-    let meant = match (nearest, longer.next(), longer.next()) {
+    let suggestion = match (nearest, completions.next(), completions.next()) {
         (Some((_, nearest)), _, _) => Some(nearest),
         (None, Some(only), None) => Some(only),
         (None, _, _) => None,
     };
-    meant.map_or_else(String::new, |meant| format!(" (did you mean `{meant}`?)"))
+    suggestion.map_or_else(String::new, |suggestion| format!(" (did you mean `{suggestion}`?)"))
 }
 
-/// The decentralised identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
+/// The decentralized identifier of an agent: `did:<method>:<id>`, at most 256 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct AgentDid(Box<str>);
@@ -132,13 +132,13 @@ impl IntentId {
         uuid::Uuid::try_parse(text).map(Self).map_err(|_| refuse())
     }
 
-    /// The 16 bytes.
+    /// The 16 bytes of the UUID.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
 
-    /// Makes an identifier of the 16 bytes.
+    /// Makes an identifier from the 16 bytes of a UUID.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(uuid::Uuid::from_bytes(bytes))
@@ -249,13 +249,13 @@ impl ProofId {
         Self { issuer, identifier: uuid::Uuid::new_v4().to_string().into() }
     }
 
-    /// The issuer, which signed it.
+    /// The issuer that signed the proof.
     #[must_use]
     pub fn issuer(&self) -> &Issuer {
         &self.issuer
     }
 
-    /// The identifier that the issuer gave it.
+    /// The identifier that the issuer gave the proof.
     #[must_use]
     pub fn identifier(&self) -> &str {
         &self.identifier
@@ -267,7 +267,7 @@ fn is_visible_ascii(text: &str, max_len: usize) -> bool {
     (1..=max_len).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Serialises an identifier as text, and parses it when it is deserialised.
+/// Serializes an identifier as text, and parses it when it is deserialized.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
         impl From<$kind> for String {
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn issuers_and_proof_ids() {
+    fn issuers_and_proof_ids_are_visible_ascii_of_limited_length() {
         let issuer = Issuer::parse("https://governor.example").unwrap();
         assert!(ProofId::parse(issuer.clone(), "550e8400").is_ok());
         for bad in ["", "a b", "a\n", "ü", &"x".repeat(257)] {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn dids() {
+    fn only_complete_dids_are_accepted() {
         for good in ["did:aeon:myagent:1.0:abc123", "did:key:z6Mk", "did:web:example.com%3A3000"] {
             assert_eq!(AgentDid::parse(good).unwrap().as_str(), good);
         }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn intent_ids() {
+    fn only_hyphenated_uuids_are_intent_ids() {
         let upper = "550E8400-E29B-41D4-A716-446655440000";
         assert_eq!(IntentId::parse(upper).unwrap().to_string(), upper.to_lowercase());
         for bad in ["", "req-1", "550e8400e29b41d4a716446655440000", "{50e8400-e29b-41d4-a716-446655440000}"]
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn tool_names() {
+    fn tool_names_are_short_and_start_with_a_letter() {
         for good in ["write_file", "a", "git.status-2"] {
             assert!(ToolName::parse(good).is_ok());
         }
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_name_is_offered_and_no_distant_one() {
+    fn the_nearest_name_is_suggested_and_a_distant_one_is_not() {
         let known = [
             "edit_file",
             "hash_file",
@@ -364,8 +364,8 @@ mod tests {
 
     #[test]
     fn an_excerpt_is_short_and_printable() {
-        let shown = excerpt(&"\u{1b}[31m\n".repeat(100));
-        assert!(shown.chars().all(|c| c.is_ascii_graphic() || c == '…'), "{shown}");
-        assert!(shown.len() < 500);
+        let excerpt = excerpt(&"\u{1b}[31m\n".repeat(100));
+        assert!(excerpt.chars().all(|c| c.is_ascii_graphic() || c == '…'), "{excerpt}");
+        assert!(excerpt.len() < 500);
     }
 }

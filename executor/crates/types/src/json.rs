@@ -55,7 +55,7 @@ impl JsonText {
         serde_json::from_str(self.as_str()).unwrap_or_default()
     }
 
-    /// An object with the value as its only member. `name` needs no escapes.
+    /// An object with the value as its only member. `name` must not need escapes.
     #[must_use]
     pub fn wrap_as_member(&self, name: &str) -> Self {
         let object = RawValue::from_string(format!("{{\"{name}\":{}}}", self.as_str()));
@@ -77,7 +77,7 @@ impl fmt::Debug for JsonText {
 }
 
 impl From<Value> for JsonText {
-    /// Serialises a value that was made in this process.
+    /// Serializes a value that was made in this process.
     fn from(value: Value) -> Self {
         serde_json::value::to_raw_value(&value)
             .map_or_else(|_never_fails| Self::null(), |raw| Self(raw.into()))
@@ -97,7 +97,7 @@ impl Serialize for JsonText {
 }
 
 impl<'de> Deserialize<'de> for JsonText {
-    /// Deserialises a text that was checked when it was written.
+    /// Deserializes a text that was checked when it was written.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Box::<RawValue>::deserialize(deserializer).map(|raw| Self(raw.into()))
     }
@@ -109,8 +109,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_text_is_one_line_that_says_the_same() {
-        for (written, kept) in [
+    fn parsing_removes_white_space_and_keeps_the_value() {
+        for (written, expected) in [
             ("{ \"a\" :\n[1, 2.50,\t\"b c\\\"d \\\\\" ] }\r\n", r#"{"a":[1,2.50,"b c\"d \\"]}"#),
             ("  null ", "null"),
             ("\"x y\"", "\"x y\""),
@@ -119,7 +119,7 @@ mod tests {
             ("\"\u{2028} é\"", "\"\u{2028} é\""),
         ] {
             let text = JsonText::parse(written).unwrap();
-            assert_eq!(text.as_str(), kept);
+            assert_eq!(text.as_str(), expected);
             let (value, again): (Value, Value) =
                 (serde_json::from_str(written).unwrap(), serde_json::from_str(text.as_str()).unwrap());
             assert_eq!(value, again);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_some_reader_would_not_read_is_refused() {
+    fn texts_that_some_parsers_reject_are_refused() {
         let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
         for refused in ["", "{", "1 2", r#"{"a":1,"\u0061":2}"#, "1e400", "-1e999", "\"\\ud800\"", &deep(49)]
         {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stands_inside_other_messages_as_it_is() {
+    fn a_text_is_embedded_in_other_messages_unchanged() {
         let text = JsonText::parse("{\"n\": 1.50}").unwrap();
         #[derive(Serialize, Deserialize)]
         struct Wrapper {

@@ -1,6 +1,6 @@
-//! The vocabulary of the executor: parsed values without I/O and without authority.
+//! The domain types of the executor: parsed values, without I/O and without authority.
 //!
-//! Every other crate uses it. Outcomes can be serialised; authority cannot.
+//! Every other crate uses it. Outcomes can be serialized; authority cannot.
 
 pub mod call;
 pub mod clock;

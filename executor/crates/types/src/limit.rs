@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The layers that are combined into a grant. At a tie, the first one is named.
+/// The layers that are combined into a grant. If several layers set the same value, reports name the first.
 #[derive(
     Debug,
     Clone,
@@ -35,12 +35,12 @@ pub enum Layer {
     Tool,
     /// The executor's own ceilings, from its configuration.
     Executor,
-    /// The caller, which requested less than it may have.
+    /// The caller, if it requested a lower limit than it is allowed.
     Caller,
 }
 
 impl Layer {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -63,15 +63,14 @@ pub struct Bound<T> {
 }
 
 impl<T: Ord> Bound<T> {
-    /// The narrower of two bounds; at a tie, the one with the first layer.
+    /// The narrower of two bounds; of equal values, the one whose layer comes first.
     #[must_use]
     pub fn narrower(self, other: Self) -> Self {
-        let first = (&self.value, self.layer) <= (&other.value, other.layer);
-        if first { self } else { other }
+        if (&self.value, self.layer) <= (&other.value, other.layer) { self } else { other }
     }
 }
 
-/// A limit that ends a run when it is exceeded. (CPU over its limit slows a run down, and never ends it.)
+/// A limit that ends a run when it is exceeded. (A run that exceeds its CPU limit is slowed down and never ended.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Limit {
@@ -101,14 +100,15 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// The word on the wire (`data.limit`).
+    /// The name used on the wire (`data.limit`).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 }
 
-/// The host resources of one run other than memory, CPU, time and output. Only the executor's own ceilings set them.
+/// The budgets of one run for host resources other than memory, CPU, time and output. Only the executor's own ceilings
+/// set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Budgets {
     /// Maximum number of bytes written to files.
@@ -154,14 +154,14 @@ pub struct BudgetUsage {
     pub random_bytes: u64,
     /// Folder entries listed.
     pub directory_entries: u64,
-    /// Fuel consumed; `None` if none is counted, or the guest was stopped before it was.
+    /// Fuel consumed; `None` if fuel is not counted, or the guest was stopped before the count was read.
     pub fuel: Option<u64>,
 }
 
 impl Budgets {
     /// Maximum configurable value of any count.
     pub const MAX: u64 = 1_000_000_000;
-    /// Minimum number of handles with which a guest can start: its own streams and folders are among them.
+    /// Minimum number of handles that a guest needs to start, including its standard streams and granted folders.
     pub const MIN_HANDLES: u64 = 32;
     /// Maximum configurable number of handles, and of subscriptions of one poll.
     pub const MAX_HANDLES: u64 = 1 << 16;
@@ -177,7 +177,7 @@ impl Budgets {
             created: created.min(self.created),
             random_bytes: random_bytes.min(self.random_bytes),
             directory_entries: directory_entries.min(self.directory_entries),
-            fuel: self.fuel.and_then(|most| Some(fuel?.min(most))),
+            fuel: self.fuel.and_then(|limit| Some(fuel?.min(limit))),
         }
     }
 }
@@ -185,14 +185,15 @@ impl Budgets {
 /// The network budgets of one run. Only the executor's own ceilings set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkBudgets {
-    /// Maximum number of requests, including refused ones. A name look-up counts as one and covers the first connection
-    /// of the tool's own to an address that it returned; every other such connection counts as one.
+    /// Maximum number of requests, including refused ones. A name look-up counts as one request and covers the tool's
+    /// first direct connection to an address that the look-up returned. Every other direct connection counts as one
+    /// request.
     pub requests: u32,
     /// Maximum number of connections at once.
     pub connections: u32,
-    /// Maximum number of bytes that its connections may send, as counted on the wire.
+    /// Maximum number of bytes that all connections together may send, as counted on the wire.
     pub sent_bytes: u64,
-    /// Maximum number of bytes that they may receive, as counted on the wire.
+    /// Maximum number of bytes that all connections together may receive, as counted on the wire.
     pub received_bytes: u64,
 }
 
@@ -226,12 +227,12 @@ impl NetworkBudgets {
 pub enum Access {
     /// Files and folders may be read and listed.
     ReadOnly,
-    /// They may be created, changed and removed as well.
+    /// Files and folders may also be created, changed and removed.
     ReadWrite,
 }
 
 impl Access {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -243,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_has_spent_more_than_there_was() {
+    fn reported_usage_is_capped_at_the_budgets() {
         let budgets = Budgets {
             written: MemoryLimit::from_mb(1).unwrap(),
             created: 2,
@@ -254,22 +255,22 @@ mod tests {
             fuel: Some(6),
             hard_links: false,
         };
-        let most = BudgetUsage {
+        let at_the_limit = BudgetUsage {
             written_bytes: 1 << 20,
             created: 2,
             random_bytes: 4,
             directory_entries: 5,
             fuel: Some(6),
         };
-        let all = u64::MAX;
+        let max = u64::MAX;
         let reported = BudgetUsage {
-            written_bytes: all,
-            created: all,
-            random_bytes: all,
-            directory_entries: all,
-            fuel: Some(all),
+            written_bytes: max,
+            created: max,
+            random_bytes: max,
+            directory_entries: max,
+            fuel: Some(max),
         };
-        assert_eq!((budgets.cap(reported), budgets.cap(most)), (most, most));
+        assert_eq!((budgets.cap(reported), budgets.cap(at_the_limit)), (at_the_limit, at_the_limit));
         let unmetered = Budgets { fuel: None, ..budgets };
         assert_eq!(unmetered.cap(reported).fuel, None);
         assert_eq!(budgets.cap(BudgetUsage::default()), BudgetUsage::default());

@@ -1,8 +1,8 @@
 //! Counts the heap memory in use by this process, and returns unused memory to the system.
 //!
-//! [`CountingAllocator`] wraps the system's allocator and counts. The memory that others cause the process to hold
-//! (messages, results, answers that are not read) is thus a single number, independent of its holder and form. SQLite's
-//! memory is not included: it is allocated in C, and bounded by SQLite's own cache.
+//! [`CountingAllocator`] wraps the system's allocator and counts. All memory that callers and tools make the process
+//! hold (messages, results, unread answers) is therefore in one number, wherever and in whatever form it is held.
+//! SQLite's memory is not included: it is allocated in C, and bounded by the size of SQLite's cache.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,15 +19,15 @@ struct Shard(AtomicI64);
 
 static USED_BYTES: [Shard; SHARDS] = [const { Shard(AtomicI64::new(0)) }; SHARDS];
 static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
-/// Total size in bytes of the large blocks that were ever allocated.
+/// Total size in bytes of all large blocks ever allocated, including freed ones.
 static LARGE_BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
-/// Minimum size of a large block. Smaller ones are reused soon after they were freed.
+/// Minimum size of a large block. Smaller blocks are reused soon after they are freed.
 const MIN_LARGE_BLOCK_BYTES: usize = 32 << 10;
-/// The largest block that the allocator retains for the next one of its size.
+/// Maximum size of a freed block that the allocator retains for reuse.
 const MAX_RETAINED_BLOCK_BYTES: libc::c_int = 128 << 10;
 /// Bytes in use above which no more input is accepted.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
-/// The memory that each caller causes this process to hold: messages in progress, and answers that are not read.
+/// The memory that each caller causes this process to hold: messages in progress, and unread answers.
 static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
 
 thread_local! {
@@ -57,8 +57,8 @@ fn count(bytes: usize, sign: i64) {
 
 #[allow(
     unsafe_code,
-    reason = "each call is handed on to the system's allocator as it is, under the promises that its caller made; \
-              what is counted beside it allocates nothing"
+    reason = "each call is forwarded unchanged to the system's allocator, under the same safety contract; the \
+              counting itself does not allocate"
 )]
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -90,8 +90,8 @@ pub fn used_bytes() -> u64 {
     u64::try_from(sum).unwrap_or(0)
 }
 
-/// Total size in bytes of the large blocks that this process has ever allocated. As much memory as it grows by may
-/// remain free inside the process.
+/// Total size in bytes of all large blocks that this process has ever allocated. Freed memory may stay with the
+/// process, up to the amount by which this number has grown.
 #[must_use]
 pub fn large_block_bytes() -> u64 {
     LARGE_BLOCK_BYTES.load(Relaxed)
@@ -110,21 +110,21 @@ pub fn has_room(more: u64) -> bool {
     used_bytes().saturating_add(more) <= BUDGET.load(Relaxed)
 }
 
-/// Counts bytes against a caller's share until the returned value is dropped; `None` if the share has no room for them.
-/// A caller that holds nothing may exceed its share once.
+/// Counts bytes against a caller's share until the returned value is dropped; `None` if they would exceed the share. A
+/// caller that holds nothing may exceed its share once.
 #[must_use]
 pub fn hold(caller: &str, bytes: u64) -> Option<HeldBytes> {
     BY_CALLER.hold(caller, bytes)
 }
 
-/// As [`hold`], for bytes that are held already; they may exceed the share. The caller then gets no more until they are
-/// dropped.
+/// Like [`hold`], for bytes that are already held; they may exceed the share. The caller can then hold no more until
+/// enough of its bytes are dropped.
 #[must_use]
 pub fn hold_always(caller: &str, bytes: u64) -> HeldBytes {
     BY_CALLER.add(&mut BY_CALLER.lock(), caller, bytes)
 }
 
-/// The bytes that each owner holds, each at most one share.
+/// The bytes that each owner holds. Each owner may hold at most one share.
 #[derive(Debug)]
 pub struct Shares {
     share: AtomicU64,
@@ -150,7 +150,7 @@ impl Shares {
         self.by_owner.lock()
     }
 
-    /// Counts bytes against an owner's share; `None` if the share has no room for them. An owner that holds nothing may
+    /// Counts bytes against an owner's share; `None` if they would exceed the share. An owner that holds nothing may
     /// exceed its share once.
     #[must_use]
     pub fn hold(self: &Arc<Self>, owner: &str, bytes: u64) -> Option<HeldBytes> {
@@ -170,7 +170,7 @@ impl Shares {
 }
 
 impl HeldBytes {
-    /// Replaces the number of bytes that are counted.
+    /// Sets the number of bytes that this value counts.
     pub fn set(&mut self, bytes: u64) {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
@@ -187,8 +187,8 @@ impl HeldBytes {
     }
 }
 
-/// The memory of a message, counted until the last clone is dropped. It is no part of the message's value: any two
-/// charges are equal.
+/// The memory of a message, counted until the last clone is dropped. It is not part of the message's value: any
+/// two charges are equal.
 #[derive(Debug, Clone, Default)]
 pub struct Charge {
     _held: Option<Arc<HeldBytes>>,
@@ -211,8 +211,8 @@ impl Drop for HeldBytes {
         let mut by_owner = self.shares.lock();
         if let Some(held) = by_owner.get_mut(&self.owner) {
             *held = held.saturating_sub(self.bytes);
-            // An entry of zero bytes stays while another `HeldBytes` of its owner exists, which may be set to a larger
-            // number again.
+            // An entry of zero bytes stays while its owner has another `HeldBytes`, which may be set to a larger number
+            // later.
             if *held == 0 && Arc::strong_count(&self.owner) <= 2 {
                 by_owner.remove(&self.owner);
             }
@@ -223,7 +223,7 @@ impl Drop for HeldBytes {
 /// Makes the allocator request large blocks from the system one by one, so that each is returned when it is freed. By
 /// default it retains such blocks, up to 64 MB in each of its arenas, after the first large one was freed.
 // jemalloc returns them by itself, but it reserves memory that counts against a child's `RLIMIT_DATA`.
-#[allow(unsafe_code, reason = "two calls that take two numbers and touch nothing that is in use")]
+#[allow(unsafe_code, reason = "both calls set a numeric parameter and touch no memory in use")]
 pub fn return_large_blocks_on_free() {
     #[cfg(target_env = "gnu")]
     for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
@@ -232,7 +232,7 @@ pub fn return_large_blocks_on_free() {
 }
 
 /// Returns free memory to the system. This takes milliseconds after much memory was freed.
-#[allow(unsafe_code, reason = "a call that takes one number and touches nothing that is in use")]
+#[allow(unsafe_code, reason = "the call takes a number and touches no memory in use")]
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     unsafe {
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_holds_its_share_and_no_other_ones() {
+    fn an_owner_cannot_exceed_its_share() {
         let shares = Shares::new(100);
         let first = shares.hold("a", 60).unwrap();
         assert!(shares.hold("a", 41).is_none());
@@ -259,16 +259,16 @@ mod tests {
         assert!(shares.hold("a", 1).is_none());
         drop(large);
         assert!(shares.lock().is_empty());
-        let mut line = shares.hold("a", 0).unwrap();
-        assert!(line.has_room(1000));
-        line.set(99);
-        assert!(line.has_room(1) && !line.has_room(2) && shares.hold("a", 2).is_none());
+        let mut held = shares.hold("a", 0).unwrap();
+        assert!(held.has_room(1000));
+        held.set(99);
+        assert!(held.has_room(1) && !held.has_room(2) && shares.hold("a", 2).is_none());
         let more = shares.hold("a", 1).unwrap();
-        line.set(0);
+        held.set(0);
         drop(more);
-        line.set(5);
-        assert!(line.has_room(95) && !line.has_room(96));
-        drop(line);
+        held.set(5);
+        assert!(held.has_room(95) && !held.has_room(96));
+        drop(held);
         assert!(shares.lock().is_empty());
     }
 }

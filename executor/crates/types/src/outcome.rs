@@ -22,16 +22,16 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Status {
     /// The tool ran and reported success.
     Success,
-    /// The tool ran and failed, or a limit other than time ended it.
+    /// The tool ran and failed, or a limit other than time ended the run.
     Failure,
-    /// The deadline ended it.
+    /// The deadline ended the run.
     Timeout,
-    /// A cancel, a revocation or the end of the executor ended it.
+    /// A cancellation, a revocation or the end of the executor ended the run.
     Aborted,
 }
 
 impl Status {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -60,7 +60,7 @@ impl AbortReason {
             Self::Revoked => "revoked by the governor (`g2a/revoke`)",
             Self::Shutdown => "the executor shut down while the tool was running",
             Self::Lost => {
-                "the executor ended without warning: the tool may have run to any point, what it used is not \
+                "the executor ended without warning: the tool may have run up to any point, its usage is not \
                  known, and it is not run again"
             }
         }
@@ -98,9 +98,9 @@ pub enum End {
     NotStarted(String),
     /// The process that ran the guest ended without an outcome. The text is the kernel's reason.
     Crashed(String),
-    /// A limit ended it.
+    /// A limit ended the run.
     LimitReached(Limit),
-    /// It was stopped from outside.
+    /// The run was stopped from outside.
     Aborted(AbortReason),
 }
 
@@ -162,7 +162,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -190,19 +190,19 @@ pub struct Artifact {
     pub content: Vec<u8>,
 }
 
-/// Serialises bytes as base64 text.
+/// Serializes bytes as base64 text.
 pub mod as_base64 {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
 
-    /// Serializes bytes as one string.
+    /// Writes bytes as one string.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&STANDARD.encode(bytes))
     }
 
-    /// Deserializes bytes from one string.
+    /// Reads bytes from one string.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
         STANDARD.decode(String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
@@ -294,25 +294,25 @@ pub enum DenialReason {
     ReadOnly,
     /// The host's own file permissions deny it.
     HostPermissions,
-    /// It would create a link, which a later program might follow.
+    /// The call would create a link, which a later program might follow.
     Link,
-    /// The file has another name, which may lie outside of every granted root.
+    /// The file has another name, which may lie outside every granted root.
     HardLink,
     /// A network interface was called in a run without a network.
     NetworkOff,
-    /// A part of a network interface that no run has: a listening socket, or UDP.
+    /// The guest called a part of a network interface that no run gets: a listening socket, or UDP.
     NotOffered,
-    /// The authority of a request has more than one reading, or names no host.
+    /// The authority of a request is ambiguous, or names no host.
     Authority,
     /// No layer allows this domain.
     DomainNotAllowed,
     /// Some layer blocks this host.
     DomainBlocked,
-    /// An IP address that is not listed.
+    /// The host is an IP address that is not listed.
     IpLiteral,
     /// The address is private, local or reserved, or the name has such an address.
     Address,
-    /// An address that no look-up of this run returned for an allowed name, and that is not listed itself.
+    /// No look-up of this run returned the address for an allowed name, and the address itself is not listed.
     NotLookedUp,
     /// The run exceeds its number of requests.
     Requests,
@@ -327,13 +327,13 @@ pub enum DenialReason {
 }
 
 impl DenialReason {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    /// `true` for a reason that only egress itself determines; such a denial is not accepted from any other source.
+    /// `true` for a reason that only egress determines; such a denial is not accepted from any other source.
     #[must_use]
     pub fn is_egress_denial(self) -> bool {
         match self {
@@ -387,11 +387,11 @@ pub struct GrantedArea {
 /// A remote host that a run contacted, as counted by egress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {
-    /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a connection of a tool's own.
+    /// Scheme, host and port: `https://api.example.com:443`, or `tcp://…` for a tool's direct connection.
     pub authority: String,
     /// The address of the last connection, with its port.
     pub address: SocketAddr,
-    /// The number of requests sent to it, or of the tool's own connections to it.
+    /// The number of requests to it, or of direct connections to it.
     pub requests: u32,
     /// Bytes sent to it over the wire.
     pub sent_bytes: u64,
@@ -415,12 +415,11 @@ pub struct NetworkUsage {
     pub budgets: NetworkBudgets,
     /// The hosts that it could reach.
     pub allowed: Vec<HostRule>,
-    /// The hosts that it could not reach even if allowed.
+    /// The hosts that it could not reach, even if another pattern allows them.
     pub blocked: Vec<HostRule>,
     /// Maximum number of requests per minute of its agent.
     pub requests_per_minute: Option<Bound<u32>>,
-    /// The number of requests, including refused ones; for what else counts as a request see
-    /// [`NetworkBudgets::requests`].
+    /// The number of requests, as [`NetworkBudgets::requests`] counts them.
     pub requests: u32,
     /// Peak number of simultaneous connections.
     pub connections: u32,
@@ -428,7 +427,7 @@ pub struct NetworkUsage {
     pub sent_bytes: u64,
     /// Bytes received over the wire.
     pub received_bytes: u64,
-    /// The hosts that were contacted, the first [`Usage::MAX_CONTACTS`] of them.
+    /// The first [`Usage::MAX_CONTACTS`] hosts that were contacted.
     pub contacted: Vec<Contact>,
     /// `true` if more hosts were contacted than are listed.
     pub contacted_truncated: bool,
@@ -447,21 +446,21 @@ pub struct Usage {
     pub output: Bound<OutputLimit>,
     /// The areas that the store had open.
     pub filesystem: Vec<GrantedArea>,
-    /// The patterns excluded from them, with everything below their matches.
+    /// The patterns excluded from these areas, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
-    /// The layer that left no part of the filesystem, if none was granted.
+    /// The layer that excluded the last part of the filesystem, if no part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
-    /// The part of the budgets that the run consumed; `None` if its process ended before it could report it.
+    /// The part of the budgets that the run consumed; `None` if its process ended before it reported that.
     pub spent: Option<BudgetUsage>,
     /// `true` if the network was granted, with the layer that decided it.
     pub network: Bound<bool>,
     /// The use of the network, if the run had one.
     pub network_used: Option<NetworkUsage>,
-    /// The denials, the first [`Usage::MAX_DENIALS`] kinds of them.
+    /// The first [`Usage::MAX_DENIALS`] different denials.
     pub denied: Vec<Denial>,
-    /// `true` if more kinds were denied than are listed.
+    /// `true` if there were more different denials than are listed.
     pub denied_truncated: bool,
 }
 
@@ -485,7 +484,7 @@ pub struct Outcome {
     pub usage: Usage,
 }
 
-/// The record of one run, as it is reported. Made once, when the run has finished.
+/// The record of one run, as it is reported. It is made once, when the run has finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {
     /// The agent of the call.
@@ -494,9 +493,9 @@ pub struct Receipt {
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
-    /// The caller that approved it, if it waited for a person.
+    /// The caller that approved the intent, if it waited for a person.
     pub approved_by: Option<String>,
-    /// The event that the journal waited for before this receipt counted as written.
+    /// The durability level at which this receipt was written.
     pub durability: Durability,
     /// The outcome of the run.
     pub outcome: Outcome,

@@ -1,7 +1,7 @@
 //! Quantities with their unit in the type.
 //!
-//! A quantity can only be made inside its range, so zero never means "unlimited", and a number out of range is refused
-//! where it enters. 1 MB is 2^20 bytes here and on every wire.
+//! A quantity can only be constructed within its range: zero never means "unlimited", and a number out of range is
+//! refused when it is parsed. 1 MB is 2^20 bytes here and on every wire.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,9 +14,9 @@ pub const BYTES_PER_MB: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be an integer from {min} to {max}")]
 pub struct OutOfRangeError {
-    /// The smallest value allowed, in the unit of the quantity.
+    /// Minimum value, in the unit of the quantity.
     pub min: u64,
-    /// The largest value allowed, in the unit of the quantity.
+    /// Maximum value, in the unit of the quantity.
     pub max: u64,
 }
 
@@ -34,9 +34,9 @@ pub struct MemoryLimit {
 impl MemoryLimit {
     /// Maximum configurable limit in MB.
     pub const MAX_MB: u64 = 1 << 20;
-    /// The memory of a run, if nothing is configured.
+    /// Maximum memory of a run, if nothing is configured.
     pub const DEFAULT: Self = Self { mb: 256 };
-    /// The files that a run may write, if nothing is configured.
+    /// Maximum amount that a run may write to files, if nothing is configured.
     pub const DEFAULT_WRITTEN: Self = Self { mb: 1024 };
 
     /// Makes a limit of `mb` MB.
@@ -87,20 +87,20 @@ impl CpuPercent {
     }
 }
 
-/// The maximum duration of a run on the monotonic clock, up to a week: in whole seconds, or in milliseconds if a caller
-/// asks for less than it may have.
+/// Maximum duration of a run on the monotonic clock, up to a week: in whole seconds, or in milliseconds if a caller
+/// requests a shorter one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Seconds", into = "Seconds")]
 pub struct Timeout {
     millis: u64,
 }
 
-/// The serialised form of a timeout: a number of seconds, without decimals if they are whole.
+/// The serialized form of a timeout: a number of seconds, an integer if they are whole.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Seconds {
     Whole(u64),
-    Parts(f64),
+    Fractional(f64),
 }
 
 impl Timeout {
@@ -144,7 +144,7 @@ impl TryFrom<Seconds> for Timeout {
     fn try_from(seconds: Seconds) -> Result<Self, OutOfRangeError> {
         match seconds {
             Seconds::Whole(seconds) => Self::from_seconds(seconds),
-            Seconds::Parts(seconds) => {
+            Seconds::Fractional(seconds) => {
                 let out_of_range = |_| OutOfRangeError { min: 1, max: Self::MAX_SECONDS };
                 let duration = Duration::try_from_secs_f64(seconds).map_err(out_of_range)?;
                 let millis = duration.as_nanos().div_ceil(1_000_000);
@@ -159,12 +159,12 @@ impl From<Timeout> for Seconds {
         if timeout.millis.is_multiple_of(1000) {
             Self::Whole(timeout.seconds())
         } else {
-            Self::Parts(timeout.duration().as_secs_f64())
+            Self::Fractional(timeout.duration().as_secs_f64())
         }
     }
 }
 
-/// The maximum output of a guest in bytes: its result, its logs and its artifacts together.
+/// Maximum output of a guest in bytes: its result, its logs and its artifacts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct OutputLimit {
@@ -192,7 +192,7 @@ impl OutputLimit {
     }
 }
 
-/// Serialises a quantity as its number, and checks its range when it is deserialised.
+/// Serializes a quantity as its number, and checks its range when it is deserialized.
 macro_rules! as_number {
     ($quantity:ty, $make:path, $get:path) => {
         impl TryFrom<u64> for $quantity {

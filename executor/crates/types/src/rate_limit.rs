@@ -1,7 +1,8 @@
 //! A rate limiter: the generic cell rate algorithm (GCRA).
 //!
-//! In any interval of length `t` at most `burst + t / interval` requests pass; there is no window at whose edge twice
-//! as many could pass. The limiter reads no clock: the caller passes the time, and holds one [`RateState`] per key.
+//! In any interval of length `t` at most `burst + t / interval` requests pass. A limiter with fixed windows would let
+//! twice as many pass around a window's edge. The limiter reads no clock: the caller passes the time, and holds one
+//! [`RateState`] per key.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
@@ -32,14 +33,14 @@ impl RateLimit {
         Self::new(count, period / count.get())
     }
 
-    /// The longest time until the whole burst is available again at which a request still passes.
+    /// A request passes if the whole burst is available again within this time.
     fn tolerance(self) -> Duration {
         self.interval.saturating_mul(self.burst.get() - 1)
     }
 }
 
 impl RateState {
-    /// Counts one request if it passes.
+    /// Admits and counts one request, or refuses it.
     ///
     /// # Errors
     /// The time to wait until a request passes. A refused request is not counted.
@@ -72,7 +73,7 @@ impl RateState {
     }
 }
 
-/// A wait in whole units, rounded up, so that a caller that waits for that time is let through.
+/// Converts a wait to whole units, rounded up, so that a request after that time passes.
 #[must_use]
 pub fn to_whole_units(wait: Duration, unit: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(unit.as_nanos().max(1))).unwrap_or(u64::MAX)
@@ -90,7 +91,7 @@ mod tests {
         RateLimit::new(NonZeroU32::new(burst).unwrap(), interval)
     }
 
-    /// The definition of the limit: `true` if one more request keeps the bound in every interval that ends with it.
+    /// The definition of the limit: `true` if one more request keeps the bound in every interval that ends now.
     fn is_within_the_bound(limit: RateLimit, accepted: &[Instant], now: Instant) -> bool {
         accepted.iter().rev().zip(2_u128..).all(|(&first, count)| {
             let refilled = (now - first).as_nanos() / limit.interval.as_nanos();
@@ -100,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_stretch_has_more_than_its_burst_and_its_rate(
+        fn no_interval_has_more_requests_than_its_burst_and_its_rate(
             burst in 1_u32..12,
             interval in 1_u64..50,
             pauses in proptest::collection::vec(prop_oneof![Just(0_u64), 0_u64..60, 0_u64..1000], 1..120),
@@ -120,7 +121,7 @@ mod tests {
                     Err(wait) => {
                         prop_assert!(!is_expected);
                         prop_assert!(is_within_the_bound(limit, &accepted, now + wait), "the wait is long enough");
-                        prop_assert!(!is_within_the_bound(limit, &accepted, now + wait - NANOSECOND), "and no longer");
+                        prop_assert!(!is_within_the_bound(limit, &accepted, now + wait - NANOSECOND), "the wait is not too long");
                     }
                 }
             }
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_of_a_period_lets_no_second_burst_through() {
+    fn no_second_burst_passes_at_the_edge_of_a_period() {
         let (mut state, start) = (RateState::default(), SystemClock.monotonic());
         let limit = RateLimit::per_period(NonZeroU32::new(60).unwrap(), Duration::from_secs(60));
         let mut accepted = |now| (0..100).filter(|_| state.acquire(limit, now).is_ok()).count();

@@ -1,11 +1,11 @@
-//! The texts that the journal stores for the types of the vocabulary.
+//! The texts that the journal stores for domain types.
 //!
-//! The types of the vocabulary change with the code; the data on a disk does not. Each stored type therefore has a twin
-//! in [`v1`] that defines its serialised form. The derived code of the twin destructures and builds the type
-//! completely: a variant or a member that the twin lacks fails to compile. `tests/journals/rows.txt` has a text of each
-//! kind, which is compared byte for byte. The hashes of the journal's records cover these texts.
+//! Domain types change with the code; data on the disk does not. Each stored type therefore has a copy in [`v1`], its
+//! twin, that defines the serialized form. The derived code of the twin destructures and builds the type completely, so
+//! a variant or a member that the twin lacks does not compile. `tests/journals/rows.txt` has a text of each kind, which
+//! is compared byte for byte. The hashes of the journal's records cover these texts.
 //!
-//! A later form is a module `v2` beside this one, which the journal's own format then names; `v1` remains readable.
+//! A later form is a module `v2` beside `v1`, which the journal's own format then names; `v1` remains readable.
 // The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
 pub mod v1;
@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 use serde_json::Result;
 
-/// Serialises a receipt.
+/// Serializes a receipt.
 ///
 /// # Errors
 /// If a value has no JSON form.
@@ -35,10 +35,10 @@ pub fn read_receipt(text: &[u8]) -> Result<Receipt> {
     serde_json::from_slice(text).map(|Text(receipt)| receipt)
 }
 
-/// Serialises a verdict.
+/// Serializes a verdict.
 ///
 /// # Errors
-/// If a time has no serialised form, such as one after the year 9999.
+/// If a time has no serialized form, such as one after the year 9999.
 pub fn write_verdict(verdict: &Verdict) -> Result<String> {
     #[derive(Serialize)]
     struct Text<'a>(#[serde(with = "v1::Verdict")] &'a Verdict);

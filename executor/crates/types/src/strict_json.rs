@@ -1,11 +1,11 @@
 //! The check that every body passes before any other code reads it: RFC 8259 without its ambiguities.
 //!
-//! It guarantees a single reading. A body that passes is UTF-8 without a byte order mark, is one JSON value, contains
+//! A body that passes has one interpretation. It is UTF-8 without a byte order mark, is one JSON value, contains
 //! no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the same key) and no lone surrogate,
-//! and exceeds neither the maximum size nor the maximum depth. Two parsers can then not disagree about the grant of a
-//! governor.
+//! and exceeds neither the maximum size nor the maximum depth. Two parsers therefore cannot disagree about a governor's
+//! grant.
 //!
-//! The check builds only the keys of the objects that are currently open, in one pass and without recursion, and counts
+//! The check stores only the keys of the objects that are currently open, in one pass and without recursion, and counts
 //! the memory that the value would take as a tree. Numbers are checked for their grammar only: `1e309` is JSON, and the
 //! decoder of its field refuses it, with a pointer to the field. If no decoder follows ([`check_finite`]), the check
 //! itself refuses it.
@@ -31,7 +31,7 @@ pub struct JsonBounds {
 /// Memory of a value in a growing list of values: `serde_json::Value` is 72 bytes, and the capacity of a list is up to
 /// twice its length.
 const VALUE_BYTES: usize = 110;
-/// Memory of an object for its first member and the capacity for three more.
+/// Memory of an object with one member, and with capacity for three more.
 const OBJECT_BYTES: usize = 500;
 
 /// Number of copies of the text of a running call: unmodified, as values, and as passed to the guest, with spare
@@ -61,7 +61,7 @@ pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> 
     scan(body, bounds, false)
 }
 
-/// As [`check`], for a value that no decoder follows: it also refuses a number that a double cannot represent, because
+/// Like [`check`], for a value that no decoder checks: it also refuses a number that a double cannot represent, because
 /// parsers of the enclosing message may reject it.
 ///
 /// # Errors
@@ -70,17 +70,17 @@ pub fn check_finite<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, 
     scan(body, bounds, true)
 }
 
-/// Removes the white space between the tokens of a JSON text, which has passed [`check`].
+/// Removes the white space between the tokens of a JSON text that has passed [`check`].
 #[must_use]
 pub fn compact(text: &str) -> Cow<'_, str> {
-    let (mut kept, mut start, mut at, mut is_in_string) = (String::new(), 0, 0, false);
+    let (mut compacted, mut start, mut at, mut is_in_string) = (String::new(), 0, 0, false);
     while let Some(byte) = text.as_bytes().get(at) {
         match byte {
             b'"' => is_in_string = !is_in_string,
             // An escaped character does not end the string.
             b'\\' => at += 1,
             b' ' | b'\t' | b'\n' | b'\r' if !is_in_string => {
-                kept.push_str(text.get(start..at).unwrap_or_default());
+                compacted.push_str(text.get(start..at).unwrap_or_default());
                 start = at + 1;
             }
             _other => {}
@@ -90,12 +90,12 @@ pub fn compact(text: &str) -> Cow<'_, str> {
     if start == 0 {
         return Cow::Borrowed(text);
     }
-    kept.push_str(text.get(start..).unwrap_or_default());
-    Cow::Owned(kept)
+    compacted.push_str(text.get(start..).unwrap_or_default());
+    Cow::Owned(compacted)
 }
 
 /// Memory in bytes of a message while it is processed: its values, as counted by [`check`], and the copies of its text.
-/// It need not be valid.
+/// The message need not be valid.
 #[must_use]
 pub fn tree_bytes(body: &[u8]) -> u64 {
     let text = body.len().saturating_mul(TEXT_COPIES);
@@ -116,8 +116,8 @@ pub fn tree_bytes(body: &[u8]) -> u64 {
 
 fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a str, Fault> {
     if body.len() > bounds.max_bytes {
-        let (has, most) = (body.len(), bounds.max_bytes);
-        return Err(Fault::Parse(format!("the body has {has} bytes, and at most {most} are read")));
+        let (bytes, max_bytes) = (body.len(), bounds.max_bytes);
+        return Err(Fault::Parse(format!("the body has {bytes} bytes, and the maximum is {max_bytes}")));
     }
     let text = std::str::from_utf8(body)
         .map_err(|error| Fault::Parse(format!("not UTF-8 at byte {}", error.valid_up_to())))?;
@@ -137,10 +137,10 @@ fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a 
     }
 }
 
-/// A refused text, with the byte offset of the problem.
+/// The problem of a refused text, and its byte offset.
 struct SyntaxError {
     at: usize,
-    what: Cow<'static, str>,
+    problem: Cow<'static, str>,
 }
 
 impl SyntaxError {
@@ -148,56 +148,56 @@ impl SyntaxError {
         let before = text.get(..self.at).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
         let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-        format!("{} at line {line} column {column}", self.what)
+        format!("{} at line {line} column {column}", self.problem)
     }
 }
 
 /// An open container, with its keys so far.
 enum OpenContainer<'a> {
     Array,
-    /// The keys are in [`OpenKeys::few`] from `first` on or, if there are many, in a set.
+    /// The keys are in [`OpenKeys::list`] from `first` on or, if there are many, in `set`.
     Object {
         first: usize,
-        many: Option<HashSet<Cow<'a, str>>>,
+        set: Option<HashSet<Cow<'a, str>>>,
     },
 }
 
 /// The keys of all open objects. Small objects share one list.
 #[derive(Default)]
 struct OpenKeys<'a> {
-    few: Vec<Cow<'a, str>>,
+    list: Vec<Cow<'a, str>>,
     open: Vec<OpenContainer<'a>>,
 }
 
 impl<'a> OpenKeys<'a> {
-    /// Above this number of keys a set is faster than a linear search, whose total cost would be quadratic.
-    const FEW: usize = 16;
+    /// Maximum number of keys of an object in the list: the total cost of searching a list is quadratic.
+    const MAX_LIST_KEYS: usize = 16;
 
     fn open_object(&mut self) {
-        self.open.push(OpenContainer::Object { first: self.few.len(), many: None });
+        self.open.push(OpenContainer::Object { first: self.list.len(), set: None });
     }
 
     /// Closes the innermost container and drops its keys.
     fn close(&mut self) {
         if let Some(OpenContainer::Object { first, .. }) = self.open.pop() {
-            self.few.truncate(first);
+            self.list.truncate(first);
         }
     }
 
     /// Adds a key of the innermost object; `false` if it already has the key.
     fn insert(&mut self, key: Cow<'a, str>) -> bool {
-        let Some(OpenContainer::Object { first, many }) = self.open.last_mut() else { return true };
-        if let Some(many) = many {
-            return many.insert(key);
+        let Some(OpenContainer::Object { first, set }) = self.open.last_mut() else { return true };
+        if let Some(set) = set {
+            return set.insert(key);
         }
-        let seen = self.few.get(*first..).unwrap_or_default();
-        if seen.contains(&key) {
+        let keys = self.list.get(*first..).unwrap_or_default();
+        if keys.contains(&key) {
             return false;
         }
-        let full = seen.len() >= Self::FEW;
-        self.few.push(key);
-        if full {
-            *many = Some(self.few.drain(*first..).collect());
+        let is_full = keys.len() >= Self::MAX_LIST_KEYS;
+        self.list.push(key);
+        if is_full {
+            *set = Some(self.list.drain(*first..).collect());
         }
         true
     }
@@ -251,12 +251,13 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Counts memory that the value would take as a tree.
+    /// Counts memory that the value would take as a tree, up to the maximum.
     fn charge(&mut self, bytes: usize) -> Result<(), SyntaxError> {
         self.tree_bytes = self.tree_bytes.saturating_add(bytes);
         if self.tree_bytes > self.max_tree_bytes {
-            let what = format!("more values than {} MB hold,", self.max_tree_bytes >> 20);
-            return Err(SyntaxError { at: self.at, what: what.into() });
+            let max_mb = self.max_tree_bytes >> 20;
+            let problem = format!("the parsed body would take more than {max_mb} MB of memory");
+            return Err(SyntaxError { at: self.at, problem: problem.into() });
         }
         Ok(())
     }
@@ -264,8 +265,8 @@ impl<'a> Scanner<'a> {
     /// Counts one level of depth and skips the bracket.
     fn open_container(&mut self) -> Result<(), SyntaxError> {
         if self.keys.open.len() >= self.max_depth {
-            let what = format!("nested deeper than {} levels", self.max_depth);
-            return Err(SyntaxError { at: self.at, what: what.into() });
+            let problem = format!("nested deeper than {} levels", self.max_depth);
+            return Err(SyntaxError { at: self.at, problem: problem.into() });
         }
         self.at += 1;
         Ok(())
@@ -319,21 +320,21 @@ impl<'a> Scanner<'a> {
         if self.peek() != Some(b'"') {
             return Err(self.expected_error("a key in double quotes"));
         }
-        let escaped = self.scan_string()?;
+        let has_escape = self.scan_string()?;
         let quoted = self.text.get(start..self.at).unwrap_or_default();
-        let key: Cow<'a, str> = if escaped {
-            // The decoders unescape in the same way, so that both see the same key.
+        let key: Cow<'a, str> = if has_escape {
+            // The decoders unescape in the same way, so they and this check see the same key.
             serde_json::from_str::<String>(quoted)
-                .map_err(|_| SyntaxError { at: start, what: "not JSON: a key that cannot be read".into() })?
+                .map_err(|_| SyntaxError { at: start, problem: "not JSON: an invalid key".into() })?
                 .into()
         } else {
             quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().into()
         };
-        let shown = key.clone();
+        let text = key.clone();
         if !self.keys.insert(key) {
             return Err(SyntaxError {
                 at: start,
-                what: format!("duplicate key `{}`", excerpt(&shown)).into(),
+                problem: format!("duplicate key `{}`", excerpt(&text)).into(),
             });
         }
         self.skip_space();
@@ -343,25 +344,25 @@ impl<'a> Scanner<'a> {
     /// Reads a string in double quotes. Returns `true` if it contains an escape.
     fn scan_string(&mut self) -> Result<bool, SyntaxError> {
         let start = self.at;
-        let escaped = self.scan_to_end_of_string()?;
+        let has_escape = self.scan_to_end_of_string()?;
         self.charge(self.at - start)?;
-        Ok(escaped)
+        Ok(has_escape)
     }
 
     fn scan_to_end_of_string(&mut self) -> Result<bool, SyntaxError> {
         self.at += 1;
-        let mut escaped = false;
+        let mut has_escape = false;
         loop {
             let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
-            let plain = rest.iter().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1f));
-            self.at += plain.unwrap_or(rest.len());
+            let stop = rest.iter().position(|b| matches!(b, b'"' | b'\\' | 0..=0x1f));
+            self.at += stop.unwrap_or(rest.len());
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;
-                    return Ok(escaped);
+                    return Ok(has_escape);
                 }
                 Some(b'\\') => {
-                    escaped = true;
+                    has_escape = true;
                     self.scan_escape()?;
                 }
                 Some(_) => return Err(self.expected_error("no control character in a string")),
@@ -391,12 +392,12 @@ impl<'a> Scanner<'a> {
                     _ => Ok(()),
                 }
             }
-            Some(_) | None => Err(self.expected_error("an escape of JSON")),
+            Some(_) | None => Err(self.expected_error("a JSON escape")),
         }
     }
 
     fn lone_surrogate_error(at: usize) -> SyntaxError {
-        SyntaxError { at, what: "a lone surrogate, which is no character,".into() }
+        SyntaxError { at, problem: "a lone surrogate, which is no character,".into() }
     }
 
     fn scan_four_hex_digits(&mut self) -> Result<u32, SyntaxError> {
@@ -415,7 +416,7 @@ impl<'a> Scanner<'a> {
         self.scan_digits_and_signs()?;
         let number = self.text.get(start..self.at).unwrap_or_default();
         if self.is_finite && !number.parse::<f64>().is_ok_and(f64::is_finite) {
-            return Err(SyntaxError { at: start, what: "a number beyond all doubles".into() });
+            return Err(SyntaxError { at: start, problem: "a number beyond the range of a double".into() });
         }
         Ok(())
     }
@@ -445,9 +446,9 @@ impl<'a> Scanner<'a> {
         if self.at > start { Ok(()) } else { Err(self.expected_error("a digit")) }
     }
 
-    fn scan_literal(&mut self, word: &'static str) -> Result<bool, SyntaxError> {
-        if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(word)) {
-            self.at += word.len();
+    fn scan_literal(&mut self, literal: &'static str) -> Result<bool, SyntaxError> {
+        if self.text.get(self.at..).is_some_and(|rest| rest.starts_with(literal)) {
+            self.at += literal.len();
             Ok(false)
         } else {
             Err(self.expected_error("a value"))
@@ -465,13 +466,13 @@ impl<'a> Scanner<'a> {
     }
 
     fn eat(&mut self, byte: u8) -> bool {
-        let there = self.peek() == Some(byte);
-        self.at += usize::from(there);
-        there
+        let is_next = self.peek() == Some(byte);
+        self.at += usize::from(is_next);
+        is_next
     }
 
-    fn expected_error(&self, what: &str) -> SyntaxError {
-        SyntaxError { at: self.at, what: format!("not JSON: expected {what}").into() }
+    fn expected_error(&self, expected: &str) -> SyntaxError {
+        SyntaxError { at: self.at, problem: format!("not JSON: expected {expected}").into() }
     }
 }
 

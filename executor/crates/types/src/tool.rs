@@ -10,15 +10,15 @@ use strum::{IntoStaticStr, VariantArray};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Contract {
-    /// Arguments as JSON on standard input, result as JSON on standard output, logs on standard error, an exit code. It
-    /// is available to any language.
+    /// Arguments as JSON on standard input, result as JSON on standard output, logs on standard error, an exit code.
+    /// Any language can use it.
     Command,
     /// The WIT world `a2g:tool/tool`.
     Typed,
 }
 
 impl Contract {
-    /// The word in `tool.toml` and on the wire.
+    /// The name used in `tool.toml` and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -111,7 +111,7 @@ pub enum DeclaredFilesystem {
 }
 
 impl DeclaredFilesystem {
-    /// The word in `tool.toml` and on the wire.
+    /// The name used in `tool.toml` and on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_read_as_it_is_written() {
+    fn a_formatted_digest_parses_to_itself() {
         let digest = Digest::compute(b"x");
         assert_eq!(Digest::parse(&digest.to_string()), Ok(digest));
         let text = digest.to_string();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};
 use time::OffsetDateTime;
 
-/// The answers to an intent.
+/// The possible answers to an intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum Decision {
@@ -25,7 +25,7 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -61,7 +61,7 @@ impl RiskLevel {
         }
     }
 
-    /// The word on the wire.
+    /// The name used on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.into()
@@ -118,12 +118,12 @@ pub struct Verdict {
     pub reason: Option<String>,
 }
 
-/// The proof of the origin of a verdict. It is also only a claim, until `a2g_govern` has verified it.
+/// The proof of the origin of a verdict. It is a claim until `a2g_govern` has verified it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
     /// A compact JWS (RFC 7515), as sent.
     pub compact: String,
-    /// The verdict as sent, without its member `proof`, which a governor's answer has beside the others.
+    /// The verdict as sent, without its member `proof`.
     pub verdict: Map<String, Value>,
 }
 
@@ -160,7 +160,7 @@ pub struct ToolRule {
 pub struct NetworkRule {
     /// Domains that may be reached. `None` leaves them to the other layers; an empty list allows none.
     pub allowed_domains: Option<Vec<String>>,
-    /// Domains that may not be reached. They take precedence.
+    /// Domains that may not be reached. They take precedence over allowed ones.
     pub blocked_domains: Vec<String>,
     /// Maximum number of requests per minute.
     pub max_requests_per_minute: Option<u64>,
@@ -182,7 +182,7 @@ pub struct ResourceRule {
 pub struct Policy {
     /// The agent that it binds; `None` binds every agent, which only a policy file may specify.
     pub agent: Option<AgentDid>,
-    /// The governor's version of it.
+    /// The version that the governor gave it.
     pub version: String,
     /// The rules per tool. A tool that is not listed is not allowed.
     pub tools: BTreeMap<ToolName, ToolRule>,

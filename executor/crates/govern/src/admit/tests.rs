@@ -21,7 +21,7 @@ fn call(door: Door, priority: Priority) -> Call {
         tool: ToolName::parse("t").unwrap(),
         arguments: object(json!({ "b": 1, "a": [null, 2.5] })).unwrap(),
         context: object(json!({ "executor": "did:a:c" })),
-        at_most: Timeout::from_millis(1500).ok(),
+        caller_timeout: Timeout::from_millis(1500).ok(),
         priority,
         charge: Charge::default(),
     }
@@ -56,7 +56,7 @@ fn waiting() -> Vec<(String, Escalated)> {
         .iter()
         .map(|priority| (format!("waiting/priority/{priority:?}"), escalated(Door::A2g, *priority, None)));
     let mut short = escalated(Door::A2g, Priority::Normal, Some(proven(None)));
-    (short.call.context, short.call.at_most) = (None, None);
+    (short.call.context, short.call.caller_timeout) = (None, None);
     let module = Some(proven(Some(Digest([0xab; 32]))));
     let rest = [
         ("waiting/proof".to_owned(), short),

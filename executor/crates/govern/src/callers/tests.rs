@@ -116,7 +116,7 @@ fn without_a_list_there_is_one_caller_who_is_no_governor() {
     let caller = callers.identify(&shown(None, &[]), now()).unwrap();
     assert!(caller.may_act_as(&AgentDid::parse(AGENT).unwrap()));
     assert!(!caller.is_any_of(&[Role::Governor, Role::Approver]));
-    let leave = Some(AcceptUnsigned::given_on_the_command_line(crate::test_authority()));
+    let leave = Some(AcceptUnsigned::from_command_line(crate::test_authority()));
     assert!(
         Caller::anonymous(leave).is_any_of(&[Role::Governor])
             && Caller::anonymous(leave).is_any_of(&[Role::Approver])

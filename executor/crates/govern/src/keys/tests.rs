@@ -115,7 +115,7 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     let text = pair.public().to_jwk();
     let for_another = Issuer::parse("did:a2g:governor:1.0:another").unwrap();
     let for_another = TrustedKey::parse(text.as_bytes(), Some(for_another), Path::new("k")).unwrap();
-    assert!(matches!(TrustedKeys::add(&trusted, &for_another), Err(KeyError::Twice { .. })));
+    assert!(matches!(TrustedKeys::add(&trusted, &for_another), Err(KeyError::Duplicate { .. })));
 
     set_mode(&file, 0o666);
     assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
@@ -124,7 +124,7 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
     set_mode(&trusted, 0o755);
     std::fs::write(trusted.join("other.jwk"), pair.public().to_jwk()).unwrap();
-    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::Twice { .. })));
+    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::Duplicate { .. })));
     std::fs::copy(folder.path().join("governor.jwk"), trusted.join("other.jwk")).unwrap();
     assert!(TrustedKeys::read(&trusted).unwrap_err().to_string().contains("private key"));
     std::fs::write(trusted.join("other.jwk"), "{}").unwrap();

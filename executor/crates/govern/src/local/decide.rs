@@ -18,15 +18,15 @@ use a2g_types::call::Call;
 use a2g_types::verdict::{Decision, Manifest, NetworkRule, Policy, Risk, ToolRule, Verdict};
 use time::{Duration, OffsetDateTime};
 
-/// The time between the decision and the latest start of the guest: long enough for a queue, short enough that
-/// a forgotten approval is worthless.
+/// Maximum time between the decision and the start of the guest: long enough for a queue, and short enough that
+/// a forgotten approval expires.
 pub(super) const VALID_FOR: Duration = Duration::minutes(5);
 
-/// The minimum risk score for a denial, as in the reference implementation.
+/// Minimum risk score for a denial, as in the reference implementation.
 const DENY_FROM: f64 = 0.8;
-/// The minimum risk score for a person's decision: the lower bound of HIGH.
+/// Minimum risk score for a person's decision: the lower bound of HIGH.
 const ESCALATE_FROM: f64 = 0.7;
-/// The minimum risk score for conditions: the lower bound of MEDIUM.
+/// Minimum risk score for conditions: the lower bound of MEDIUM.
 const CONDITIONS_FROM: f64 = 0.4;
 
 /// The output limit under conditions: enough for an answer, too small for a database.
@@ -38,7 +38,7 @@ pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateT
     let risk = risk::assess(call);
     let arguments = Arguments::of(&call.arguments);
     match entry.ok_or_else(|| no_policy_reason(call)).and_then(|entry| permit(entry, call, &arguments)) {
-        Ok(permitted) => weigh(&permitted, call, &arguments, risk, now),
+        Ok(permitted) => decide_by_risk(&permitted, call, &arguments, risk, now),
         Err(PolicyDenialError(reason)) => denial(call, risk, reason),
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {
 /// A call whose tool and arguments the policy allows.
 struct PermittedCall<'a> {
     policy: &'a Policy,
-    written: &'a ToolRule,
+    tool_rule: &'a ToolRule,
     rule: &'a Rule,
     /// The areas that the arguments need.
     areas: Vec<Area>,
@@ -88,54 +88,60 @@ fn permit<'a>(
 ) -> Result<PermittedCall<'a>, PolicyDenialError> {
     let LoadedPolicy { policy, rules, hosts, .. } = entry;
     let tool = &call.tool;
-    let about = |what: String| PolicyDenialError(format!("{} {what}", policy_label(policy)));
-    let Some((written, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
-        return Err(about(format!("does not list the tool `{tool}`; add it under `capabilities.tools`")));
+    let denial_error = |reason: String| PolicyDenialError(format!("{} {reason}", policy_label(policy)));
+    let Some((tool_rule, rule)) = policy.tools.get(tool).zip(rules.get(tool)) else {
+        return Err(denial_error(format!(
+            "does not list the tool `{tool}`; add it under `capabilities.tools`"
+        )));
     };
-    if !written.allowed {
-        return Err(about(format!(
+    if !tool_rule.allowed {
+        return Err(denial_error(format!(
             "does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true"
         )));
     }
-    let refused =
-        |breach: &dyn std::error::Error| about(format!("refuses these arguments of `{tool}`: {breach}"));
-    rule.check_paths(arguments).map_err(|breach| refused(&breach))?;
-    rule.check_texts(arguments).map_err(|breach| refused(&breach))?;
-    domains::check(hosts, arguments).map_err(|error| refused(&error))?;
-    let areas = rule.areas_for(arguments).map_err(|breach| refused(&breach))?;
+    let breach_error = |breach: &dyn std::error::Error| {
+        denial_error(format!("refuses these arguments of `{tool}`: {breach}"))
+    };
+    rule.check_paths(arguments).map_err(|breach| breach_error(&breach))?;
+    rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;
+    domains::check(hosts, arguments).map_err(|error| breach_error(&error))?;
+    let areas = rule.areas_for(arguments).map_err(|breach| breach_error(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
-        return Err(about(format!(
+        return Err(denial_error(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \
-             not write; take the limit out, or use a tool that only reads"
+             not write; remove the limit, or use a tool that only reads"
         )));
     }
-    Ok(PermittedCall { policy, written, rule, areas })
+    Ok(PermittedCall { policy, tool_rule, rule, areas })
 }
 
-fn weigh(
+fn decide_by_risk(
     permitted: &PermittedCall<'_>,
     call: &Call,
     arguments: &Arguments<'_>,
     risk: Risk,
     now: OffsetDateTime,
 ) -> Verdict {
-    let why = format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
-    let no_writing = permitted.policy.resources.max_disk_mb.is_some();
+    let risk_text =
+        format!("the risk is {:.2} ({}): {}", risk.score, risk.level.as_str(), risk.threats.join("; "));
+    let is_read_only = permitted.policy.resources.max_disk_mb.is_some();
     let (decision, reason) = if risk.score >= DENY_FROM {
-        return denial(call, risk, format!("{why}; change the arguments"));
+        return denial(call, risk, format!("{risk_text}; change the arguments"));
     } else if risk.score >= ESCALATE_FROM {
-        (Decision::Escalate, Some(format!("{why}; a person has to answer by `g2a/directive`")))
+        (Decision::Escalate, Some(format!("{risk_text}; a person has to answer by `g2a/directive`")))
     } else if risk.score >= CONDITIONS_FROM {
-        (Decision::Conditional, Some(format!("{why}; it may run under the conditions")))
-    } else if no_writing {
-        (Decision::Conditional, Some("a disk limit that cannot be enforced allows no writing".to_owned()))
+        (Decision::Conditional, Some(format!("{risk_text}; it may run only under conditions")))
+    } else if is_read_only {
+        let reason =
+            "the policy sets `resources.max_disk_mb`, which cannot be enforced, so the tool may not write";
+        (Decision::Conditional, Some(reason.to_owned()))
     } else {
         (Decision::Approved, missing_paths_notice(permitted, arguments))
     };
     let conditions = match decision {
         Decision::Conditional if risk.score >= CONDITIONS_FROM => conditions(call),
         // A person's approval does not lift the disk limit.
-        Decision::Conditional | Decision::Escalate if no_writing => vec![READ_ONLY.to_owned()],
+        Decision::Conditional | Decision::Escalate if is_read_only => vec![READ_ONLY.to_owned()],
         Decision::Approved | Decision::Denied | Decision::Escalate | Decision::Conditional => Vec::new(),
     };
     Verdict {
@@ -144,18 +150,18 @@ fn weigh(
         risk: Some(risk),
         manifest: manifest(permitted),
         conditions,
-        // People read it, too: whole seconds are enough.
+        // Whole seconds are easier to read and exact enough.
         expires_at: Some(now.checked_add(VALID_FOR).unwrap_or(now).truncate_to_second()),
         reason,
     }
 }
 
 fn manifest(permitted: &PermittedCall<'_>) -> Manifest {
-    let PermittedCall { policy, written, rule: _, areas } = permitted;
+    let PermittedCall { policy, tool_rule, rule: _, areas } = permitted;
     Manifest {
         max_memory: policy.resources.max_memory,
         max_cpu: policy.resources.max_cpu,
-        timeout: written.timeout,
+        timeout: tool_rule.timeout,
         network_allowed: Some(allows_network(&policy.network)),
         filesystem_scope: areas.iter().map(Area::to_string).collect(),
     }
@@ -169,10 +175,10 @@ fn allows_network(rule: &NetworkRule) -> bool {
 
 /// A notice for a path argument under a rule without `paths`, which grants no files.
 fn missing_paths_notice(permitted: &PermittedCall<'_>, arguments: &Arguments<'_>) -> Option<String> {
-    let surprised = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
-    surprised.then(|| {
+    let is_needed = permitted.rule.areas().is_none() && arguments.paths().next().is_some();
+    is_needed.then(|| {
         format!(
-            "nothing of the filesystem is granted: {} names no `paths` for the tool",
+            "no part of the filesystem is granted: {} names no `paths` for the tool",
             policy_label(permitted.policy)
         )
     })

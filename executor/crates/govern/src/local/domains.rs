@@ -1,7 +1,7 @@
 //! The check of domains in an intent against the network part of a policy.
 //!
 //! A manifest only switches the network on; the executor enforces the list of hosts by the standing policy.
-//! This check of URLs in the arguments refuses a call early whose requests would be rejected anyway.
+//! This check of URLs in the arguments refuses early a call whose requests would be rejected anyway.
 
 use super::risk::urls_in;
 use crate::arguments::Arguments;
@@ -20,22 +20,22 @@ pub(super) enum DomainError {
 /// Checks every URL outside file content.
 ///
 /// # Errors
-/// [`DomainError`] with the host and what to change. A blocked domain takes precedence over an allowed one.
+/// [`DomainError`] with the host and the necessary change. A blocked domain takes precedence over an allowed one.
 pub(super) fn check(hosts: &HostClaims, arguments: &Arguments<'_>) -> Result<(), DomainError> {
     for url in urls_in(arguments) {
         let Some(host) = url.host_str() else { continue };
-        let shown = excerpt(host);
-        // A host that cannot be parsed counts as blocked if any is blocked, and never as allowed.
-        let read = Host::parse(host).ok();
+        let name = excerpt(host);
+        // A host that cannot be parsed counts as blocked if any host is blocked, and never as allowed.
+        let host = Host::parse(host).ok();
         let is_in = |patterns: &[HostPattern]| {
-            read.as_ref().map(|host| patterns.iter().any(|pattern| pattern.matches(host)))
+            host.as_ref().map(|host| patterns.iter().any(|pattern| pattern.matches(host)))
         };
         if is_in(&hosts.blocked).unwrap_or(!hosts.blocked.is_empty()) {
-            return Err(DomainError::Blocked(shown));
+            return Err(DomainError::Blocked(name));
         }
         let Some(allowed) = &hosts.allowed else { continue };
         if is_in(allowed) != Some(true) {
-            return Err(DomainError::NotAllowed(shown));
+            return Err(DomainError::NotAllowed(name));
         }
     }
     Ok(())

@@ -1,11 +1,11 @@
-//! The embedded governor: policy files and stated heuristics, and intentionally nothing more.
+//! The embedded governor: policy files and documented heuristics, and intentionally nothing more.
 //!
-//! It has no model and no database. With it an executor can be tried, tested and run on one machine under the
-//! same protocol as with a real governor. To replace it, put another governor behind a URL with `a2g/intent`;
+//! It has no model and no database. With it an executor can be tried, tested and run on one machine, with the
+//! same protocol as a real governor's. To replace it, put another governor behind a URL with `a2g/intent`;
 //! the executor stays the same.
 //!
 //! ```text
-//! Call ─▶ PolicySet ─▶ decide ─▶ Verdict ── ESCALATE ─▶ remembered until `expires_at` or a directive
+//! Call ─▶ PolicySet ─▶ decide ─▶ Verdict ── ESCALATE ─▶ stored until `expires_at` or a directive
 //! ```
 //! Guarantees: an agent without a policy, an unlisted tool and a violated constraint are denied, and a manifest
 //! never grants more than the policy's rule. Nothing survives a restart: sessions and escalations are lost,
@@ -34,10 +34,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The maximum number of sessions. Beyond it the oldest is dropped, and its agent registers again.
+/// Maximum number of sessions. Beyond it the oldest session is dropped, and its agent registers again.
 const MAX_SESSIONS: usize = 4096;
-/// The maximum number of waiting escalations. Beyond it new ones are denied, so that a flood cannot displace
-/// one that a person is looking at.
+/// Maximum number of waiting escalations. Beyond it new ones are denied, so that a flood cannot displace
+/// one that a person is deciding.
 const MAX_ESCALATIONS: usize = 1024;
 
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
@@ -58,7 +58,7 @@ struct GovernorState {
     journals: BTreeMap<AgentDid, (u64, String)>,
 }
 
-/// `true` when a journal lost receipts, or has another last receipt under the same number.
+/// `true` when a journal lost receipts, or its last receipt was replaced.
 fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
     now.0 < before.0 || (now.0 == before.0 && before.0 > 0 && now.1 != before.1)
 }
@@ -83,8 +83,8 @@ impl LocalGovernor {
     /// Opens a session and returns the policy to send as `g2a/policy`, with the agent's DID even if the policy
     /// is the one for every agent.
     ///
-    /// `capabilities_requested` widens nothing, and excessive requests are not rejected: the returned policy
-    /// states what the agent has.
+    /// `capabilities_requested` widens nothing, and excessive requests are not rejected: the returned policy lists
+    /// the agent's capabilities.
     ///
     /// # Errors
     /// [`Fault::RegistrationFailed`] when no policy covers the agent.
@@ -141,8 +141,8 @@ impl LocalGovernor {
     /// [`Fault::InvalidParams`] at `/intent_id` when no such escalation waits.
     pub fn resolve(&self, directive: &Directive) -> Result<(), Fault> {
         let now = self.clock.now();
-        let until = self.lock_state().escalations.get(&directive.intent).copied();
-        if until.is_some_and(|until| now < until) {
+        let expires_at = self.lock_state().escalations.get(&directive.intent).copied();
+        if expires_at.is_some_and(|expires_at| now < expires_at) {
             return Ok(());
         }
         let message = format!(
@@ -152,17 +152,17 @@ impl LocalGovernor {
         Err(Fault::invalid("/intent_id", message))
     }
 
-    /// The current time of its clock.
+    /// The current time of the governor's clock.
     pub fn now(&self) -> OffsetDateTime {
         self.clock.now()
     }
 
     fn record_escalation(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
         let mut state = self.lock_state();
-        state.escalations.retain(|_, until| now < *until);
-        let known = state.escalations.contains_key(&call.intent);
+        state.escalations.retain(|_, expires_at| now < *expires_at);
+        let is_known = state.escalations.contains_key(&call.intent);
         if let Some(risk) = verdict.risk.clone()
-            && !known
+            && !is_known
             && state.escalations.len() >= MAX_ESCALATIONS
         {
             let reason = format!("{MAX_ESCALATIONS} escalations already wait for a person; try again later");

@@ -22,12 +22,12 @@ pub enum PolicyFileError {
     Unreadable {
         /// The folder or file.
         path: PathBuf,
-        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
-        /// print again.
+        /// The system's error. It is part of the message; as a `source` it would be printed twice in an error
+        /// chain.
         error: io::Error,
     },
     /// The folder has no policy, so the governor would deny everything.
-    #[error("`{}` holds no `*.json` policy file; add one, or start without a policy folder", path.display())]
+    #[error("`{}` contains no `*.json` policy file; add one, or start without a policy folder", path.display())]
     Empty {
         /// The folder.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum PolicyFileError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The place and the reason.
+        /// The position and the reason.
         message: String,
     },
     /// The rule of a tool cannot be enforced.
@@ -63,7 +63,7 @@ pub enum PolicyFileError {
         "`{}` and `{}` are both policies for {agent}; keep one of them",
         first.display(), second.display()
     )]
-    Twice {
+    Duplicate {
         /// The agent, or `every agent`.
         agent: String,
         /// The first file.
@@ -151,16 +151,16 @@ impl PolicySet {
     /// Adds a policy; `source` is the file for error messages.
     ///
     /// # Errors
-    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Twice`].
+    /// [`PolicyFileError::Rule`], [`PolicyFileError::Hosts`] and [`PolicyFileError::Duplicate`].
     pub fn add(&mut self, source: PathBuf, policy: Policy) -> Result<(), PolicyFileError> {
         if let Some(first) = self.by_agent.get(&policy.agent) {
             let agent = policy.agent.as_ref();
             let agent = agent.map_or_else(|| "every agent".to_owned(), |agent| format!("`{agent}`"));
-            return Err(PolicyFileError::Twice { agent, first: first.source.clone(), second: source });
+            return Err(PolicyFileError::Duplicate { agent, first: first.source.clone(), second: source });
         }
         let mut rules = BTreeMap::new();
-        for (tool, written) in &policy.tools {
-            let rule = Rule::read(written).map_err(|error| PolicyFileError::Rule {
+        for (tool, tool_rule) in &policy.tools {
+            let rule = Rule::read(tool_rule).map_err(|error| PolicyFileError::Rule {
                 path: source.clone(),
                 tool: tool.clone(),
                 error,

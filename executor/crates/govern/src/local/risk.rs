@@ -1,11 +1,11 @@
-//! Risk scores: one table of stated heuristics.
+//! Risk scores: one table of documented heuristics.
 //!
 //! The local governor has no model, so `model_score` is absent and `score = max(model, heuristic)` is the
-//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, meant
-//! to be read and discussed. The grant determines what a guest can reach, not this table.
+//! heuristic score: the highest score of the matching rows, never their sum. A row is a guess about text, which
+//! people can read and discuss. The grant determines what a guest can reach, not this table.
 
 use crate::arguments::{ArgumentRole, Arguments};
-use crate::rule::{NormalizedText, normalise};
+use crate::rule::{NormalizedText, normalize};
 use a2g_types::call::Call;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{Risk, RiskLevel};
@@ -28,9 +28,9 @@ pub(super) const READS: f64 = 0.05;
 /// The base score of every other tool: the document's example of a harmless write.
 pub(super) const WRITES: f64 = 0.15;
 
-/// The maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
+/// Maximum length of an inconspicuous string argument, in bytes: a quarter of the largest body.
 pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
-/// The maximum number of inconspicuous paths in one intent.
+/// Maximum number of inconspicuous paths in one intent.
 pub(super) const MAX_USUAL_PATHS: usize = 64;
 
 /// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
@@ -38,23 +38,23 @@ pub(super) const ROWS: [Heuristic; 13] = [
     Heuristic {
         name: "path_traversal",
         looks_for: "`..` in a path argument, also as `%2e%2e` or with backslashes; honest callers \
-                    name the path they mean",
+                    send a path without it",
         score: 0.85,
-        threat: "a path argument climbs out of its folder with `..`",
+        threat: "a path argument leaves its folder by `..`",
         applies: |evidence| evidence.paths().any(has_parent_component),
     },
     Heuristic {
         name: "secret_path",
         looks_for: "path arguments with components such as `.ssh`, `.aws`, `.env`, `id_rsa`, or \
-                    `/etc/shadow`; whoever reads them can act as somebody else",
+                    `/etc/shadow`; a reader of these can act as another user",
         score: 0.9,
         threat: "a path argument names a place where secrets are kept",
         applies: |evidence| evidence.paths().any(is_secret),
     },
     Heuristic {
         name: "private_key",
-        looks_for: "the first line of a private key in PEM form in any argument; a key in an intent \
-                    is on its way somewhere, and a person should say whether",
+        looks_for: "the first line of a private key in PEM form in any argument; a tool may \
+                    disclose the key, so a person should decide",
         score: 0.75,
         threat: "an argument holds a private key",
         applies: |evidence| evidence.any(|_| true, |text| has_private_key(&text.whole)),
@@ -62,17 +62,17 @@ pub(super) const ROWS: [Heuristic; 13] = [
     Heuristic {
         name: "destructive_command",
         looks_for: "`rm -rf`, `mkfs`, `dd if=`, a fork bomb, or a download piped into a shell, in an \
-                    argument that is not file content; there it is about to be run",
+                    argument that is not file content, so the tool may run it",
         score: 0.95,
         threat: "an argument is a command that destroys data or runs a download",
         applies: |evidence| evidence.any(is_command, is_destructive),
     },
     Heuristic {
         name: "destructive_text",
-        looks_for: "the same in file content or search text; scripts and handbooks hold such lines \
+        looks_for: "the same in file content or search text; scripts and handbooks contain such lines \
                     for good reasons",
         score: 0.45,
-        threat: "file content holds a command that destroys data or runs a download",
+        threat: "file content contains a command that destroys data or runs a download",
         applies: |evidence| evidence.any(|role| role == ArgumentRole::Content, is_destructive),
     },
     Heuristic {
@@ -80,19 +80,19 @@ pub(super) const ROWS: [Heuristic; 13] = [
         looks_for: "a path argument in a system folder (`/etc`, `/usr`, `/proc`, …), for a tool that \
                     does not only read",
         score: 0.85,
-        threat: "a tool that may write is pointed at a system folder",
-        applies: |evidence| !evidence.only_reads && evidence.paths().any(in_system_folder),
+        threat: "a tool that may write gets a path in a system folder",
+        applies: |evidence| !evidence.only_reads && evidence.paths().any(is_in_system_folder),
     },
     Heuristic {
         name: "system_read",
         looks_for: "the same for a tool that only reads",
         score: 0.45,
-        threat: "a system folder is read",
-        applies: |evidence| evidence.only_reads && evidence.paths().any(in_system_folder),
+        threat: "a tool reads a system folder",
+        applies: |evidence| evidence.only_reads && evidence.paths().any(is_in_system_folder),
     },
     Heuristic {
         name: "oversize_content",
-        looks_for: "a string argument over 256 KiB; big, but within what a body may hold",
+        looks_for: "a string argument over 256 KiB, within the maximum size of a body",
         score: 0.4,
         threat: "an argument is unusually long",
         applies: |evidence| evidence.longest > MAX_USUAL_BYTES,
@@ -100,7 +100,7 @@ pub(super) const ROWS: [Heuristic; 13] = [
     Heuristic {
         name: "prompt_injection",
         looks_for: "phrases such as `ignore previous instructions` in the intent's context; an agent \
-                    that repeats them may have been talked into the intent",
+                    that repeats them may have been manipulated into the intent",
         score: 0.75,
         threat: "the agent's reasoning reads like an injected prompt",
         applies: |evidence| evidence.reasoning.iter().any(|text| has_injection_phrase(text)),
@@ -115,7 +115,7 @@ pub(super) const ROWS: [Heuristic; 13] = [
     Heuristic {
         name: "ip_literal_url",
         looks_for: "a URL whose host is an IP address in any spelling; no domain rule can name it, \
-                    and machines' own metadata services live there",
+                    and metadata services of cloud machines have such addresses",
         score: 0.75,
         threat: "a URL names an IP address in place of a domain",
         applies: |evidence| evidence.urls().any(|url| is_ip(&url)),
@@ -129,14 +129,14 @@ pub(super) const ROWS: [Heuristic; 13] = [
     },
     Heuristic {
         name: "wildcard_path",
-        looks_for: "`*` or `?` in a path argument; it names more than the governor can see",
+        looks_for: "`*` or `?` in a path argument; the governor cannot see all paths that it matches",
         score: 0.4,
         threat: "a path argument is a wildcard",
         applies: |evidence| evidence.paths().any(|path| path.contains(['*', '?'])),
     },
 ];
 
-/// `true` for a tool whose name starts with a verb of reading. Every other tool counts as one that may write.
+/// `true` for a tool whose name starts with a verb of reading. Every other tool is assumed to write.
 pub(super) fn only_reads(tool: &ToolName) -> bool {
     const READERS: [&str; 13] = [
         "read", "list", "search", "hash", "find", "get", "stat", "show", "view", "count", "diff", "grep",
@@ -149,21 +149,21 @@ pub(super) fn only_reads(tool: &ToolName) -> bool {
 pub(super) fn assess(call: &Call) -> Risk {
     let evidence = Evidence::of(call);
     let base = if evidence.only_reads { READS } else { WRITES };
-    let found: Vec<&Heuristic> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
-    let heuristic = found.iter().map(|row| row.score).fold(base, f64::max);
+    let matching: Vec<&Heuristic> = ROWS.iter().filter(|row| (row.applies)(&evidence)).collect();
+    let score = matching.iter().map(|row| row.score).fold(base, f64::max);
     Risk {
-        score: heuristic,
-        level: RiskLevel::from_score(heuristic),
+        score,
+        level: RiskLevel::from_score(score),
         model_score: None,
-        heuristic_score: Some(heuristic),
-        threats: found.iter().map(|row| format!("{}: {}", row.name, row.threat)).collect(),
+        heuristic_score: Some(score),
+        threats: matching.iter().map(|row| format!("{}: {}", row.name, row.threat)).collect(),
     }
 }
 
 /// The input of all rows, computed once for a call.
 struct Evidence<'a> {
     arguments: Arguments<'a>,
-    squeezed: Vec<(ArgumentRole, NormalizedText)>,
+    normalized: Vec<(ArgumentRole, NormalizedText)>,
     reasoning: Vec<String>,
     longest: usize,
     only_reads: bool,
@@ -172,15 +172,15 @@ struct Evidence<'a> {
 impl<'a> Evidence<'a> {
     fn of(call: &'a Call) -> Self {
         let arguments = Arguments::of(&call.arguments);
-        let squeezed =
+        let normalized =
             arguments.texts().iter().map(|text| (text.role, NormalizedText::of(&text.text))).collect();
         let context = call.context.as_ref().map(Arguments::of);
         let context = context.iter().flat_map(Arguments::texts);
-        let sent = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
+        let caller_texts = arguments.texts().iter().filter(|text| text.role != ArgumentRole::Joined);
         Self {
-            squeezed,
+            normalized,
             reasoning: context.map(|text| NormalizedText::of(&text.text).whole.to_lowercase()).collect(),
-            longest: sent.map(|text| text.text.len()).max().unwrap_or(0),
+            longest: caller_texts.map(|text| text.text.len()).max().unwrap_or(0),
             only_reads: only_reads(&call.tool),
             arguments,
         }
@@ -190,8 +190,8 @@ impl<'a> Evidence<'a> {
         self.arguments.paths()
     }
 
-    fn any(&self, role: fn(ArgumentRole) -> bool, found: fn(&NormalizedText) -> bool) -> bool {
-        self.squeezed.iter().any(|(played, text)| role(*played) && found(text))
+    fn any(&self, has_role: fn(ArgumentRole) -> bool, matches: fn(&NormalizedText) -> bool) -> bool {
+        self.normalized.iter().any(|(role, text)| has_role(*role) && matches(text))
     }
 
     fn urls(&self) -> impl Iterator<Item = Url> {
@@ -214,8 +214,8 @@ fn is_command(role: ArgumentRole) -> bool {
 }
 
 fn has_parent_component(path: &str) -> bool {
-    let plain = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
-    plain.split('/').any(|component| component == "..")
+    let decoded = path.replace('\\', "/").to_ascii_lowercase().replace("%2e", ".").replace("%2f", "/");
+    decoded.split('/').any(|component| component == "..")
 }
 
 fn is_secret(path: &str) -> bool {
@@ -235,14 +235,14 @@ fn is_secret(path: &str) -> bool {
         "id_ecdsa",
         "id_ed25519",
     ];
-    const SAMPLES: [&str; 3] = [".example", ".sample", ".template"];
+    const SAMPLE_ENDINGS: [&str; 3] = [".example", ".sample", ".template"];
     const FILES: [&str; 3] = ["etc/shadow", "etc/gshadow", "etc/sudoers"];
-    let named = path.split('/').any(|component| {
-        let env = component == ".env" || component.starts_with(".env.");
-        let sample = SAMPLES.iter().any(|end| component.ends_with(end));
-        NAMES.contains(&component) || (env && !sample)
+    let has_secret_name = path.split('/').any(|component| {
+        let is_env = component == ".env" || component.starts_with(".env.");
+        let is_sample = SAMPLE_ENDINGS.iter().any(|end| component.ends_with(end));
+        NAMES.contains(&component) || (is_env && !is_sample)
     });
-    named || normalise(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
+    has_secret_name || normalize(path).is_some_and(|normal| FILES.contains(&normal.trim_start_matches('/')))
 }
 
 fn has_private_key(text: &str) -> bool {
@@ -254,9 +254,9 @@ fn is_destructive(text: &NormalizedText) -> bool {
     const FORK_BOMB: &str = ":(){";
     let whole = &text.whole;
     is_recursive_rm(whole)
-        || starts_word(whole, "mkfs")
-        || starts_word(whole, "dd if=")
-        || starts_word(whole, "dd of=/dev/")
+        || contains_at_word_start(whole, "mkfs")
+        || contains_at_word_start(whole, "dd if=")
+        || contains_at_word_start(whole, "dd of=/dev/")
         || whole.replace(' ', "").contains(FORK_BOMB)
         || text.pipelines.iter().any(|line| pipes_download_to_shell(line))
 }
@@ -292,29 +292,30 @@ fn is_recursive_rm(text: &str) -> bool {
 }
 
 /// `true` when `needle` occurs at the start of a word, so that `add if=` is not `dd if=`.
-fn starts_word(text: &str, needle: &str) -> bool {
-    let inside = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
-    text.match_indices(needle).any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(inside)))
+fn contains_at_word_start(text: &str, needle: &str) -> bool {
+    let is_word_char = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+    text.match_indices(needle)
+        .any(|(at, _)| !text.get(..at).is_some_and(|before| before.ends_with(is_word_char)))
 }
 
 /// `true` for a stage with `curl` or `wget` and a later stage that is a shell.
 fn pipes_download_to_shell(line: &str) -> bool {
     const SHELLS: [&str; 6] = ["sh", "bash", "zsh", "dash", "ksh", "python3"];
-    let before_command =
+    let precedes_command =
         |word: &&str| is_program(word, &["sudo", "env"]) || word.contains('=') || word.starts_with('-');
     let mut stages = line.split('|');
     stages.any(|stage| words(stage).any(|word| is_program(word, &["curl", "wget"])))
         && stages.any(|stage| {
-            words(stage).find(|word| !before_command(word)).is_some_and(|word| is_program(word, &SHELLS))
+            words(stage).find(|word| !precedes_command(word)).is_some_and(|word| is_program(word, &SHELLS))
         })
 }
 
-fn in_system_folder(path: &str) -> bool {
+fn is_in_system_folder(path: &str) -> bool {
     const FOLDERS: [&str; 13] =
         ["etc", "usr", "bin", "sbin", "lib", "lib64", "boot", "dev", "proc", "sys", "root", "run", "var"];
-    let absolute = path.starts_with('/');
+    let is_absolute = path.starts_with('/');
     let first = path.split('/').find(|part| !part.is_empty() && *part != ".");
-    absolute && first.is_some_and(|first| FOLDERS.contains(&first))
+    is_absolute && first.is_some_and(|first| FOLDERS.contains(&first))
 }
 
 /// `true` when collapsed lower-case text contains a known phrase.

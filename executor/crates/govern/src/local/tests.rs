@@ -29,7 +29,7 @@ fn tool(name: &str) -> ToolName {
 
 fn call(name: &str, arguments: &Value) -> Call {
     Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
         agent: agent(AGENT),

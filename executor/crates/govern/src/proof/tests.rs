@@ -37,7 +37,7 @@ fn governor() -> &'static (KeyPair, Trust) {
 
 fn call() -> Call {
     Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
         agent: did("did:aeon:agent:1.0:a"),

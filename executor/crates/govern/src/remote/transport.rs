@@ -1,10 +1,10 @@
 //! The transports of the governor's client, which convert every received message into its normal form.
 //!
-//! jsonrpsee's client closes a WebSocket, and fails every call on it, at a message that it cannot parse or
-//! whose id is not open. The reference governor's denial is such a message. These transports log and drop it,
-//! and fail only the call that it belongs to.
+//! jsonrpsee's client closes a WebSocket, and fails every call on it, at a message that it cannot parse or whose id
+//! belongs to no open call. The reference governor's denial is such a message. These transports log and drop it, and
+//! fail only the call that it belongs to.
 
-use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSHES, Push};
+use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSH_METHODS, Push};
 use a2g_runtime::timer_now;
 use a2g_types::ident::excerpt;
 use a2g_types::log_limiter::LogLimiter;
@@ -33,10 +33,10 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc;
 use tower::{Layer, Service, ServiceBuilder};
 
-/// The maximum size of a message on a WebSocket, in bytes. A larger one closes the connection; one beyond
+/// Maximum size of a message on a WebSocket, in bytes. A larger one closes the connection; one beyond
 /// [`MAX_ANSWER_BYTES`] fails only its own call.
 const MAX_MESSAGE_BYTES: u32 = 16 << 20;
-/// The maximum number of unanswered calls on one connection before it is replaced. The client stores each of
+/// Maximum number of unanswered calls on one connection before it is replaced. The client stores each of
 /// them until it is answered.
 const MAX_UNANSWERED: usize = 16_384;
 
@@ -151,7 +151,7 @@ impl<S: TransportSenderT + Send> TransportSenderT for TrackingSender<S> {
     }
 }
 
-/// A receiver that passes only normalized answers to open calls on to its client.
+/// A receiver that passes only normalized answers to open calls to its client.
 struct NormalizedReceiver<R> {
     inner: R,
     open: Arc<OpenCalls>,
@@ -177,7 +177,7 @@ impl<R: TransportReceiverT + Send> TransportReceiverT for NormalizedReceiver<R> 
 }
 
 impl<R> NormalizedReceiver<R> {
-    /// Processes a message; returns it if it answers an open call.
+    /// Processes a message, and returns its normal form if it answers an open call.
     async fn answer(&mut self, message: &[u8]) -> Option<String> {
         match incoming::read(message, &bounds()) {
             Ok(Incoming::Answer(id, answer)) => {
@@ -188,8 +188,8 @@ impl<R> NormalizedReceiver<R> {
                 None
             }
             Ok(Incoming::Notification(method, params)) => {
-                match PUSHES.into_iter().find(|known| *known == method) {
-                    // The channel is bounded, so a governor cannot push faster than its messages are applied.
+                match PUSH_METHODS.into_iter().find(|known| *known == method) {
+                    // The channel is bounded, so a governor cannot push messages faster than the executor applies them.
                     Some(method) => drop(self.pushes.send(Push { method, params }).await),
                     None => self.log_dropped(message, "a notification of an unknown method"),
                 }

@@ -26,7 +26,7 @@ const LATER: OffsetDateTime = time::macros::datetime!(2026-11-21 12:05 UTC);
 
 fn call(arguments: &str) -> Call {
     Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
         agent: AgentDid::parse("did:a:b").unwrap(),

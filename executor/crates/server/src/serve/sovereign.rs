@@ -172,7 +172,7 @@ impl Sovereign {
             tool: tool.name.clone(),
             arguments: payload,
             context: None,
-            at_most: hints.timeout,
+            caller_timeout: hints.timeout,
             priority: Priority::Normal,
             charge,
         };

@@ -1,7 +1,7 @@
 //! The first form of the stored texts, in journals of the formats 2 and 3.
 //!
-//! Every type is the twin of the one that its `remote` names. Names of members and variants here are what stands on the
-//! disk, and none of them changes.
+//! Every type is the twin of the one that its `remote` names. The names of its members and variants, or those that a
+//! `rename` gives them, are the names on the disk and never change.
 
 #![allow(missing_docs, reason = "a twin has the members of a documented type")]
 
@@ -16,11 +16,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-/// The form of an optional value of a type that has a twin, for `#[serde(with)]`.
+/// A module for `#[serde(with)]` that stores an optional value of a type that has a twin.
 #[macro_export]
 macro_rules! optional_twin {
     ($vis:vis $module:ident, $type:ty, $twin:literal) => {
-        #[allow(unreachable_pub, reason = "the module decides")]
+        #[allow(unreachable_pub, reason = "the visibility of the module decides")]
         $vis mod $module {
             use super::*;
             use serde::{Deserializer, Serializer};
@@ -42,7 +42,7 @@ macro_rules! optional_twin {
     };
 }
 
-/// The form of a list of values of a type that has a twin, for `#[serde(with)]`.
+/// A module for `#[serde(with)]` that stores a list of values of a type that has a twin.
 macro_rules! list {
     ($module:ident, $type:ty, $twin:literal) => {
         mod $module {
@@ -467,9 +467,9 @@ pub struct Call {
     tool: ToolName,
     arguments: Map<String, Value>,
     context: Option<Map<String, Value>>,
-    // Calls that were kept before these two members were there have neither.
-    #[serde(default)]
-    at_most: Option<Timeout>,
+    // Calls that an earlier version stored do not have the next two members.
+    #[serde(default, rename = "at_most")]
+    caller_timeout: Option<Timeout>,
     #[serde(default, with = "Priority")]
     priority: call::Priority,
     #[serde(skip)]

@@ -33,7 +33,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         tool,
         arguments,
         context,
-        at_most: _,
+        caller_timeout: _,
         priority: _,
         is_new: _,
         charge: _,

@@ -468,7 +468,7 @@ impl A2a {
                     arguments: asked.arguments.clone(),
                     context: None,
                     priority: Priority::Normal,
-                    at_most: asked.at_most,
+                    caller_timeout: asked.at_most,
                     charge: request_context.charge.clone(),
                 };
                 check_call_agent(&self.executor, caller, &call)?;

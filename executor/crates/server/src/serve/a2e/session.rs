@@ -365,7 +365,7 @@ impl Session {
             arguments,
             context,
             priority: Priority::Normal,
-            at_most: Some(timeout),
+            caller_timeout: Some(timeout),
             charge: room.map_err(|no_room| fault::to_error(&no_room))?,
         };
         check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;

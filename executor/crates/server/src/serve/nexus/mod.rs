@@ -459,7 +459,7 @@ impl Nexus {
             tool,
             arguments,
             context,
-            at_most: timeout,
+            caller_timeout: timeout,
             priority: sender.priority,
             charge: sender.charge.clone(),
         };

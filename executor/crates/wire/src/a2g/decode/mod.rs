@@ -126,7 +126,7 @@ fn decode_proof(field: &Field<'_>, raw_verdict: &Field<'_>) -> Result<Proof, Fau
 fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
     let mut object = field.object()?;
     Ok(Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
         agent: object.require("agent_did")?.parse_with(AgentDid::parse)?,

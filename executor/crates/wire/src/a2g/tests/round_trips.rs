@@ -67,7 +67,7 @@ fn timeout() -> impl Strategy<Value = Timeout> {
 
 fn call() -> impl Strategy<Value = Call> {
     (agent(), intent(), tool(), map(), of(map())).prop_map(|(agent, intent, tool, arguments, context)| Call {
-        at_most: None,
+        caller_timeout: None,
         priority: Priority::Normal,
         door: Door::A2g,
         agent,
