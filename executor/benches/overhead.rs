@@ -76,7 +76,7 @@ fn main() {
     }
     // The server without a journal starts its zygote as the product does: by this command of its own program.
     if std::env::args().nth(1).is_some_and(|argument| argument == "zygote") {
-        return a2g_isolate::zygote(false, false).unwrap();
+        return a2g_isolate::run_zygote(false, false).unwrap();
     }
     if std::env::args().any(|argument| argument == without::ARGUMENT) {
         return without::main();

@@ -48,7 +48,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Zygote { fuel, changes_users } => {
-            a2g_isolate::zygote(fuel, changes_users)?;
+            a2g_isolate::run_zygote(fuel, changes_users)?;
             Ok(ExitCode::SUCCESS)
         }
         Command::CompileModule(arguments) => compile::main(&arguments),

@@ -6,9 +6,9 @@
 //! ```
 //! The limiter, the throttle and `RLIMIT_DATA` limit a guest exactly. A group limits a child that has escaped them, and
 //! the memory that they do not count: the kernel's for the child, and files in memory. Its limits are slightly
-//! wider, so that a guest under the other limits never reaches them.
-// Not the crate cgroups-rs: it enables controllers from the root of the hierarchy, which a delegated user may not, and
-// ignores writes that the kernel refuses, so that a limit may be missing unnoticed.
+//! higher, so that a guest under the other limits never reaches them.
+// The crate cgroups-rs is not used: it enables controllers from the root of the hierarchy, which a delegated user may
+// not do, and ignores writes that the kernel refuses, so that a limit could be missing without an error.
 
 use super::confine::{OVERHEAD_BYTES, OVERHEAD_PER_OUTPUT_BYTE};
 use a2g_capability::Grant;
@@ -29,32 +29,35 @@ const EXECUTOR_PREFIX: &str = "a2g-executor-";
 const SERVER_SUFFIX: &str = "-server";
 /// The memory of a child that no other limit counts: its copies of the zygote's pages, and the kernel's memory for it.
 const HEADROOM_BYTES: u64 = 64 << 20;
-/// The memory that a run may leave charged to a group that is reused, such as the kernel's file names.
+/// Maximum memory that earlier runs may leave charged to a reused group, such as the kernel's file names.
 // A group with more is removed, because the next run would be charged for it.
 const MAX_RESIDUE_BYTES: u64 = 8 << 20;
-/// The number of empty groups that are kept for the next runs.
+/// Maximum number of empty groups for the next runs.
 // Creating and removing a group takes the kernel longer than a small guest's run, and the kernel keeps a removed group
-// for as long as a page of its files is cached. Two, because one is returned while
-// another is about to be used: with one, 132 of 1,000 runs created and removed a group; with two, 54.
+// for as long as a page of its files is cached. There are two spare groups, because one is returned while another is
+// about to be used: with one, 132 of 1,000 runs created and removed a group; with two, 54.
 const MAX_SPARE_GROUPS: usize = 2;
-/// The first and the longest pause between attempts to remove spare groups; each pause is twice the one before.
+/// The first delay between attempts to remove surplus groups; each delay is twice the previous one.
 // A group cannot be removed while its last process is being torn down.
-const SWEEP_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const MIN_SWEEP_DELAY: Duration = Duration::from_millis(50);
+const MAX_SWEEP_DELAY: Duration = Duration::from_secs(1);
 /// The period of the CPU quota, in microseconds.
-// The kernel's longest: a guest that the throttle lets run in one piece must not be stopped here.
+// The kernel's maximum. In a shorter period, the quota could stop a guest that the throttle still lets run.
 const PERIOD_US: u64 = 1_000_000;
-/// The number of attempts to remove a group whose processes were killed, and the pause between them.
-const REMOVAL_ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(2));
+/// Maximum number of attempts to remove a group whose processes were killed.
+const MAX_REMOVAL_ATTEMPTS: u32 = 100;
+/// The delay between two such attempts.
+const REMOVAL_DELAY: Duration = Duration::from_millis(2);
 
 /// No folder is delegated in which this user may create groups.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotDelegatedError {
     #[error(
-        "none with memory and CPU is delegated to this user: with systemd, `Delegate=memory cpu` in the unit"
+        "no cgroup with memory and CPU is delegated to this user: with systemd, set `Delegate=memory cpu` in the unit"
     )]
     Absent,
     #[error(
-        "other processes are in {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
+        "other processes are in the cgroup {}: with systemd, start the executor as a unit with `Delegate=memory cpu`",
         .0.display()
     )]
     Shared(PathBuf),
@@ -82,24 +85,24 @@ impl CgroupDirs {
         Self::find_in(&own, Path::new(MOUNT_POINT))
     }
 
-    /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mounted`.
-    fn find_in(own: &str, mounted: &Path) -> std::result::Result<Self, NotDelegatedError> {
-        let ours = own.lines().filter_map(|line| {
+    /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mount_point`.
+    fn find_in(own: &str, mount_point: &Path) -> std::result::Result<Self, NotDelegatedError> {
+        let memberships = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
             Some((parts.next()?, parts.next()?.trim_start_matches('/')))
         });
         let (mut memory, mut cpu) = (None, None);
-        for (controllers, path) in ours {
+        for (controllers, path) in memberships {
             if controllers.is_empty() {
-                let folder = mounted.join(path);
-                let changed = ["", "cgroup.procs", "cgroup.subtree_control"].map(|name| folder.join(name));
+                let folder = mount_point.join(path);
+                let required = ["", "cgroup.procs", "cgroup.subtree_control"].map(|name| folder.join(name));
                 if has_memory_and_cpu(&folder, "cgroup.controllers")
-                    && changed.iter().all(|file| is_writable(file))
+                    && required.iter().all(|file| is_writable(file))
                 {
                     return check_exclusive(&folder).map(|()| Self::V2(folder));
                 }
             }
-            let folder = mounted.join(controllers).join(path);
+            let folder = mount_point.join(controllers).join(path);
             for controller in controllers.split(',').filter(|_| is_writable(&folder)) {
                 match controller {
                     "memory" => memory = Some(folder.clone()),
@@ -140,7 +143,7 @@ impl CgroupDirs {
     fn create(&self) -> Result<()> {
         self.folders().try_for_each(|folder| match fs::create_dir(folder) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            made => made,
+            result => result,
         })
     }
 
@@ -156,15 +159,15 @@ impl CgroupDirs {
         // Swap would be memory in addition to the limit. A kernel without swap has no such file.
         match write(&no_swap, "0") {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            written => written,
+            result => result,
         }
     }
 
-    /// Removes a group. A missing group is no error.
+    /// Removes a group. A missing group is not an error.
     fn remove(&self) -> Result<()> {
         self.folders().try_for_each(|folder| match fs::remove_dir(folder) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed,
+            result => result,
         })
     }
 
@@ -174,32 +177,31 @@ impl CgroupDirs {
         lists.flat_map(|list| list.lines().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
     }
 
-    /// Earlier runs have left little memory charged to the group.
+    /// Returns `true` if little memory of earlier runs is still charged to the group.
     fn is_clean(&self) -> bool {
-        let held = match self {
+        let usage = match self {
             Self::V1 { memory, .. } => memory.join("memory.usage_in_bytes"),
             Self::V2(folder) => folder.join("memory.current"),
         };
-        let held = fs::read_to_string(held).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
-        held.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
+        let usage = fs::read_to_string(usage).ok().and_then(|bytes| bytes.trim().parse::<u64>().ok());
+        usage.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
     }
 
     /// Kills every process in the group and removes it.
     fn end(&self) {
-        // A process needs CPU time to die, and its quota may be used up.
-        let lifted = match self {
+        // A process needs CPU time to exit, and its quota may be used up.
+        let _exits_slower = match self {
             Self::V1 { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
             Self::V2(folder) => write(&folder.join("cpu.max"), "max"),
         };
-        drop(lifted);
-        for _ in 0..REMOVAL_ATTEMPTS.0 {
+        for _ in 0..MAX_REMOVAL_ATTEMPTS {
             for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
-                let _already_gone = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                let _may_have_ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             if self.remove().is_ok() {
                 return;
             }
-            std::thread::sleep(REMOVAL_ATTEMPTS.1);
+            std::thread::sleep(REMOVAL_DELAY);
         }
         tracing::warn!(groups = self.description(), "a control group cannot be removed");
     }
@@ -218,22 +220,23 @@ impl CgroupDirs {
         folders.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }
 
-    /// The groups of executors that have ended. One of them may have had this process's id, which owns no group yet.
-    fn stale(&self) -> impl Iterator<Item = Self> {
+    /// The groups of executors that have ended. One of them may have had this process's id; this process has no group
+    /// yet.
+    fn stale_groups(&self) -> impl Iterator<Item = Self> {
         let own = std::process::id().to_string();
-        let dead = self.child_names().into_iter().filter(move |name| {
+        let names = self.child_names().into_iter().filter(move |name| {
             let pid =
                 name.strip_prefix(EXECUTOR_PREFIX).map(|pid| pid.strip_suffix(SERVER_SUFFIX).unwrap_or(pid));
             let pid = pid.filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()));
             pid.is_some_and(|pid| pid == own || !Path::new("/proc").join(pid).exists())
         });
-        dead.map(|name| self.child(&name))
+        names.map(|name| self.child(&name))
     }
 }
 
 fn has_memory_and_cpu(folder: &Path, list: &str) -> bool {
     let list = fs::read_to_string(folder.join(list)).unwrap_or_default();
-    ["memory", "cpu"].iter().all(|wanted| list.split_whitespace().any(|has| has == *wanted))
+    ["memory", "cpu"].iter().all(|controller| list.split_whitespace().any(|word| word == *controller))
 }
 
 /// Checks that no other process is in `folder`.
@@ -248,13 +251,13 @@ fn check_exclusive(folder: &Path) -> std::result::Result<(), NotDelegatedError> 
     Err(NotDelegatedError::Shared(folder.to_owned()))
 }
 
-fn is_writable(folder: &Path) -> bool {
-    rustix::fs::access(folder, rustix::fs::Access::WRITE_OK).is_ok()
+fn is_writable(path: &Path) -> bool {
+    rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    let opened = OpenOptions::new().write(true).open(path);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| with_path(path, &error))
+    let file = OpenOptions::new().write(true).open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| with_path(path, &error))
 }
 
 fn with_path(file: &Path, error: &Error) -> Error {
@@ -268,9 +271,9 @@ pub struct Cgroups {
     server_group: Option<ServerGroup>,
     next: AtomicU64,
     /// Groups whose child has ended or is ending.
-    free: Mutex<Vec<SpareGroup>>,
-    /// A thread is removing surplus groups.
-    sweeping: AtomicBool,
+    spare: Mutex<Vec<SpareGroup>>,
+    /// `true` while a thread removes surplus groups.
+    is_sweeping: AtomicBool,
 }
 
 /// A group of earlier runs, with the memory limit that it still has.
@@ -288,7 +291,7 @@ impl Cgroups {
     /// Creates and removes control groups, and in version 2 moves this process into one of its own.
     ///
     /// # Errors
-    /// The kernel refuses a change to a folder that it appears to delegate.
+    /// The kernel refuses a change to a folder that appears to be delegated.
     pub fn set_up() -> Result<Option<Arc<Self>>> {
         let delegated = match CgroupDirs::find() {
             Ok(delegated) => delegated,
@@ -297,8 +300,8 @@ impl Cgroups {
                 return Ok(None);
             }
         };
-        for left in delegated.stale() {
-            left.end_all();
+        for group in delegated.stale_groups() {
+            group.end_all();
         }
         let server_group = match &delegated {
             CgroupDirs::V2(folder) if !has_memory_and_cpu(folder, "cgroup.subtree_control") => {
@@ -314,8 +317,8 @@ impl Cgroups {
         if let CgroupDirs::V2(folder) = &base {
             write(&folder.join("cgroup.subtree_control"), "+memory +cpu")?;
         }
-        let (next, free, sweeping) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        Ok(Some(Arc::new(Self { base, server_group, next, free, sweeping })))
+        let (next, spare, is_sweeping) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
+        Ok(Some(Arc::new(Self { base, server_group, next, spare, is_sweeping })))
     }
 
     /// An empty group, reused or new.
@@ -324,20 +327,20 @@ impl Cgroups {
     /// The kernel refuses to create one.
     pub(super) fn group(self: &Arc<Self>) -> Result<Group> {
         let mut busy = Vec::new();
-        let found = loop {
-            let Some(used) = self.lock().pop() else { break None };
+        let reusable = loop {
+            let Some(spare) = self.lock().pop() else { break None };
             // After the death of a zygote, the kernel may still be tearing down its children.
-            if !used.folders.processes().is_empty() {
-                busy.push(used);
-            } else if used.folders.is_clean() {
-                break Some(used);
-            } else if used.folders.remove().is_err() {
-                busy.push(used);
+            if !spare.folders.processes().is_empty() {
+                busy.push(spare);
+            } else if spare.folders.is_clean() {
+                break Some(spare);
+            } else if spare.folders.remove().is_err() {
+                busy.push(spare);
             }
         };
         self.put_back(busy);
-        let SpareGroup { folders, memory_bytes } = match found {
-            Some(used) => used,
+        let SpareGroup { folders, memory_bytes } = match reusable {
+            Some(spare) => spare,
             None => {
                 let folders = self.base.child(&self.next.fetch_add(1, Ordering::Relaxed).to_string());
                 folders.create()?;
@@ -345,46 +348,46 @@ impl Cgroups {
                 SpareGroup { folders, memory_bytes: None }
             }
         };
-        Ok(Group { all: Arc::clone(self), folders, memory_bytes: Mutex::new(memory_bytes) })
+        Ok(Group { cgroups: Arc::clone(self), folders, memory_bytes: Mutex::new(memory_bytes) })
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<SpareGroup>> {
-        self.free.lock()
+        self.spare.lock()
     }
 
     /// Stores groups for reuse. A thread removes surplus ones as soon as the kernel allows it.
-    fn put_back(self: &Arc<Self>, used: impl IntoIterator<Item = SpareGroup>) {
-        let mut free = self.lock();
-        free.extend(used);
-        let too_many = free.len() > MAX_SPARE_GROUPS;
-        drop(free);
-        if !too_many || self.sweeping.swap(true, Ordering::AcqRel) {
+    fn put_back(self: &Arc<Self>, groups: impl IntoIterator<Item = SpareGroup>) {
+        let mut spare = self.lock();
+        spare.extend(groups);
+        let has_surplus = spare.len() > MAX_SPARE_GROUPS;
+        drop(spare);
+        if !has_surplus || self.is_sweeping.swap(true, Ordering::AcqRel) {
             return;
         }
-        let all = Arc::clone(self);
+        let cgroups = Arc::clone(self);
         let thread = std::thread::Builder::new().name("cgroups".to_owned());
-        if let Err(error) = thread.spawn(move || all.sweep()) {
+        if let Err(error) = thread.spawn(move || cgroups.sweep()) {
             tracing::debug!(%error, "no thread can be started to remove control groups; retried after the next run");
-            self.sweeping.store(false, Ordering::Release);
+            self.is_sweeping.store(false, Ordering::Release);
         }
     }
 
     fn sweep(&self) {
-        let (mut pause, longest) = SWEEP_PAUSES;
+        let mut delay = MIN_SWEEP_DELAY;
         loop {
-            std::thread::sleep(pause);
-            pause = longest.min(pause * 2);
-            // A run that wants a group must not wait for the kernel to remove one.
-            let mut free = self.lock();
-            let kept = free.len().min(MAX_SPARE_GROUPS);
-            let mut too_many = free.split_off(kept);
-            drop(free);
-            too_many.retain(|used| used.folders.remove().is_err());
-            let mut free = self.lock();
-            free.append(&mut too_many);
-            if free.len() <= MAX_SPARE_GROUPS {
-                // Cleared under the lock: a group that is added after this starts a new thread.
-                return self.sweeping.store(false, Ordering::Release);
+            std::thread::sleep(delay);
+            delay = MAX_SWEEP_DELAY.min(delay * 2);
+            // The lock is not held during the removal: a run that needs a group must not wait for the kernel.
+            let mut spare = self.lock();
+            let spare_count = spare.len().min(MAX_SPARE_GROUPS);
+            let mut surplus = spare.split_off(spare_count);
+            drop(spare);
+            surplus.retain(|group| group.folders.remove().is_err());
+            let mut spare = self.lock();
+            spare.append(&mut surplus);
+            if spare.len() <= MAX_SPARE_GROUPS {
+                // The flag is cleared under the lock, so that a group that is added later starts a new thread.
+                return self.is_sweeping.store(false, Ordering::Release);
             }
         }
     }
@@ -392,14 +395,14 @@ impl Cgroups {
     /// Kills every child and removes all groups.
     pub fn end(&self) {
         self.base.end_all();
-        // Fails if another executor has groups in the same folder, which then has to stay as it is.
+        // This fails if another executor has groups in the same folder, which must then stay as it is.
         if let Some(Err(error)) = self.server_group.as_ref().map(ServerGroup::leave) {
-            tracing::debug!(%error, "the server's control group is kept");
+            tracing::debug!(%error, "the server stays in its control group");
         }
     }
 }
 
-/// This process's move to a group of its own.
+/// The group that this process moved to, and the one that it came from.
 // Version 2 requires it: a group whose child groups have limits cannot contain processes.
 #[derive(Debug)]
 struct ServerGroup {
@@ -412,12 +415,12 @@ impl ServerGroup {
     fn enter(from: &Path, to: PathBuf) -> Result<Self> {
         let group = Self { from: from.to_owned(), to };
         fs::create_dir_all(&group.to)?;
-        let enabled = write(&group.to.join("cgroup.procs"), &std::process::id().to_string())
+        let result = write(&group.to.join("cgroup.procs"), &std::process::id().to_string())
             .and_then(|()| write(&from.join("cgroup.subtree_control"), "+memory +cpu"));
-        match enabled {
+        match result {
             Ok(()) => Ok(group),
             Err(error) => {
-                let _what_can_be = group.leave();
+                let _as_far_as_possible = group.leave();
                 Err(error)
             }
         }
@@ -425,10 +428,10 @@ impl ServerGroup {
 
     /// Moves this process back and disables the limits of child groups.
     fn leave(&self) -> Result<()> {
-        // First: as long as child groups may have limits, no process can be moved into their parent.
+        // This comes first, because no process can be moved into the parent of groups that may have limits.
         write(&self.from.join("cgroup.subtree_control"), "-memory -cpu")?;
         write(&self.from.join("cgroup.procs"), &std::process::id().to_string())?;
-        // A zygote that is ending may still be in it.
+        // A zygote that is ending may still be in the group.
         CgroupDirs::V2(self.to.clone()).end();
         Ok(())
     }
@@ -437,9 +440,9 @@ impl ServerGroup {
 /// The group of one child.
 #[derive(Debug)]
 pub(super) struct Group {
-    all: Arc<Cgroups>,
+    cgroups: Arc<Cgroups>,
     folders: CgroupDirs,
-    /// The memory limit that the kernel has at present; `None` if unknown.
+    /// The memory limit that is set in the kernel; `None` if unknown.
     memory_bytes: Mutex<Option<u64>>,
 }
 
@@ -451,13 +454,13 @@ impl Group {
 
     /// Sets the limits of a run's child: those of its guest, plus the executor's own overhead.
     pub(super) fn limit(&self, grant: &Grant) -> Result<()> {
-        // Files that the run writes are included, because they may lie in memory.
-        let own = OVERHEAD_BYTES
+        // Files that the run writes are included, because they may be in memory.
+        let overhead = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
             .saturating_add(grant.budgets().written.bytes())
             .saturating_add(HEADROOM_BYTES);
-        let memory_bytes = grant.memory().value.bytes().saturating_add(own);
-        // A tenth and five points more than the throttle, so that a guest reaches the throttle first.
+        let memory_bytes = grant.memory().value.bytes().saturating_add(overhead);
+        // A tenth and five percentage points more than the throttle allows, so that a guest reaches the throttle first.
         let percent = u64::from(grant.cpu().value.get());
         let quota_us = (percent * 11).div_ceil(10).saturating_add(5).saturating_mul(PERIOD_US / 100);
         let (memory_limit, cpu_limit, quota) = match &self.folders {
@@ -469,14 +472,14 @@ impl Group {
             }
         };
         // Writing the same limit again would take as long as the first time.
-        let mut held = self.memory_bytes();
-        if *held != Some(memory_bytes) {
-            *held = None;
+        let mut kernel_limit = self.memory_bytes();
+        if *kernel_limit != Some(memory_bytes) {
+            *kernel_limit = None;
             write(&memory_limit, &memory_bytes.to_string())?;
-            *held = Some(memory_bytes);
+            *kernel_limit = Some(memory_bytes);
         }
-        // Also if unchanged: the write starts a new period. Without it, a run of a few milliseconds at 1 % stood still
-        // for most of a second, because the run before had used up the period's quota.
+        // An unchanged quota is written too, because the write starts a new period. Without it, a run of a few
+        // milliseconds at 1 % stood still for most of a second: the previous run had used up the period's quota.
         write(&cpu_limit, &quota)
     }
 
@@ -489,9 +492,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Removing fails while the child is being torn down; the group is then stored and removed later.
         let memory_bytes = *self.memory_bytes();
-        let room = self.all.lock().len() < MAX_SPARE_GROUPS;
-        if room || self.folders.remove().is_err() {
-            self.all.put_back([SpareGroup { folders: self.folders.clone(), memory_bytes }]);
+        let is_needed = self.cgroups.lock().len() < MAX_SPARE_GROUPS;
+        if is_needed || self.folders.remove().is_err() {
+            self.cgroups.put_back([SpareGroup { folders: self.folders.clone(), memory_bytes }]);
         }
     }
 }

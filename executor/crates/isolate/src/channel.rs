@@ -1,8 +1,8 @@
 //! Messages between the server, its zygote and the zygote's children.
 //!
-//! A message is a length of four bytes, that many bytes of JSON, and descriptors attached to the length. One more
-//! byte tells a child that has its job to begin. The zygote and its children block on their end of a socket pair; the
-//! server's runtime reads the other end without blocking.
+//! A message is a length of four bytes, that many bytes of JSON, and descriptors attached to the length. A single byte
+//! tells a child that has received its job to begin. The zygote and its children block on their end of a socket pair;
+//! the server's runtime reads the other end without blocking.
 
 use super::user::User;
 use a2g_capability::Handover;
@@ -26,37 +26,40 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use tokio::io::Interest;
 
-/// The longest message, in bytes. A longer announced length is an error.
+/// Maximum size of a message, in bytes. A larger announced length is an error.
 const MAX_MESSAGE_BYTES: usize = 2 << 30;
 /// The byte that lets a prepared child begin.
 const BEGIN: u8 = b'!';
-/// The most descriptors of one message: the kernel's limit (`SCM_MAX_FD`).
+/// Maximum number of descriptors in one message: the kernel's limit (`SCM_MAX_FD`).
 const MAX_DESCRIPTORS: usize = 253;
-/// The bytes that the server reads at once from a child, and from its zygote, whose messages are short.
-const READ_BYTES: usize = 64 << 10;
-const READ_OF_ZYGOTE_BYTES: usize = 4 << 10;
+/// The buffer size of a read from a child, in bytes.
+const CHILD_READ_BYTES: usize = 64 << 10;
+/// The buffer size of a read from a zygote, whose messages are short, in bytes.
+const ZYGOTE_READ_BYTES: usize = 4 << 10;
 
-/// The version of all these messages, raised with every change of one. Both ends are one program, so that no other
-/// version is read; the types of the vocabulary in them may change with it.
+/// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
+/// version is accepted, and the domain types in the messages may change as well.
 pub(super) const VERSION: u32 = 1;
 
-/// From the server to its zygote.
+/// A message from the server to its zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToZygote {
     /// The first message.
     Hello { version: u32 },
     /// A compiled tool in the attached memory file; a second file holds the same tool as a component.
-    Load { tool: String, component: bool, contract: ContractWord },
-    /// The end of the tools, with the largest file that a run may write, in bytes, and the most handles of one run.
+    Load { tool: String, component: bool, contract: SerializedContract },
+    /// The end of the tools. `largest_file` is the maximum size of a file that a run writes, in bytes, and `handles`
+    /// the maximum number of handles of a run.
     Start { largest_file: u64, handles: u64 },
-    /// Fork a child that communicates over the attached socket.
+    /// Requests a child that communicates over the attached socket.
     Fork { child: u64 },
 }
 
-/// From the zygote to its server.
+/// A message from the zygote to its server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromZygote {
-    /// The reason that each tool cannot run, if any, in the order of [`ToZygote::Load`].
+    /// All tools are loaded. `unusable` has, in the order of [`ToZygote::Load`], the reason why each tool cannot run,
+    /// or `None` if it can.
     Ready { unusable: Vec<Option<String>> },
     /// The child was forked; its pidfd is attached.
     Forked { child: u64, pid: i32 },
@@ -66,7 +69,7 @@ pub(super) enum FromZygote {
     Exited { child: u64, exit: Exit },
 }
 
-/// The kernel's account of a child that has ended.
+/// The exit of a child, as the kernel reports it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Exit {
     /// A description such as `exit code 1`.
@@ -77,13 +80,14 @@ pub(super) struct Exit {
     pub(super) peak_resident: u64,
 }
 
-/// From the server to a child, once. The granted folders are attached, followed by the socket of the network.
+/// The only message from the server to a child. The descriptors of the granted folders are attached, followed by the
+/// network socket if there is one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
     pub(super) task: Task,
     pub(super) permit: Handover,
-    /// The run has a network, whose socket is attached.
+    /// `true` if the run has a network, whose socket is attached.
     pub(super) network: bool,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
@@ -98,23 +102,23 @@ pub(super) enum Task {
     Describe,
 }
 
-/// From a child to the server.
+/// A message from a child to the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum FromChild {
-    /// The child is confined and starts the guest. CPU time of the process so far, in nanoseconds.
+    /// The child is confined and starts the guest. `cpu_ns` is the CPU time of the process so far, in nanoseconds.
     Began { cpu_ns: u64 },
     /// An event of the run.
     Event(Event),
-    /// The guest has ended. The last message.
+    /// The guest has ended. This is the last message.
     Ended(Box<EndReport>),
-    /// A typed tool's name, version, description and argument schema, or the reason that there is none. The last
-    /// message.
+    /// A typed tool's name, version, description and argument schema, or the reason why there is none. This is
+    /// the last message.
     Described(std::result::Result<[String; 4], String>),
-    /// The child could not start the guest, for this reason. The last message.
+    /// The child could not start the guest, for this reason. This is the last message.
     Failed(String),
 }
 
-/// A guest's end, with the figures that only its own process has.
+/// A guest's end, with the values that only its own process knows.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct EndReport {
     pub(super) end: ReportedEnd,
@@ -154,12 +158,12 @@ impl From<End> for ReportedEnd {
 
 /// A [`Contract`] in serialized form.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(super) enum ContractWord {
+pub(super) enum SerializedContract {
     Command,
     Typed,
 }
 
-impl From<Contract> for ContractWord {
+impl From<Contract> for SerializedContract {
     fn from(contract: Contract) -> Self {
         match contract {
             Contract::Command => Self::Command,
@@ -168,11 +172,11 @@ impl From<Contract> for ContractWord {
     }
 }
 
-impl From<ContractWord> for Contract {
-    fn from(word: ContractWord) -> Self {
-        match word {
-            ContractWord::Command => Self::Command,
-            ContractWord::Typed => Self::Typed,
+impl From<SerializedContract> for Contract {
+    fn from(contract: SerializedContract) -> Self {
+        match contract {
+            SerializedContract::Command => Self::Command,
+            SerializedContract::Typed => Self::Typed,
         }
     }
 }
@@ -186,21 +190,21 @@ impl ToZygote {
 /// Sends one message. Blocks until the kernel has accepted all of it.
 pub(super) fn send(socket: &UnixStream, message: &impl Serialize, handles: &[BorrowedFd<'_>]) -> Result<()> {
     let bytes = encode(message)?;
-    let sent = send_some(socket.as_fd(), &bytes, handles)?;
+    let offset = send_some(socket.as_fd(), &bytes, handles)?;
     let mut socket = socket;
-    socket.write_all(bytes.get(sent..).unwrap_or_default())
+    socket.write_all(bytes.get(offset..).unwrap_or_default())
 }
 
 /// Waits for one message; `None` when the other side has closed the connection.
 pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option<(T, Vec<OwnedFd>)>> {
     let mut handles = VecDeque::new();
     let mut header = [0; 4];
-    let mut filled = 0;
-    while let Some(rest) = header.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+    let mut offset = 0;
+    while let Some(rest) = header.get_mut(offset..).filter(|rest| !rest.is_empty()) {
         match receive_some(socket.as_fd(), rest, &mut handles)? {
-            0 if filled == 0 => return Ok(None),
+            0 if offset == 0 => return Ok(None),
             0 => return Err(ErrorKind::UnexpectedEof.into()),
-            read => filled += read,
+            read => offset += read,
         }
     }
     let mut bytes = vec![0; parse_length(header)?];
@@ -211,11 +215,11 @@ pub(super) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> Result<Option
 
 /// Waits for the signal to begin; `false` when the other side has closed the connection.
 pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
-    // `read` and not `recv`: the child is confined already, and `read` is the only receiving system call left.
-    let mut word = [0];
+    // Not `recv`: the child is already confined, and `read` is the only receiving system call that it may make.
+    let mut signal = [0];
     loop {
-        match read(socket, &mut word) {
-            Ok(_) => return Ok(word == [BEGIN]),
+        match read(socket, &mut signal) {
+            Ok(_) => return Ok(signal == [BEGIN]),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -225,8 +229,8 @@ pub(super) fn wait_for_begin(socket: &UnixStream) -> Result<bool> {
 /// The server's end of a socket pair.
 pub(super) struct Channel {
     stream: tokio::net::UnixStream,
-    read: VecDeque<u8>,
-    /// Received descriptors that were not taken yet. With `None`, the kernel discards any that the other side sends.
+    buffer: VecDeque<u8>,
+    /// Received descriptors that were not taken yet. With `None`, the kernel discards every descriptor that arrives.
     handles: Option<VecDeque<OwnedFd>>,
     /// The number of bytes that the other side may still send.
     remaining: u64,
@@ -243,10 +247,10 @@ impl Channel {
     pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(socket)?;
-        Ok(Self { stream, read: VecDeque::new(), handles: None, remaining: u64::MAX })
+        Ok(Self { stream, buffer: VecDeque::new(), handles: None, remaining: u64::MAX })
     }
 
-    /// Limits the bytes that are received from here on; exceeding the limit is an error.
+    /// Limits the number of bytes that are received from now on; exceeding the limit is an error.
     pub(super) fn set_receive_limit(&mut self, bytes: u64) {
         self.remaining = bytes;
     }
@@ -261,15 +265,15 @@ impl Channel {
     }
 
     async fn write(&self, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<()> {
-        let mut sent = 0;
-        while sent < bytes.len() {
+        let mut offset = 0;
+        while offset < bytes.len() {
             self.stream.writable().await?;
             // The descriptors are attached to the first bytes, once.
-            let beside = if sent == 0 { handles } else { &[] };
-            let rest = bytes.get(sent..).unwrap_or_default();
-            let write = || send_some(self.stream.as_fd(), rest, beside);
+            let attachments = if offset == 0 { handles } else { &[] };
+            let rest = bytes.get(offset..).unwrap_or_default();
+            let write = || send_some(self.stream.as_fd(), rest, attachments);
             match self.stream.try_io(Interest::WRITABLE, write) {
-                Ok(written) => sent += written,
+                Ok(length) => offset += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -277,7 +281,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits for one message; `None` when the other side has closed the connection. Cancelling the wait loses nothing.
+    /// Waits for one message; `None` when the other side has closed the connection. Cancelling the wait loses no data.
     pub(super) async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
         loop {
             if let Some(message) = self.parse_next()? {
@@ -285,16 +289,16 @@ impl Channel {
             }
             self.stream.readable().await?;
             let (stream, handles) = (&self.stream, &mut self.handles);
-            let mut piece = Vec::new();
+            let mut chunk = Vec::new();
             let read = || match handles {
                 Some(handles) => {
-                    piece.resize(READ_OF_ZYGOTE_BYTES, 0);
-                    receive_some(stream.as_fd(), &mut piece, handles)
+                    chunk.resize(ZYGOTE_READ_BYTES, 0);
+                    receive_some(stream.as_fd(), &mut chunk, handles)
                 }
                 None => {
-                    // Spare capacity, so that no 64 KiB are cleared for each read.
-                    piece.reserve(READ_BYTES);
-                    Ok(recv(stream, spare_capacity(&mut piece), RecvFlags::empty())?.1)
+                    // A read into spare capacity does not have to clear the buffer first.
+                    chunk.reserve(CHILD_READ_BYTES);
+                    Ok(recv(stream, spare_capacity(&mut chunk), RecvFlags::empty())?.1)
                 }
             };
             match stream.try_io(Interest::READABLE, read) {
@@ -304,9 +308,9 @@ impl Channel {
                         .ok()
                         .and_then(|read| self.remaining.checked_sub(read))
                         .ok_or_else(|| {
-                            Error::new(ErrorKind::InvalidData, "it sent more than its limit allows")
+                            Error::new(ErrorKind::InvalidData, "it sent more than its output limit allows")
                         })?;
-                    self.read.extend(piece.get(..read).unwrap_or_default());
+                    self.buffer.extend(chunk.get(..read).unwrap_or_default());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
@@ -315,18 +319,18 @@ impl Channel {
         }
     }
 
-    /// The descriptor attached to the last message.
+    /// Takes the first received descriptor that was not taken yet.
     pub(super) fn take_handle(&mut self) -> Option<OwnedFd> {
         self.handles.as_mut()?.pop_front()
     }
 
     fn parse_next<T: DeserializeOwned>(&mut self) -> Result<Option<T>> {
-        let read = self.read.make_contiguous();
-        let Some((header, rest)) = read.split_first_chunk() else { return Ok(None) };
+        let buffer = self.buffer.make_contiguous();
+        let Some((header, rest)) = buffer.split_first_chunk() else { return Ok(None) };
         let length = parse_length(*header)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         let message = serde_json::from_slice(bytes)?;
-        self.read.drain(..4 + length);
+        self.buffer.drain(..4 + length);
         Ok(Some(message))
     }
 }
@@ -348,18 +352,18 @@ fn parse_length(header: [u8; 4]) -> Result<usize> {
 
 fn send_some(socket: BorrowedFd<'_>, bytes: &[u8], handles: &[BorrowedFd<'_>]) -> Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !handles.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(handles)) {
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !handles.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(handles)) {
         return Err(Error::new(ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
-    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
 }
 
-fn receive_some(socket: BorrowedFd<'_>, into: &mut [u8], handles: &mut VecDeque<OwnedFd>) -> Result<usize> {
+fn receive_some(socket: BorrowedFd<'_>, buffer: &mut [u8], handles: &mut VecDeque<OwnedFd>) -> Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let read = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
-    for message in beside.drain() {
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let read = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             handles.extend(received);
         }
@@ -397,14 +401,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_length_that_cannot_be_is_refused() {
+    async fn a_length_above_the_maximum_is_refused() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&[0xff; 8]).unwrap();
         assert!(Channel::to_child(ours).unwrap().receive::<String>().await.is_err());
     }
 
     #[tokio::test]
-    async fn a_child_cannot_hand_descriptors_to_the_server() {
+    async fn a_child_cannot_pass_descriptors_to_the_server() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut channel = Channel::to_child(ours).unwrap();
         let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -1,8 +1,8 @@
 //! The confinement of the process that compiles a module.
 //!
 //! A module is untrusted input, and a vulnerability in the compiler compromises the process that compiles it. That
-//! process therefore has no files, no network, no rights and no descriptors but its three standard streams, limits on
-//! CPU time and memory, and only the system calls of a guest and of threads.
+//! process therefore has no files, no network, no rights and no descriptors except its three standard streams. Its CPU
+//! time and memory are limited, and it may make only the system calls of a guest and those that start threads.
 
 use super::confine::{
     Applied, ConfineError, GUEST, Support, conditional_calls, control_error, has_seccomp, landlock_abi,
@@ -17,8 +17,9 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// The descriptors of the process: its standard streams, and those that the standard library opens briefly.
-const MAX_FILES: u64 = 16;
+/// Maximum number of descriptors of the process: its standard streams, and those that the standard library opens
+/// briefly.
+const MAX_DESCRIPTORS: u64 = 16;
 
 /// Limits of the process that compiles.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +28,7 @@ pub struct CompilerLimits {
     pub cpu_seconds: u64,
     /// Private memory of the process.
     pub memory: MemoryLimit,
-    /// The largest file that it may write, in bytes.
+    /// Maximum size of a file that it writes, in bytes.
     pub output_bytes: u64,
 }
 
@@ -38,9 +39,9 @@ pub struct CompilerLimits {
 /// [`ConfineError`]: the process must not read the module.
 pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError> {
     let CompilerLimits { cpu_seconds, memory, output_bytes } = limits;
-    close_inherited().map_err(control_error("to close what was inherited"))?;
+    close_inherited().map_err(control_error("to close inherited descriptors"))?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(control_error("to end the process with its parent"))?;
+        .map_err(control_error("to set the parent-death signal"))?;
     let mut skipped = Vec::new();
     // This writes to files in /proc/self, which belong to root once the process is not dumpable.
     if !unshare_network()? {
@@ -48,12 +49,12 @@ pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError>
     }
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
-    rustix::thread::set_no_new_privs(true).map_err(control_error("to hold privileges back"))?;
+    rustix::thread::set_capabilities(None, sets).map_err(control_error("to drop capabilities"))?;
+    rustix::thread::set_no_new_privs(true).map_err(control_error("to set no-new-privileges"))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(control_error("to keep its memory to itself"))?;
+        .map_err(control_error("to make the process non-dumpable"))?;
     lower_limit(Resource::Core, 0)?;
-    lower_limit(Resource::Nofile, MAX_FILES)?;
+    lower_limit(Resource::Nofile, MAX_DESCRIPTORS)?;
     lower_limit(Resource::Fsize, output_bytes)?;
     lower_limit(Resource::Cpu, cpu_seconds)?;
     lower_limit(Resource::Data, memory.bytes())?;
@@ -72,8 +73,8 @@ pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError>
     Ok(Applied { skipped })
 }
 
-/// The filters: system calls of a guest, and those that start and name a thread. The kernel runs both programs and
-/// applies the stricter result.
+/// The filters. They allow the system calls of a guest, and those that start and name a thread. The kernel runs both
+/// programs and applies the stricter result.
 fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let equal = |argument, value: i32| {
         SeccompCondition::new(
@@ -83,30 +84,30 @@ fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
             u64::from(value.cast_unsigned()),
         )
     };
-    let thread = SeccompCmpOp::MaskedEq(u64::from(libc::CLONE_THREAD.cast_unsigned()));
-    let thread = SeccompCondition::new(
+    let clone_thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
+    let starts_thread = SeccompCondition::new(
         0,
         SeccompCmpArgLen::Dword,
-        thread,
-        u64::from(libc::CLONE_THREAD.cast_unsigned()),
+        SeccompCmpOp::MaskedEq(clone_thread),
+        clone_thread,
     )?;
     let mut rules = GUEST.iter().map(|call| (*call, Vec::new())).collect::<BTreeMap<_, _>>();
     rules.extend(conditional_calls()?);
     // A failed allocation ends the process by a signal to itself.
-    let itself = i32::try_from(std::process::id()).unwrap_or_default();
-    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, itself)?])?]);
-    // The C library installs a handler for a signal of its own when it starts the first thread.
+    let own_pid = i32::try_from(std::process::id()).unwrap_or_default();
+    rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![equal(0, own_pid)?])?]);
+    // The C library installs a handler for an internal signal when it starts the first thread.
     rules.insert(libc::SYS_rt_sigaction, Vec::new());
-    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![starts_thread])?]);
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_prctl, vec![SeccompRule::new(vec![equal(0, libc::PR_SET_NAME)?])?]);
     // The arguments of `clone3` are in memory, which a filter cannot read. With ENOSYS the C library falls back to
     // `clone`.
-    let no_clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-    let missing = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
+    let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let not_implemented = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
     let arch = || std::env::consts::ARCH.try_into();
     Ok([
-        SeccompFilter::new(no_clone3, SeccompAction::Allow, missing, arch()?)?.try_into()?,
+        SeccompFilter::new(clone3, SeccompAction::Allow, not_implemented, arch()?)?.try_into()?,
         SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch()?)?.try_into()?,
     ])
 }

@@ -5,7 +5,7 @@
 //! └──── once, on one thread ────┘     └────────────────────── each child ────────────────────────┘
 //! ```
 //! No step widens what an earlier one has restricted. A control that this kernel lacks is skipped and named
-//! ([`Applied`], [`support`]). A control that it has and that fails is an error: the child must not run its guest.
+//! ([`Applied`], [`support`]). If an available control fails, that is an error: the child must not run its guest.
 
 use super::cgroup::CgroupDirs;
 use super::process::thread_count;
@@ -27,22 +27,22 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// The private memory that a child may use besides the guest's limit and the amount that it had when it was
+/// The private memory that a child may use in addition to the guest's limit and the amount that it had when it was
 /// confined: host calls, streams, the store.
 pub const OVERHEAD_BYTES: u64 = 64 << 20;
-/// The same for each byte of permitted output.
+/// The private memory that a child may additionally use for each byte of permitted output.
 // A JSON value takes up to this many bytes for one byte of its text.
 pub const OVERHEAD_PER_OUTPUT_BYTE: u64 = 64;
 
 /// The newest Landlock ABI in use. An older kernel enforces the part that it supports.
 const LANDLOCK: ABI = ABI::V9;
 
-/// The rights of a child that stays root: those over files.
-// A tool can then use the same files below a granted folder as inside the server.
-const KEPT_CAPABILITIES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
-/// The additional rights of a zygote whose children get other users.
-// CAP_KILL is for the death signal: without it, the kernel sends none to another user's process.
-const CHANGING_CAPABILITIES: CapabilitySet =
+/// The capabilities of a child that stays root: those over files.
+// A tool can then use the same files below a granted folder as one that runs inline.
+const FILE_CAPABILITIES: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
+/// The additional capabilities of a zygote whose children get other users.
+// CAP_KILL is for the parent-death signal: without it, the kernel does not send the signal to another user's process.
+const USER_CHANGE_CAPABILITIES: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 const NO_CAPABILITIES: CapabilitySets = CapabilitySets {
     effective: CapabilitySet::empty(),
@@ -74,7 +74,7 @@ pub enum ConfineError {
     #[error("the child was not confined while it waited")]
     Unprepared,
     /// A thread runs that never called [`Confinement::confine_aux_thread`]. Landlock restricts single threads.
-    #[error("{threads} threads run where {expected} are confined")]
+    #[error("{threads} threads run, but only {expected} are confined")]
     Threads {
         /// The number of threads of the process.
         threads: u64,
@@ -98,15 +98,16 @@ pub struct Confinement {
     page_bytes: u64,
     landlock: bool,
     seccomp: Option<Programs>,
-    /// The longer system call filter is applied.
-    filtered: AtomicBool,
-    /// The process that forks has the scheduling policy `SCHED_BATCH`.
-    batch: AtomicBool,
-    /// Children may get another user.
+    /// `true` once the longer system call filter is applied.
+    is_filtered: AtomicBool,
+    /// `true` if the process that forks has the scheduling policy `SCHED_BATCH`.
+    is_batch: AtomicBool,
+    /// `true` if children may get another user.
     changes_users: AtomicBool,
-    /// The capabilities of children that do not.
-    kept: AtomicU64,
-    waited: AtomicBool,
+    /// The capabilities of children that keep the zygote's user.
+    file_capabilities: AtomicU64,
+    /// `true` once [`Self::confine_waiting`] has succeeded.
+    is_prepared: AtomicBool,
     aux_threads: AtomicUsize,
 }
 
@@ -133,76 +134,76 @@ impl Confinement {
                 .then(Programs::compile)
                 .transpose()
                 .map_err(seccompiler::Error::Backend)?,
-            filtered: AtomicBool::new(false),
-            batch: AtomicBool::new(false),
+            is_filtered: AtomicBool::new(false),
+            is_batch: AtomicBool::new(false),
             changes_users: AtomicBool::new(false),
-            kept: AtomicU64::new(0),
-            waited: AtomicBool::new(false),
+            file_capabilities: AtomicU64::new(0),
+            is_prepared: AtomicBool::new(false),
             aux_threads: AtomicUsize::new(0),
         })
     }
 
-    /// Confines the process that forks; its children inherit it. The process has no new privileges, no rights of root
-    /// except those over files and, with `changes_users`, those to change the user, no core dumps, no `ptrace` by other
-    /// processes, and a network namespace without a network where the machine allows one.
-    /// To be called once, before a second thread runs.
+    /// Confines the process that forks; its children inherit the confinement. The process can no longer gain
+    /// privileges, dump core or be traced. Of the capabilities of root it keeps those over files and, with
+    /// `changes_users`, those that change the user. Where the machine allows one, it is in a network namespace without
+    /// interfaces. To be called once, before a second thread runs.
     ///
     /// # Errors
     /// [`ConfineError::Refused`] names the control that failed.
     pub fn confine_zygote(&self, changes_users: bool) -> Result<Applied, ConfineError> {
-        let held =
-            rustix::thread::capabilities(None).map_err(control_error("to list the process's rights"))?;
-        let wanted =
-            if changes_users { KEPT_CAPABILITIES.union(CHANGING_CAPABILITIES) } else { KEPT_CAPABILITIES };
-        let kept = held.effective & wanted;
+        let current = rustix::thread::capabilities(None)
+            .map_err(control_error("to report the process's capabilities"))?;
+        let allowed =
+            if changes_users { FILE_CAPABILITIES.union(USER_CHANGE_CAPABILITIES) } else { FILE_CAPABILITIES };
+        let remaining = current.effective & allowed;
         self.changes_users.store(changes_users, Ordering::SeqCst);
-        self.kept.store((kept & KEPT_CAPABILITIES).bits(), Ordering::SeqCst);
+        self.file_capabilities.store((remaining & FILE_CAPABILITIES).bits(), Ordering::SeqCst);
         // This writes to files in /proc/self, which belong to root once the process is not dumpable.
         let network = unshare_network()?;
-        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-        rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
-        rustix::thread::set_no_new_privs(true).map_err(control_error("to hold privileges back"))?;
+        let sets = CapabilitySets { effective: remaining, permitted: remaining, ..NO_CAPABILITIES };
+        rustix::thread::set_capabilities(None, sets).map_err(control_error("to drop capabilities"))?;
+        rustix::thread::set_no_new_privs(true).map_err(control_error("to set no-new-privileges"))?;
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-            .map_err(control_error("to keep its memory to itself"))?;
+            .map_err(control_error("to make the process non-dumpable"))?;
         lower_limit(Resource::Core, 0)?;
         ignore_file_size_signal()?;
-        // Waking up to fork the next child must not interrupt the guest whose child was just forked. A policy that the
-        // operator has set is kept. Not the idle class: a child without privileges could not leave it.
+        // The zygote must not preempt a running guest when it wakes up to fork the next child. A policy that the
+        // operator has set stays. A child without privileges could not leave the idle class again.
         let is_batch =
             scheduling_policy() == libc::SCHED_OTHER && set_scheduling_policy(libc::SCHED_BATCH).is_ok();
-        self.batch.store(is_batch, Ordering::SeqCst);
+        self.is_batch.store(is_batch, Ordering::SeqCst);
         let skipped = if network { Vec::new() } else { vec![Support::NETWORK_NAMESPACE] };
         Ok(Applied { skipped })
     }
 
-    /// Confines a new child that has no job yet: it ends with the process that forked it, and has at most `most_files`
+    /// Confines a new child that has no job yet: it ends with the process that forked it, and has at most `max_files`
     /// descriptors and files of at most `largest_file` bytes.
     ///
     /// # Errors
     /// [`ConfineError::Orphaned`] when the process that forked this one has already ended.
-    pub fn confine_waiting(&self, most_files: u64, largest_file: u64) -> Result<(), ConfineError> {
+    pub fn confine_waiting(&self, max_files: u64, largest_file: u64) -> Result<(), ConfineError> {
         self.end_with_parent()?;
-        if self.batch.load(Ordering::SeqCst) {
+        if self.is_batch.load(Ordering::SeqCst) {
             set_scheduling_policy(libc::SCHED_OTHER)
                 .map_err(control_error("to restore the scheduling policy"))?;
         }
         lower_limit(Resource::Core, 0)?;
-        lower_limit(Resource::Nofile, most_files)?;
+        lower_limit(Resource::Nofile, max_files)?;
         lower_limit(Resource::Fsize, largest_file)?;
         self.filter_system_calls()?;
-        self.waited.store(true, Ordering::SeqCst);
+        self.is_prepared.store(true, Ordering::SeqCst);
         Ok(())
     }
 
     /// Restricts this process to the system calls that a guest needs, and to those that fork and prepare children.
-    /// Without effect if it was called before, also before the fork.
+    /// Has no effect if it was called before, even in the zygote before the fork.
     ///
     /// # Errors
     /// [`ConfineError::Seccomp`] when the kernel refuses the filter.
     pub fn filter_system_calls(&self) -> Result<(), ConfineError> {
-        // In the zygote, so that the kernel compiles the program to machine code once and not for each child.
+        // The zygote calls this, so that the kernel compiles the filter to machine code once and not for each child.
         if let Some(programs) = &self.seccomp
-            && !self.filtered.swap(true, Ordering::SeqCst)
+            && !self.is_filtered.swap(true, Ordering::SeqCst)
         {
             seccompiler::apply_filter_all_threads(&programs.waiting)?;
         }
@@ -211,13 +212,13 @@ impl Confinement {
 
     fn end_with_parent(&self) -> Result<(), ConfineError> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-            .map_err(control_error("to end the process with its parent"))?;
+            .map_err(control_error("to set the parent-death signal"))?;
         // The parent may have ended before the signal was requested.
         if rustix::process::getppid() == Some(self.parent) { Ok(()) } else { Err(ConfineError::Orphaned) }
     }
 
-    /// Removes every file and every right from the calling thread, which runs beside the guest. [`Self::apply`] fails
-    /// unless every other thread has called this.
+    /// Takes all files and all capabilities from the calling thread, which does not run the guest. [`Self::apply`]
+    /// fails unless every such thread has called this.
     ///
     /// # Errors
     /// [`ConfineError`] when the kernel has Landlock and refuses it.
@@ -226,21 +227,22 @@ impl Confinement {
         if self.landlock {
             restrict_folders(&[])?;
         }
-        // The kernel keeps users per thread. This one needs no file, so it does not wait for the job that names the
-        // guest's user; the C library's way, a signal to all threads, would need that system call in a child.
+        // The kernel stores the user per thread. This thread needs no file, so it changes to `nobody` without waiting
+        // for the job, which names the guest's user. The C library would change all threads by a signal, for which a
+        // child would need another system call.
         if self.changes_users.load(Ordering::SeqCst) {
             become_user(User::NOBODY)?;
         }
         rustix::thread::set_capabilities(None, NO_CAPABILITIES)
-            .map_err(control_error("to take rights away"))?;
+            .map_err(control_error("to drop capabilities"))?;
         self.aux_threads.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Confines a child that has its job, as the last step before the guest: to the folders of `roots`, to private
-    /// memory for a guest of `memory` with `output`, to the rights of `user` (without one, to the rights over
-    /// files), and to the system calls that a running guest needs. Any other system call ends the process with
-    /// `SIGSYS`.
+    /// Confines a child that has its job, as the last step before the guest: to the folders of `roots`, to the private
+    /// memory that a guest with the limits `memory` and `output` needs, to the rights of `user` (without one, to the
+    /// rights over files), and to the system calls that a running guest needs. Any other system call ends the process
+    /// with `SIGSYS`.
     ///
     /// A folder that the sandbox itself opens again has to be among the roots.
     ///
@@ -253,14 +255,14 @@ impl Confinement {
         output: OutputLimit,
         user: Option<User>,
     ) -> Result<Applied, ConfineError> {
-        if !self.waited.load(Ordering::SeqCst) {
+        if !self.is_prepared.load(Ordering::SeqCst) {
             return Err(ConfineError::Unprepared);
         }
         let mut skipped = Vec::new();
-        // Relative to the present size: the zygote's own pages are not the guest's.
+        // The limit is relative to the current size, because the zygote's pages are not the guest's.
         let overhead = OVERHEAD_BYTES + OVERHEAD_PER_OUTPUT_BYTE * output.bytes();
         lower_limit(Resource::Data, private_pages()? * self.page_bytes + memory.bytes() + overhead)?;
-        // Ineffective for root. Needed on a kernel without seccomp.
+        // Root ignores this limit. It is for a kernel without seccomp.
         lower_limit(Resource::Nproc, 0)?;
         if self.landlock {
             let threads = thread_count().map_err(control_error("to count threads"))?;
@@ -272,7 +274,7 @@ impl Confinement {
         } else {
             skipped.push(Support::LANDLOCK);
         }
-        self.take_user(user)?;
+        self.change_user(user)?;
         match &self.seccomp {
             Some(programs) => seccompiler::apply_filter_all_threads(&programs.guest)?,
             None => skipped.push(Support::SECCOMP),
@@ -280,18 +282,18 @@ impl Confinement {
         Ok(Applied { skipped })
     }
 
-    fn take_user(&self, user: Option<User>) -> Result<(), ConfineError> {
+    fn change_user(&self, user: Option<User>) -> Result<(), ConfineError> {
         if let Some(user) = user {
             become_user(user)?;
             // A change of user clears the death signal.
             self.end_with_parent()?;
             return rustix::thread::set_capabilities(None, NO_CAPABILITIES)
-                .map_err(control_error("to take rights away"));
+                .map_err(control_error("to drop capabilities"));
         }
         if self.changes_users.load(Ordering::SeqCst) {
-            let kept = CapabilitySet::from_bits_retain(self.kept.load(Ordering::SeqCst));
-            let sets = CapabilitySets { effective: kept, permitted: kept, ..NO_CAPABILITIES };
-            rustix::thread::set_capabilities(None, sets).map_err(control_error("to take rights away"))?;
+            let remaining = CapabilitySet::from_bits_retain(self.file_capabilities.load(Ordering::SeqCst));
+            let sets = CapabilitySets { effective: remaining, permitted: remaining, ..NO_CAPABILITIES };
+            rustix::thread::set_capabilities(None, sets).map_err(control_error("to drop capabilities"))?;
         }
         Ok(())
     }
@@ -299,15 +301,15 @@ impl Confinement {
 
 /// Permanently changes the user of the calling thread, without supplementary groups and without rights.
 fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
-    let changed = || -> rustix::io::Result<()> {
+    let change = || -> rustix::io::Result<()> {
         let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
         rustix::thread::set_thread_groups(&[])?;
         rustix::thread::set_thread_res_gid(gid, gid, gid)?;
         rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-        // The kernel resets this attribute of the process with a change of user.
+        // A change of user resets this attribute.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
     };
-    changed().map_err(control_error("to change the user"))
+    change().map_err(control_error("to change the user"))
 }
 
 pub(super) fn control_error<E: Into<io::Error>>(control: &'static str) -> impl Fn(E) -> ConfineError {
@@ -315,12 +317,13 @@ pub(super) fn control_error<E: Into<io::Error>>(control: &'static str) -> impl F
 }
 
 /// Permanently lowers a resource limit of this process; never raises it.
-pub(super) fn lower_limit(resource: Resource, most: u64) -> Result<(), ConfineError> {
-    let most = Some(getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most)));
-    setrlimit(resource, Rlimit { current: most, maximum: most }).map_err(control_error("a resource limit"))
+pub(super) fn lower_limit(resource: Resource, max: u64) -> Result<(), ConfineError> {
+    let limit = Some(getrlimit(resource).maximum.map_or(max, |current| current.min(max)));
+    setrlimit(resource, Rlimit { current: limit, maximum: limit })
+        .map_err(control_error("to lower a resource limit"))
 }
 
-/// The present memory of this process as `RLIMIT_DATA` counts it, plus its stack, in pages.
+/// The current memory of this process as `RLIMIT_DATA` counts it, plus its stack, in pages.
 fn private_pages() -> Result<u64, ConfineError> {
     let statm =
         std::fs::read_to_string("/proc/self/statm").map_err(control_error("to report the memory size"))?;
@@ -340,11 +343,11 @@ pub(super) fn restrict_folders(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(),
     }
     match ruleset.restrict_self()?.ruleset {
         RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
-        RulesetStatus::NotEnforced => Err(control_error("to confine folders")(io::ErrorKind::Unsupported)),
+        RulesetStatus::NotEnforced => Err(control_error("to enforce Landlock")(io::ErrorKind::Unsupported)),
     }
 }
 
-/// The rights below a root. Executing programs and creating FIFOs, devices or sockets is never among them.
+/// The rights below a root. They never include the execution of programs and the creation of FIFOs, devices or sockets.
 fn rights(access: Access) -> BitFlags<AccessFs> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     match access {
@@ -360,7 +363,7 @@ fn rights(access: Access) -> BitFlags<AccessFs> {
 /// System calls that host calls, the engine and the network need, with any arguments.
 #[rustfmt::skip]
 pub(super) const GUEST: &[libc::c_long] = &[
-    // Memory. `mmap` and `mprotect` are in `conditional`.
+    // Memory. `mmap` and `mprotect` are in `conditional_calls`.
     libc::SYS_brk, libc::SYS_madvise, libc::SYS_mremap, libc::SYS_munmap,
     // Existing threads, and time.
     libc::SYS_clock_getres, libc::SYS_clock_gettime, libc::SYS_clock_nanosleep, libc::SYS_exit,
@@ -402,9 +405,10 @@ const ONLY_WAITING: &[libc::c_long] = &[
 
 impl Programs {
     fn compile() -> Result<Self, seccompiler::BackendError> {
-        let any = |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Vec<_>>();
-        let mut waiting = any(GUEST);
-        waiting.extend(any(ONLY_WAITING));
+        let unconditional =
+            |calls: &[libc::c_long]| calls.iter().map(|call| (*call, Vec::new())).collect::<Vec<_>>();
+        let mut waiting = unconditional(GUEST);
+        waiting.extend(unconditional(ONLY_WAITING));
         waiting.extend(conditional_calls()?);
         let program = |rules: Vec<(libc::c_long, Vec<SeccompRule>)>, unlisted, listed| {
             let arch = std::env::consts::ARCH.try_into()?;
@@ -412,45 +416,48 @@ impl Programs {
                 .try_into()
         };
         // The kernel runs both programs and applies the stricter result, so the second one needs to name only the
-        // calls that it takes away.
+        // calls that it forbids.
         Ok(Self {
             waiting: program(waiting, SeccompAction::KillProcess, SeccompAction::Allow)?,
-            guest: program(any(ONLY_WAITING), SeccompAction::Allow, SeccompAction::KillProcess)?,
+            guest: program(unconditional(ONLY_WAITING), SeccompAction::Allow, SeccompAction::KillProcess)?,
         })
     }
 }
 
-/// System calls that are allowed with some arguments only.
+/// System calls that are allowed only with certain arguments.
 pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4], seccompiler::BackendError>
 {
     use SeccompCmpOp::{Eq, MaskedEq};
-    let when = |conditions: &[(u8, SeccompCmpOp, i32)]| {
+    let rule = |conditions: &[(u8, SeccompCmpOp, i32)]| {
         let condition = |(argument, operator, value): &(u8, SeccompCmpOp, i32)| {
             let value = u64::from(value.cast_unsigned());
             SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, operator.clone(), value)
         };
         SeccompRule::new(conditions.iter().map(condition).collect::<Result<_, _>>()?)
     };
-    let bits = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
+    let masked = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
     // `RLIMIT_DATA` counts private mappings only: shared, growing or huge ones would escape it.
-    let kinds = libc::MAP_TYPE | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
+    let mapping = libc::MAP_TYPE | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB;
     let fcntl = [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL, libc::F_DUPFD_CLOEXEC];
-    let fcntl = fcntl.iter().map(|command| when(&[(1, Eq, *command)]));
+    let fcntl = fcntl.iter().map(|command| rule(&[(1, Eq, *command)]));
     Ok([
-        (libc::SYS_mmap, vec![when(&[(2, bits(libc::PROT_EXEC), 0), (3, bits(kinds), libc::MAP_PRIVATE)])?]),
-        (libc::SYS_mprotect, vec![when(&[(2, bits(libc::PROT_EXEC), 0)])?]),
+        (
+            libc::SYS_mmap,
+            vec![rule(&[(2, masked(libc::PROT_EXEC), 0), (3, masked(mapping), libc::MAP_PRIVATE)])?],
+        ),
+        (libc::SYS_mprotect, vec![rule(&[(2, masked(libc::PROT_EXEC), 0)])?]),
         (libc::SYS_fcntl, fcntl.collect::<Result<_, _>>()?),
-        // Without an address: a write to a connected stream socket.
-        (libc::SYS_sendto, vec![when(&[(5, Eq, 0)])?]),
+        // Without an address, this is a write to a connected stream socket.
+        (libc::SYS_sendto, vec![rule(&[(5, Eq, 0)])?]),
     ])
 }
 
-/// Moves this process into a network namespace of its own, which has no interfaces. `false` if it may not.
+/// Moves this process into a new network namespace, which has no interfaces. Returns `false` if it may not create one.
 pub(super) fn unshare_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
     }
-    // Without root: inside a user namespace that maps this user to itself.
+    // A process without root needs a user namespace too, which maps its user to itself.
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     if !unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) {
         return Ok(false);
@@ -490,64 +497,66 @@ fn set_scheduling_policy(policy: i32) -> io::Result<()> {
 /// Ignores `SIGXFSZ`, so that a file beyond its limit is an error for the guest and not the end of the process.
 #[allow(unsafe_code, reason = "sets a signal to be ignored; no handler runs, and nothing else sets this one")]
 fn ignore_file_size_signal() -> Result<(), ConfineError> {
-    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-    if before == libc::SIG_ERR {
+    let previous = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if previous == libc::SIG_ERR {
         return Err(control_error("to ignore a signal")(io::Error::last_os_error()));
     }
     Ok(())
 }
 
-#[allow(unsafe_code, reason = "asks for a version: with no attributes the kernel reads no memory")]
+#[allow(unsafe_code, reason = "queries a version: without attributes the kernel reads no memory")]
 pub(super) fn landlock_abi() -> io::Result<i64> {
     const VERSION: libc::c_uint = 1;
-    let nothing = std::ptr::null::<libc::c_void>();
-    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, VERSION) };
+    let no_attributes = std::ptr::null::<libc::c_void>();
+    let abi = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, no_attributes, 0_usize, VERSION) };
     if abi < 1 { Err(io::Error::last_os_error()) } else { Ok(abi) }
 }
 
-#[allow(unsafe_code, reason = "asks whether an action exists: the kernel reads one number, which lives here")]
+#[allow(unsafe_code, reason = "queries whether an action exists: the kernel reads one local number")]
 pub(super) fn has_seccomp() -> bool {
     let action = libc::SECCOMP_RET_KILL_PROCESS;
-    let ask = libc::SECCOMP_GET_ACTION_AVAIL;
-    unsafe { libc::syscall(libc::SYS_seccomp, ask, 0, &raw const action) == 0 }
+    let operation = libc::SECCOMP_GET_ACTION_AVAIL;
+    unsafe { libc::syscall(libc::SYS_seccomp, operation, 0, &raw const action) == 0 }
 }
 
-/// A process like this one may leave the network. Determined in a forked child that ends at once.
+/// Returns `true` if this process could create a network namespace. A forked child, which ends at once, tries it.
 #[allow(
     unsafe_code,
     reason = "between fork and _exit the child makes two system calls and touches nothing of this process"
 )]
-fn may_leave_the_network() -> bool {
+fn may_unshare_network() -> bool {
     match unsafe { libc::fork() } {
         0 => {
-            let left = unshare(libc::CLONE_NEWNET) || unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
-            unsafe { libc::_exit(i32::from(!left)) }
+            let is_isolated =
+                unshare(libc::CLONE_NEWNET) || unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
+            unsafe { libc::_exit(i32::from(!is_isolated)) }
         }
-        child => has_succeeded(child),
+        child => wait_for_success(child),
     }
 }
 
-/// A process like this one may change its user, and signal children of that user. Determined in a forked child that
-/// ends at once.
+/// Returns `true` if this process could change its user and signal children of that user. A forked child, which ends at
+/// once, tries it.
 #[allow(
     unsafe_code,
     reason = "between fork and _exit the child makes three system calls and touches nothing of this process"
 )]
 fn may_change_users() -> bool {
-    let held = rustix::thread::capabilities(None).map(|held| held.effective);
-    if !held.is_ok_and(|held| held.contains(CHANGING_CAPABILITIES)) {
+    let current = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    if !current.is_ok_and(|current| current.contains(USER_CHANGE_CAPABILITIES)) {
         return false;
     }
     match unsafe { libc::fork() } {
         0 => unsafe { libc::_exit(i32::from(become_user(User::NOBODY).is_err())) },
-        child => has_succeeded(child),
+        child => wait_for_success(child),
     }
 }
 
-fn has_succeeded(child: libc::pid_t) -> bool {
-    let waited = Pid::from_raw(child)
+/// Waits for a child; `true` if it exited with code 0.
+fn wait_for_success(child: libc::pid_t) -> bool {
+    let result = Pid::from_raw(child)
         .and_then(|child| rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).ok());
-    waited.flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
+    result.flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
 }
 
 /// One control on this machine: its details, or the missing prerequisite and the way to provide it.
@@ -579,7 +588,7 @@ pub struct ControlRow<'a> {
     pub purpose: &'static str,
     /// `containment = "required"` requires it.
     pub required: bool,
-    /// The support of this machine.
+    /// Its support on this machine.
     pub state: &'a Feature,
 }
 
@@ -594,17 +603,17 @@ impl Support {
     /// All controls, in the order of their display.
     ///
     /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU of a child are
-    /// limited without one. Another user is not required either: a server that is not root has no rights of root to
-    /// give up. The required controls are those that still hold when the engine is compromised.
+    /// also limited without one. Another user is not required either: a server that is not root has no rights of root
+    /// to give up. The required controls are those that still hold when the engine is compromised.
     #[must_use]
     pub fn rows(&self) -> [ControlRow<'_>; 6] {
         let Self { no_new_privileges, seccomp, landlock, network_namespace, cgroup, unprivileged_user } =
             self;
         let row = |name, purpose, required, state| ControlRow { name, purpose, required, state };
         [
-            row(Self::NO_NEW_PRIVILEGES, "no setuid program gives rights", true, no_new_privileges),
+            row(Self::NO_NEW_PRIVILEGES, "setuid programs give no privileges", true, no_new_privileges),
             row(Self::SECCOMP, "only the system calls that a guest needs", true, seccomp),
-            row(Self::LANDLOCK, "no file but below the granted folders", true, landlock),
+            row(Self::LANDLOCK, "no files except below the granted folders", true, landlock),
             row(Self::NETWORK_NAMESPACE, "no network", true, network_namespace),
             row(Self::CGROUP, "the kernel limits memory and CPU of each run as well", false, cgroup),
             row(Self::UNPRIVILEGED_USER, "no run is root", false, unprivileged_user),
@@ -617,28 +626,29 @@ impl Support {
     }
 }
 
-/// Determines the support of this machine. Does not change this process.
+/// Determines the controls that this machine supports. Does not change this process.
 ///
 /// # Ambient Authority
-/// Reads `/proc/self` and the cgroup folders, and forks a process that tries to leave the network.
+/// Reads `/proc/self` and the cgroup folders, and forks processes that try to create a network namespace and to change
+/// their user.
 #[must_use]
 pub fn support() -> Support {
     Support {
         no_new_privileges: rustix::thread::no_new_privs().map(|_| "Linux 3.5 or newer".to_owned()).map_err(
-            |error| format!("{error}: it takes Linux 3.5 or newer"),
+            |error| format!("{error}: requires Linux 3.5 or newer"),
         ),
         seccomp: if has_seccomp() {
-            Ok("ends a process at the first system call that is not on the list".to_owned())
+            Ok("ends a process at the first system call that is not allowed".to_owned())
         } else {
-            Err("it takes Linux 4.14 or newer with CONFIG_SECCOMP_FILTER".to_owned())
+            Err("requires Linux 4.14 or newer with CONFIG_SECCOMP_FILTER".to_owned())
         },
         landlock: landlock_abi().map(|abi| format!("ABI {abi}")).map_err(|error| {
             format!(
-                "{error}: it takes Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK, and `landlock` in `lsm=` on the kernel's command line"
+                "{error}: requires Linux 5.13 or newer with CONFIG_SECURITY_LANDLOCK, and `landlock` in `lsm=` on the kernel's command line"
             )
         }),
-        network_namespace: if may_leave_the_network() {
-            Ok("each child is in one without interfaces".to_owned())
+        network_namespace: if may_unshare_network() {
+            Ok("each child is in a namespace without interfaces".to_owned())
         } else {
             Err("not allowed: run as root, or allow user namespaces (user.max_user_namespaces over 0, kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0)".to_owned())
         },
@@ -646,12 +656,12 @@ pub fn support() -> Support {
         unprivileged_user: if !rustix::process::geteuid().is_root() {
             Ok("this user is not root".to_owned())
         } else if may_change_users() {
-            Ok("each run has the owner of its folders, where that is not root (`config check` says where it is)"
+            Ok("each run has the user that owns its folders, unless that is root (`config check` shows where it is)"
                 .to_owned())
         } else {
             Err(format!(
-                "root may not change its user here: give it CAP_SETUID, CAP_SETGID and CAP_KILL and the user {}, or do \
-                 not run as root",
+                "root may not change its user here: give the executor CAP_SETUID, CAP_SETGID, CAP_KILL and the user \
+                 id {}, or do not run as root",
                 User::NOBODY.uid
             ))
         },

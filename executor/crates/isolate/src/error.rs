@@ -15,7 +15,7 @@ pub enum ChildError {
     #[error("its zygote ended")]
     ZygoteEnded,
     /// The child's pidfd did not arrive.
-    #[error("the server has reached its limit on open descriptors")]
+    #[error("the server has reached its limit on open descriptors (`RLIMIT_NOFILE`)")]
     NoDescriptor,
     /// The message of the zygote or of the child.
     #[error("{0}")]

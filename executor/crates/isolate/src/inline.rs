@@ -28,7 +28,8 @@ impl Inline {
         Self { sandbox, clock }
     }
 
-    /// The observer of a run under `permit` without a network, which `abort` can stop.
+    /// Starts the clock of a run under `permit` without a network and returns the run's observer. `abort` can stop the
+    /// run.
     #[must_use]
     pub fn begin(&self, permit: &Permit, abort: Arc<Abort>) -> Execution {
         self.sandbox.begin(permit, Network::Off, abort)
@@ -42,18 +43,18 @@ impl Inline {
         input: Input,
         execution: &Execution,
     ) -> Outcome {
-        let (sandbox, watched) = (Arc::clone(&self.sandbox), execution.clone());
+        let (sandbox, guest_execution) = (Arc::clone(&self.sandbox), execution.clone());
         let runtime = tokio::runtime::Handle::current();
         // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move, so
         // it does not wait for another thread to wake up.
         let guest = spawn::spawn_run_task(async move {
             tokio::task::block_in_place(|| {
-                runtime.block_on(sandbox.execute(&artifact, permit, input, &watched))
+                runtime.block_on(sandbox.execute(&artifact, permit, input, &guest_execution))
             })
         });
         let abort = Arc::clone(execution.abort());
-        // The grace period lets the guest's own end arrive first, which has more detail.
-        let stuck = async {
+        // The grace period lets the guest's own end, which has more detail, arrive first.
+        let forced_end = async {
             tokio::select! {
                 reason = abort.wait() => { tokio::time::sleep(GRACE).await; End::Aborted(reason) }
                 () = tokio::time::sleep_until((execution.deadline() + GRACE).into()) => {
@@ -63,15 +64,15 @@ impl Inline {
         };
         tokio::select! {
             biased;
-            ended = guest => match ended {
+            result = guest => match result {
                 Ok(outcome) => outcome,
-                Err(panicked) => {
-                    tracing::error!(%panicked, "the thread of a guest panicked");
+                Err(error) => {
+                    tracing::error!(%error, "the thread of a guest panicked");
                     let end = End::Trapped("the executor failed while it ran the guest".to_owned());
                     execution.outcome(end, self.clock.monotonic())
                 }
             },
-            end = stuck => execution.outcome(end, self.clock.monotonic()),
+            end = forced_end => execution.outcome(end, self.clock.monotonic()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The isolation of runs.
 //!
-//! The default is the process ring: a process of its own for every run, so that a vulnerability in the engine
-//! compromises a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
+//! By default every run has its own process (the process ring), so that a vulnerability in the engine compromises only
+//! a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
 mod channel;
@@ -30,7 +30,7 @@ pub use inline::Inline;
 pub use probe::probe;
 pub use ring::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
-pub use zygote::zygote;
+pub use zygote::run_zygote;
 
 use a2g_capability::{Grant, GrantView, Permit};
 use a2g_sandbox::egress::Network;
@@ -44,21 +44,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time after its deadline in which a guest may still end on its own.
+/// The time after its deadline in which a guest may still end by itself.
 // The guest's own end has more detail than the server's, so it is preferred.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// The isolation of a tool's runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// A process of its own for each run.
+    /// A separate process for each run.
     Process,
     /// A thread of the server for each run.
     Inline,
 }
 
 impl Isolation {
-    /// The word in the configuration and in reports.
+    /// The name used in the configuration and in reports.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,9 +73,9 @@ impl Isolation {
 pub struct PreforkConfig {
     /// The number of children that wait for a job.
     pub waiting: usize,
-    /// The largest file that a run may write, in bytes.
+    /// Maximum size of a file that a run writes, in bytes.
     pub largest_file: u64,
-    /// The most handles of one run.
+    /// Maximum number of handles of one run.
     pub handles: u64,
     /// `true` when generated code counts its instructions.
     pub meters_fuel: bool,
@@ -85,13 +85,13 @@ pub struct PreforkConfig {
     pub renew_after: Duration,
     /// `true` when each run gets a new address layout: one zygote per child.
     pub fresh_layout: bool,
-    /// The user that runs execute as.
+    /// The user under which runs execute.
     pub run_as: RunAs,
 }
 
 impl PreforkConfig {
     fn children(&self) -> usize {
-        // A child is forked when the one before is taken, so at least one has to be forked at the start.
+        // A child is forked when the previous one is taken, so the first one has to be forked at the start.
         self.waiting.max(1)
     }
 }
@@ -144,7 +144,7 @@ enum AssignedRun {
 }
 
 impl Isolate {
-    /// Loads `tools`. Starts a zygote if any of them runs in a process of its own; each child is in a control group
+    /// Loads `tools`. Starts a zygote if any of them runs in its own process; each child is in a control group
     /// if `cgroups` are available.
     ///
     /// # Errors
@@ -156,21 +156,22 @@ impl Isolate {
         sandbox: &Arc<Sandbox>,
         clock: &Arc<dyn Clock>,
     ) -> std::io::Result<Self> {
-        let (apart, inside): (Vec<Module<'_>>, Vec<_>) =
+        let (process_tools, inline_tools): (Vec<Module<'_>>, Vec<_>) =
             tools.iter().partition(|tool| tool.isolation == Isolation::Process);
-        let loaded = inside.into_iter().map(|tool| {
-            let place = match sandbox.load(tool.code) {
+        let inline_placements = inline_tools.into_iter().map(|tool| {
+            let placement = match sandbox.load(tool.code) {
                 Ok(artifact) => Placement::Inline(artifact),
                 Err(error) => Placement::Unavailable(ErrorChain(&error).to_string()),
             };
-            (tool.name.clone(), place)
+            (tool.name.clone(), placement)
         });
-        let mut placements = loaded.collect::<BTreeMap<_, _>>();
+        let mut placements = inline_placements.collect::<BTreeMap<_, _>>();
         let mut ring = None;
-        if !apart.is_empty() {
-            let (started, unusable) = Ring::start(&apart, prefork, cgroups, Arc::clone(clock)).await?;
-            ring = Some(started);
-            placements.extend(apart.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
+        if !process_tools.is_empty() {
+            let (process_ring, unusable) =
+                Ring::start(&process_tools, prefork, cgroups, Arc::clone(clock)).await?;
+            ring = Some(process_ring);
+            placements.extend(process_tools.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
             placements
                 .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
         }
@@ -181,7 +182,7 @@ impl Isolate {
     /// Checks that a tool can run.
     ///
     /// # Errors
-    /// The reason that it cannot, as a clause about the tool.
+    /// The reason why it cannot, as a clause about the tool.
     pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
         match self.placements.get(tool) {
             Some(Placement::Ring | Placement::Inline(_)) => Ok(()),
@@ -208,8 +209,9 @@ impl Isolate {
         RunRequest { grant, assigned }
     }
 
-    /// Prepares a child for the run before it may begin; no code of the guest runs. `None` when nothing can be
-    /// prepared ahead: [`Self::run`] then does all of it.
+    /// Prepares a child before the run may begin; no code of the guest runs. Returns `None` if no child can be
+    /// prepared:
+    /// [`Self::run`] then finds one.
     pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
         match (&request.assigned, &self.ring) {
             (AssignedRun::Ring(job), Some(ring)) => ring.prepare(job, &request.grant).await,
@@ -217,8 +219,8 @@ impl Isolate {
         }
     }
 
-    /// The observer of a run over `network`, which `abort` can stop; `events` receives its events. The run's clock
-    /// starts now.
+    /// Starts the clock of a run over `network` and returns the run's observer. `abort` can stop the run, and `events`
+    /// receives its events.
     #[must_use]
     pub fn begin(
         &self,
@@ -234,12 +236,12 @@ impl Isolate {
     /// The outcome to be reported if this process dies during the run.
     #[must_use]
     pub fn lost_outcome(&self, request: &RunRequest) -> Outcome {
-        let never_begun = self.begin(request, Network::Off, Arc::default(), EventSink::default());
-        never_begun.outcome(End::Aborted(AbortReason::Lost), never_begun.started_at())
+        let execution = self.begin(request, Network::Off, Arc::default(), EventSink::default());
+        execution.outcome(End::Aborted(AbortReason::Lost), execution.started_at())
     }
 
-    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. All of its network
-    /// connections are closed at its end.
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Closes the run's network
+    /// connections at its end.
     pub async fn run(
         &self,
         request: RunRequest,

@@ -1,11 +1,11 @@
-//! The network of a run in a process of its own: the guest's requests go over a socket pair to the server, which
+//! The network of a run in a separate process: the guest's requests go over a socket pair to the server, which
 //! authorizes and performs them.
 //!
 //! ```text
 //! child                                            server
 //!   Open, Data…, End  ── upload ────▶  the run's session  (or Abort: the guest cancels the stream)
 //!   Head, Data…, End  ◀── download ──                     (or Refused, before the head or after it)
-//!   Credit            ◀─ each side ─▶                     bytes were consumed and may be sent again
+//!   Credit            ◀─ each side ─▶                     bytes were consumed, so as many may be sent
 //!   StopSending       ◀──────────────                     the rest of the upload is not read
 //! ```
 //! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
@@ -45,21 +45,21 @@ use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// The most bytes of a stream that are in flight in one direction.
+/// Maximum number of bytes of a stream that are in flight in one direction.
 const WINDOW_BYTES: usize = 256 << 10;
-/// The most bytes of one `Data` frame.
+/// Maximum number of bytes in one `Data` frame.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
-/// The least cost of a chunk against a window.
+/// Minimum cost of a chunk against a window, in bytes.
 // A peer that sends single bytes then costs no more memory than one that sends large chunks.
 const MIN_FRAME_COST: usize = 1 << 10;
-/// The most bytes of a frame with a head. As JSON, a head may be longer than on the wire.
+/// Maximum number of bytes in a frame with a head. As JSON, a head may be longer than in HTTP.
 const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
-/// The number of streams that a child may open in addition to its run's requests and connections.
-// The server refuses all of these; the bound is for a guest that keeps trying.
+/// Maximum number of streams that a child may open in addition to its run's requests and connections.
+// The server refuses all of these streams; the limit is for a guest that retries without end.
 const MAX_REJECTED_STREAMS: u32 = 1024;
 /// The consumed bytes after which credit is returned to the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// The stack of the child's reading thread, in bytes.
+/// The stack size of the child's reading thread, in bytes.
 const READER_STACK_BYTES: usize = 256 << 10;
 
 /// The kind of a frame. The numbers are the encoding.
@@ -118,14 +118,14 @@ enum StreamKind {
     /// Ends with its download.
     Exchange,
     /// Its directions end independently. A chunk of the upload is sent when the previous one has been consumed.
-    // A guest whose bytes are reported as flushed may end in the next moment, so a chunk counts as sent only when the
-    // kernel has it.
+    // A guest may end as soon as its bytes are reported as flushed, so a chunk counts as sent only when the kernel has
+    // accepted it.
     Connection,
 }
 
 impl StreamKind {
     /// The consumed bytes of an upload after which credit is returned.
-    fn credit(self) -> usize {
+    fn credit_threshold(self) -> usize {
         match self {
             Self::Exchange => CREDIT_BYTES,
             Self::Connection => 1,
@@ -145,7 +145,7 @@ enum ResponseHead {
     Connected,
 }
 
-type Refusable<T> = std::result::Result<T, EgressError>;
+type EgressResult<T> = std::result::Result<T, EgressError>;
 
 /// A received frame.
 #[derive(Debug)]
@@ -176,14 +176,14 @@ fn decode_header(header: [u8; HEADER_BYTES]) -> Result<(FrameKind, u32, usize)> 
         _ => return Err(protocol_error()),
     };
     let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
-    let most = match kind {
+    let max = match kind {
         FrameKind::Open | FrameKind::Head => MAX_HEAD_FRAME_BYTES,
         FrameKind::Data => MAX_CHUNK_BYTES,
         FrameKind::End | FrameKind::Abort | FrameKind::StopSending => 0,
         FrameKind::Credit => 4,
         FrameKind::Refused => 256,
     };
-    if length > most {
+    if length > max {
         return Err(protocol_error());
     }
     Ok((kind, u32::from_le_bytes([s0, s1, s2, s3]), length))
@@ -239,16 +239,16 @@ fn weight(bytes: usize) -> usize {
 
 /// A body that arrives over the socket, in chunks.
 struct BodyStream {
-    arrived: mpsc::UnboundedReceiver<Refusable<Bytes>>,
+    chunks: mpsc::UnboundedReceiver<EgressResult<Bytes>>,
     /// The cost of chunks that were consumed, but for which no credit was returned yet.
-    taken: usize,
+    pending_credit: usize,
     /// The cost at which credit is returned.
-    credit: usize,
+    credit_threshold: usize,
     /// The cost of the chunks in flight, shared with [`RecvWindow`], which enforces the limit.
-    waiting: Arc<AtomicUsize>,
+    in_flight: Arc<AtomicUsize>,
     return_credit: Box<dyn Fn(usize) + Send>,
     /// Notifies the other side when this body is dropped.
-    reader: Option<DropNotice>,
+    drop_notice: Option<DropNotice>,
 }
 
 /// The notification that a body is no longer read.
@@ -268,7 +268,7 @@ struct SendOnDrop {
 impl Drop for SendOnDrop {
     fn drop(&mut self) {
         // Fails if the child has ended, which ends the stream as well.
-        let _gone = self.to.send(std::mem::take(&mut self.frame));
+        let _child_may_have_ended = self.to.send(std::mem::take(&mut self.frame));
     }
 }
 
@@ -279,16 +279,16 @@ impl http_body::Body for BodyStream {
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Refusable<BodyFrame<Bytes>>>> {
+    ) -> Poll<Option<EgressResult<BodyFrame<Bytes>>>> {
         // Polling for the next chunk acknowledges all previous ones.
-        if self.taken >= self.credit {
-            let taken = std::mem::take(&mut self.taken);
-            self.waiting.fetch_sub(taken, Ordering::SeqCst);
-            (self.return_credit)(taken);
+        if self.pending_credit >= self.credit_threshold {
+            let credit = std::mem::take(&mut self.pending_credit);
+            self.in_flight.fetch_sub(credit, Ordering::SeqCst);
+            (self.return_credit)(credit);
         }
-        let chunk = std::task::ready!(self.arrived.poll_recv(context));
+        let chunk = std::task::ready!(self.chunks.poll_recv(context));
         if let Some(Ok(bytes)) = &chunk {
-            self.taken += weight(bytes.len());
+            self.pending_credit += weight(bytes.len());
         }
         Poll::Ready(chunk.map(|chunk| chunk.map(BodyFrame::data)))
     }
@@ -296,31 +296,31 @@ impl http_body::Body for BodyStream {
 
 /// The receiving end of one direction of a stream.
 struct RecvWindow {
-    chunks: mpsc::UnboundedSender<Refusable<Bytes>>,
-    waiting: Arc<AtomicUsize>,
+    chunks: mpsc::UnboundedSender<EgressResult<Bytes>>,
+    in_flight: Arc<AtomicUsize>,
 }
 
 impl RecvWindow {
-    fn new(credit: usize, return_credit: impl Fn(usize) + Send + 'static) -> (Self, BodyStream) {
-        let (chunks, arrived) = mpsc::unbounded_channel();
-        let waiting = Arc::<AtomicUsize>::default();
-        let recv_window = Self { chunks, waiting: Arc::clone(&waiting) };
+    fn new(credit_threshold: usize, return_credit: impl Fn(usize) + Send + 'static) -> (Self, BodyStream) {
+        let (sender, chunks) = mpsc::unbounded_channel();
+        let in_flight = Arc::<AtomicUsize>::default();
+        let recv_window = Self { chunks: sender, in_flight: Arc::clone(&in_flight) };
         (
             recv_window,
             BodyStream {
-                arrived,
-                taken: 0,
-                credit,
-                waiting,
+                chunks,
+                pending_credit: 0,
+                credit_threshold,
+                in_flight,
                 return_credit: Box::new(return_credit),
-                reader: None,
+                drop_notice: None,
             },
         )
     }
 
-    fn take(&self, chunk: Bytes) -> Result<()> {
+    fn accept(&self, chunk: Bytes) -> Result<()> {
         let weight = weight(chunk.len());
-        if self.waiting.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
+        if self.in_flight.fetch_add(weight, Ordering::SeqCst) + weight > WINDOW_BYTES {
             return Err(protocol_error());
         }
         // The reader may have been dropped; the rest of the body is then discarded.
@@ -341,7 +341,7 @@ impl SendWindow {
         (Self { window: Arc::clone(&window) }, window)
     }
 
-    fn credit(&self, bytes: usize) -> Result<()> {
+    fn add_credit(&self, bytes: usize) -> Result<()> {
         if self.window.available_permits().saturating_add(bytes) > WINDOW_BYTES {
             return Err(protocol_error());
         }
@@ -357,19 +357,24 @@ impl Drop for SendWindow {
     }
 }
 
-/// Sends a body in chunks, each when the window has room for it. With `awaited`, each part is sent only after the
-/// previous one has been consumed.
-async fn pump(body: &mut Body, window: &Semaphore, awaited: bool, send: impl Fn(Bytes)) -> Refusable<()> {
-    let room = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
+/// Sends a body in chunks, each when the window has capacity for it. With `one_by_one`, each part is sent only after
+/// the previous one has been consumed.
+async fn pump(
+    body: &mut Body,
+    window: &Semaphore,
+    one_by_one: bool,
+    send: impl Fn(Bytes),
+) -> EgressResult<()> {
+    let acquire = |weight: usize| window.acquire_many(u32::try_from(weight).unwrap_or(u32::MAX));
     while let Some(part) = body.frame().await {
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
             let chunk = rest.split_to(rest.len().min(MAX_CHUNK_BYTES));
-            room(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
+            acquire(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
             send(chunk);
         }
-        if awaited {
-            drop(room(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
+        if one_by_one {
+            drop(acquire(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
         }
     }
     Ok(())
@@ -383,55 +388,58 @@ struct ServerStream {
     upload: Option<RecvWindow>,
     download: SendWindow,
     task: AbortHandle,
-    /// Completes when everything that the task held has been dropped, including its slot among the run's connections.
-    gone: oneshot::Receiver<Infallible>,
+    /// Completes when the task has dropped everything, including its slot among the run's connections.
+    release: oneshot::Receiver<Infallible>,
 }
 
 /// Serves the network requests of one child with its run's session. Returns when the child has ended, or with an error
 /// at the first invalid frame. The future has to be dropped when the run ends.
 pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
-    // Bounded by the windows of the streams, and by how many a child may open.
+    // The queue is bounded by the windows of the streams, and by the number of streams that a child may open.
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
-    let writing = async move {
+    let writer = async move {
         while let Some(frame) = outgoing.recv().await {
             to_child.write_all(&frame).await?;
         }
         Ok(())
     };
-    let reading = async move {
+    let reader = async move {
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
-        let (mut last, mut opened) = (0, 0);
+        let (mut last_stream, mut stream_count) = (0, 0);
         let budgets = session.budgets();
-        // In the worst case each sent byte has a frame of its own. Credit is returned in quarters of a window, and each
+        // In the worst case each sent byte has its own frame. Credit is returned in quarters of a window, and each
         // received byte may have cost the minimum.
         let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
-        let mut left_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
-        let mut left = budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
-        left = left.saturating_add(1 << 20);
+        let mut remaining_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
+        let mut remaining_bytes =
+            budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
+        remaining_bytes = remaining_bytes.saturating_add(1 << 20);
         while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
             let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
-            left = left.checked_sub(length).ok_or_else(protocol_error)?;
-            left_frames = left_frames.checked_sub(1).ok_or_else(protocol_error)?;
+            remaining_bytes = remaining_bytes.checked_sub(length).ok_or_else(protocol_error)?;
+            remaining_frames = remaining_frames.checked_sub(1).ok_or_else(protocol_error)?;
             let aborted = {
-                let mut known = streams.lock();
+                let mut open_streams = streams.lock();
                 match kind {
                     FrameKind::Open => {
-                        opened += 1;
-                        let most = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
-                        if stream <= last || opened > most {
+                        stream_count += 1;
+                        let max = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
+                        if stream <= last_stream || stream_count > max {
                             return Err(protocol_error());
                         }
-                        last = stream;
-                        // Chunks in flight when a stream is refused are lost, but count.
-                        left = left.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
-                        left_frames = left_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
+                        last_stream = stream;
+                        // Chunks that are in flight when the stream is refused count as well.
+                        remaining_bytes =
+                            remaining_bytes.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
+                        remaining_frames =
+                            remaining_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
                         while tasks.try_join_next().is_some() {}
                         let opening = serde_json::from_slice(&content).map_err(|_| protocol_error())?;
                         // The task removes its own stream at its end. The lock is held until the stream is in the
                         // map, so a task that ends at once cannot remove it too early.
-                        known.insert(
+                        open_streams.insert(
                             stream,
                             serve_stream(&session, stream, opening, &frames, &streams, &mut tasks)?,
                         );
@@ -439,20 +447,22 @@ pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStre
                     }
                     FrameKind::Data => {
                         // The child may not have received the end of this stream yet.
-                        let recv_window = known.get(&stream).and_then(|served| served.upload.as_ref());
-                        recv_window.map_or(Ok(()), |recv_window| recv_window.take(content))?;
+                        let recv_window = open_streams.get(&stream).and_then(|served| served.upload.as_ref());
+                        recv_window.map_or(Ok(()), |recv_window| recv_window.accept(content))?;
                         None
                     }
                     FrameKind::End => {
-                        if let Some(served) = known.get_mut(&stream) {
+                        if let Some(served) = open_streams.get_mut(&stream) {
                             served.upload = None;
                         }
                         None
                     }
-                    FrameKind::Abort => known.remove(&stream),
+                    FrameKind::Abort => open_streams.remove(&stream),
                     FrameKind::Credit => {
                         let bytes = decode_credit(&content)?;
-                        known.get(&stream).map_or(Ok(()), |served| served.download.credit(bytes))?;
+                        open_streams
+                            .get(&stream)
+                            .map_or(Ok(()), |served| served.download.add_credit(bytes))?;
                         None
                     }
                     FrameKind::Head | FrameKind::Refused | FrameKind::StopSending => {
@@ -460,21 +470,21 @@ pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStre
                     }
                 }
             };
-            if let Some(ServerStream { task, gone, .. }) = aborted {
+            if let Some(ServerStream { task, release, .. }) = aborted {
                 task.abort();
-                // The child's next request has to find the slot free.
-                let _gone = gone.await;
+                // The slot must be free for the child's next request.
+                let _sender_is_dropped = release.await;
             }
         }
         Ok(())
     };
     tokio::select! {
-        ended = writing => ended,
-        ended = reading => ended,
+        result = writer => result,
+        result = reader => result,
     }
 }
 
-/// Reads one frame; `None` at the end.
+/// Reads one frame; `None` at the end of the connection.
 async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Option<Frame>> {
     let mut head = [0; HEADER_BYTES];
     if from.read(&mut head[..1]).await? == 0 {
@@ -498,12 +508,13 @@ fn serve_stream(
 ) -> Result<ServerStream> {
     let kind = opening.kind();
     let credits = frames.clone();
-    let (recv_window, mut chunks) =
-        RecvWindow::new(kind.credit(), move |bytes| drop(credits.send(encode_credit(stream, bytes))));
+    let (recv_window, mut chunks) = RecvWindow::new(kind.credit_threshold(), move |bytes| {
+        drop(credits.send(encode_credit(stream, bytes)))
+    });
     let (request, uploads) = match opening {
         OpenFrame::Request { method, uri, fields, body, timeouts } => {
-            let nothing = || Empty::new().map_err(|never| match never {}).boxed_unsync();
-            let mut request = Request::new(if body { chunks.boxed_unsync() } else { nothing() });
+            let empty = || Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let mut request = Request::new(if body { chunks.boxed_unsync() } else { empty() });
             *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| protocol_error())?;
             *request.uri_mut() = uri.parse::<Uri>().map_err(|_| protocol_error())?;
             *request.headers_mut() = decode_headers(fields).ok_or_else(protocol_error)?;
@@ -513,31 +524,31 @@ fn serve_stream(
         OpenFrame::Connect { address } => {
             let notice =
                 SendOnDrop { frame: encode_frame(FrameKind::StopSending, stream, &[]), to: frames.clone() };
-            chunks.reader = Some(DropNotice::Server { _notice: notice });
+            chunks.drop_notice = Some(DropNotice::Server { _notice: notice });
             (StreamRequest::Connect(address, chunks.boxed_unsync()), true)
         }
     };
     let (download, window) = SendWindow::new();
     let (session, frames, streams) = (Arc::clone(session), frames.clone(), Arc::clone(streams));
-    let (held, gone) = oneshot::channel();
+    let (release_tx, release) = oneshot::channel();
     let task = tasks.spawn(async move {
-        // Values are dropped in reverse order, so this one signals that all others are gone.
-        let _held = held;
+        // Values are dropped in reverse order, so this one signals that all others have been dropped.
+        let _release_tx = release_tx;
         // Fails if the child has ended, which ends this task as well.
         let send = |frame| drop(frames.send(frame));
-        let answered = async {
-            let (heading, mut body) = request.perform(session).await?;
-            send(encode_json_frame(FrameKind::Head, stream, &heading));
+        let work = async {
+            let (head, mut body) = request.perform(session).await?;
+            send(encode_json_frame(FrameKind::Head, stream, &head));
             if let Some(body) = &mut body {
                 pump(body, &window, false, |chunk| send(encode_frame(FrameKind::Data, stream, &chunk)))
                     .await?;
             }
             match kind {
                 StreamKind::Exchange => {
-                    // The body holds the stream's slot, which the child may want as soon as it sees the end.
+                    // The body holds the stream's slot, which the child may need as soon as it sees the end.
                     drop(body);
                     send(encode_frame(FrameKind::End, stream, &[]));
-                    Refusable::Ok(())
+                    EgressResult::Ok(())
                 }
                 StreamKind::Connection => {
                     send(encode_frame(FrameKind::End, stream, &[]));
@@ -546,12 +557,12 @@ fn serve_stream(
                 }
             }
         };
-        if let Err(refusal) = answered.await {
+        if let Err(refusal) = work.await {
             send(encode_json_frame(FrameKind::Refused, stream, &refusal));
         }
         streams.lock().remove(&stream);
     });
-    Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, gone })
+    Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, release })
 }
 
 /// A child's request in the form that the session accepts.
@@ -562,16 +573,16 @@ enum StreamRequest {
 }
 
 impl StreamRequest {
-    /// The head of the response, and its body if it has one.
-    async fn perform(self, session: Arc<NetworkSession>) -> Refusable<(ResponseHead, Option<Body>)> {
+    /// Performs the request. Returns the head of the response, and its body if it has one.
+    async fn perform(self, session: Arc<NetworkSession>) -> EgressResult<(ResponseHead, Option<Body>)> {
         Ok(match self {
             Self::Request(request, timeouts) => {
                 let (head, body) = session.send(*request, timeouts).await?.into_parts();
-                let heading = ResponseHead::Answer {
+                let head = ResponseHead::Answer {
                     status: head.status.as_u16(),
                     fields: encode_headers(&head.headers),
                 };
-                (heading, Some(body))
+                (head, Some(body))
             }
             Self::LookUp(name) => (ResponseHead::Found(session.look_up(name).await?), None),
             Self::Connect(address, upload) => {
@@ -584,8 +595,8 @@ impl StreamRequest {
 /// The child's state of a stream.
 struct ChildStream {
     kind: StreamKind,
-    /// The receiver of the head; `None` once it has arrived.
-    head: Option<oneshot::Sender<Refusable<ResponseHead>>>,
+    /// Receives the head; `None` once it has arrived.
+    head: Option<oneshot::Sender<EgressResult<ResponseHead>>>,
     /// `None` once the download has ended.
     download: Option<RecvWindow>,
     /// `None` once the server reads no more of the upload.
@@ -613,8 +624,8 @@ impl Drop for StreamGuard {
         if let Some(upload) = &self.upload {
             upload.abort();
         }
-        let known = self.remote.with_streams(|streams| streams.remove(&self.stream));
-        if known.is_some() {
+        let stream = self.remote.with_streams(|streams| streams.remove(&self.stream));
+        if stream.is_some() {
             self.remote.send_frame(&encode_frame(FrameKind::Abort, self.stream, &[]));
         }
     }
@@ -626,9 +637,9 @@ impl RemoteNetwork {
     /// # Errors
     /// No thread can be started, or the thread cannot be confined.
     pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
-        // As a `File`, because that is read with `read`. A `UnixStream` uses `recv`, which a guest's process may
+        // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
         // not call.
-        let mut reading = File::from(socket.try_clone()?);
+        let mut input = File::from(socket.try_clone()?);
         let remote = Arc::new(Self {
             socket: File::from(socket),
             writing: Mutex::default(),
@@ -636,17 +647,17 @@ impl RemoteNetwork {
             streams: Mutex::new(Some(HashMap::new())),
         });
         let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&remote));
-        let (did, done) = std::sync::mpsc::sync_channel(1);
+        let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name("network".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {
-            let confined = confinement.confine_aux_thread().map_err(confine_io_error);
-            let failed = confined.is_err();
-            let _nobody_waits = did.send(confined);
-            while !failed && reader.dispatch_frame(&mut reading).is_ok() {}
+            let result = confinement.confine_aux_thread().map_err(confine_io_error);
+            let has_failed = result.is_err();
+            let _nobody_waits = result_tx.send(result);
+            while !has_failed && reader.dispatch_frame(&mut input).is_ok() {}
             // Fails every pending request, and every later one.
             *reader.streams.lock() = None;
         })?;
-        done.recv().map_err(Error::other)??;
+        result_rx.recv().map_err(Error::other)??;
         Ok(remote)
     }
 
@@ -671,13 +682,13 @@ impl RemoteNetwork {
         from.read_exact(&mut content)?;
         match kind {
             FrameKind::Head => {
-                let heading = serde_json::from_slice(&content)?;
-                let waits = self.with_streams(|streams| streams.get_mut(&stream)?.head.take());
-                let _given_up = waits.map(|waits| waits.send(Ok(heading)));
+                let head = serde_json::from_slice(&content)?;
+                let sender = self.with_streams(|streams| streams.get_mut(&stream)?.head.take());
+                let _nobody_waits = sender.map(|sender| sender.send(Ok(head)));
             }
             FrameKind::Data => {
                 self.with_streams(|streams| {
-                    Some(streams.get(&stream)?.download.as_ref()?.take(content.into()))
+                    Some(streams.get(&stream)?.download.as_ref()?.accept(content.into()))
                 })
                 .transpose()?;
             }
@@ -694,7 +705,7 @@ impl RemoteNetwork {
             }
             FrameKind::Credit => {
                 let bytes = decode_credit(&content)?;
-                self.with_streams(|streams| Some(streams.get(&stream)?.upload.as_ref()?.credit(bytes)))
+                self.with_streams(|streams| Some(streams.get(&stream)?.upload.as_ref()?.add_credit(bytes)))
                     .transpose()?;
             }
             FrameKind::StopSending => {
@@ -709,7 +720,7 @@ impl RemoteNetwork {
         self: Arc<Self>,
         request: Request<Body>,
         timeouts: Timeouts,
-    ) -> Refusable<Response<Body>> {
+    ) -> EgressResult<Response<Body>> {
         let (parts, body) = request.into_parts();
         let has_body = !body.is_end_stream();
         let opening = OpenFrame::Request {
@@ -719,8 +730,8 @@ impl RemoteNetwork {
             body: has_body,
             timeouts,
         };
-        let (heading, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
-        let ResponseHead::Answer { status, fields } = heading else {
+        let (head, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
+        let ResponseHead::Answer { status, fields } = head else {
             return Err(NetworkError::Answer.into());
         };
         let mut response = Response::new(chunks.boxed_unsync());
@@ -729,14 +740,14 @@ impl RemoteNetwork {
         Ok(response)
     }
 
-    async fn look_up_name(self: Arc<Self>, name: String) -> Refusable<Vec<IpAddr>> {
+    async fn look_up_name(self: Arc<Self>, name: String) -> EgressResult<Vec<IpAddr>> {
         match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
             (ResponseHead::Found(addresses), _) => Ok(addresses),
             (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Answer.into()),
         }
     }
 
-    async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> Refusable<Body> {
+    async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> EgressResult<Body> {
         match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
             (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
             (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Answer.into()),
@@ -748,45 +759,45 @@ impl RemoteNetwork {
         self: Arc<Self>,
         opening: &OpenFrame,
         upload: Option<Body>,
-    ) -> Refusable<(ResponseHead, BodyStream)> {
+    ) -> EgressResult<(ResponseHead, BodyStream)> {
         let kind = opening.kind();
         let stream = self.next.fetch_add(1, Ordering::SeqCst);
         let opening = encode_json_frame(FrameKind::Open, stream, opening);
         if opening.len() > MAX_HEAD_FRAME_BYTES {
             return Err(NetworkError::RequestHead.into());
         }
-        let (head, heading) = oneshot::channel();
+        let (head_tx, head_rx) = oneshot::channel();
         let (send_window, window) = SendWindow::new();
         let mut guard = StreamGuard { remote: Arc::clone(&self), stream, upload: None };
         let sender = Arc::clone(&self);
         let (recv_window, mut chunks) =
             RecvWindow::new(CREDIT_BYTES, move |bytes| sender.send_frame(&encode_credit(stream, bytes)));
         let child_stream =
-            ChildStream { kind, head: Some(head), download: Some(recv_window), upload: Some(send_window) };
-        let begun = self.with_streams(|streams| {
+            ChildStream { kind, head: Some(head_tx), download: Some(recv_window), upload: Some(send_window) };
+        let inserted = self.with_streams(|streams| {
             streams.insert(stream, child_stream);
             Some(())
         });
-        begun.ok_or(NetworkError::Over)?;
+        inserted.ok_or(NetworkError::Over)?;
         self.send_frame(&opening);
         if let Some(body) = upload {
             let upload = spawn::spawn_run_task(Arc::clone(&self).upload(stream, kind, body, window));
             guard.upload = Some(upload.abort_handle());
         }
-        let heading = heading.await.map_err(|_| NetworkError::Over)??;
-        chunks.reader = Some(DropNotice::Child { _stream: guard });
-        Ok((heading, chunks))
+        let head = head_rx.await.map_err(|_| NetworkError::Over)??;
+        chunks.drop_notice = Some(DropNotice::Child { _stream: guard });
+        Ok((head, chunks))
     }
 
-    /// Sends an upload, possibly while the download has started.
+    /// Sends an upload, which may overlap the download.
     async fn upload(self: Arc<Self>, stream: u32, kind: StreamKind, mut body: Body, window: Arc<Semaphore>) {
-        let awaited = kind == StreamKind::Connection;
+        let one_by_one = kind == StreamKind::Connection;
         let send = |chunk: Bytes| self.send_frame(&encode_frame(FrameKind::Data, stream, &chunk));
-        match (pump(&mut body, &window, awaited, send).await, kind) {
+        match (pump(&mut body, &window, one_by_one, send).await, kind) {
             (Ok(()), _) => self.send_frame(&encode_frame(FrameKind::End, stream, &[])),
             // The guest's writes fail, because their receiver is dropped here.
-            (Err(_not_taken), StreamKind::Connection) => {}
-            (Err(_broken_off), StreamKind::Exchange) => {
+            (Err(_), StreamKind::Connection) => {}
+            (Err(_), StreamKind::Exchange) => {
                 if let Some(child_stream) = self.with_streams(|streams| streams.remove(&stream)) {
                     self.send_frame(&encode_frame(FrameKind::Abort, stream, &[]));
                     child_stream.fail(NetworkError::RequestBody.into());
@@ -800,7 +811,7 @@ impl ChildStream {
     /// Fails the stream for the receiver of its head or the reader of its download.
     fn fail(self, refusal: EgressError) {
         match (self.head, self.download) {
-            (Some(waits), _) => drop(waits.send(Err(refusal))),
+            (Some(sender), _) => drop(sender.send(Err(refusal))),
             (None, Some(download)) => drop(download.chunks.send(Err(refusal))),
             (None, None) => {}
         }
@@ -871,26 +882,25 @@ mod tests {
     /// The result of serving a child that sends these frames and nothing more.
     async fn serve_frames(held: &std::net::TcpListener, frames: Vec<Vec<u8>>) -> Result<()> {
         let (session, ours, theirs) = child(held);
-        let talking = tokio::task::spawn_blocking(move || {
+        let client = tokio::task::spawn_blocking(move || {
             // The server closes the connection at the first invalid frame.
-            let _heard = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
-            let _closed = theirs.shutdown(std::net::Shutdown::Write);
-            let mut told = Vec::new();
-            let _gone = (&theirs).read_to_end(&mut told);
+            let _may_fail = frames.iter().try_for_each(|frame| (&theirs).write_all(frame));
+            let _may_be_closed = theirs.shutdown(std::net::Shutdown::Write);
+            let _may_be_reset = (&theirs).read_to_end(&mut Vec::new());
         });
-        let carried = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
-        talking.await.unwrap();
-        carried.expect("it is not kept waiting")
+        let result = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
+        client.await.unwrap();
+        result.expect("serving ends in time")
     }
 
     #[tokio::test]
-    async fn a_child_that_makes_no_sense_is_not_listened_to_any_longer() {
+    async fn the_first_invalid_frame_ends_the_connection() {
         let somewhere = "http://127.0.0.1:1/";
         let data = |stream, bytes| encode_frame(FrameKind::Data, stream, &vec![0; bytes]);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let held = || opening(1, &format!("http://held.example:{port}/"));
-        // So that the kernel accepts almost nothing that is sent to it.
+        // With a small buffer, the kernel accepts almost nothing that is sent.
         rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let connect = |stream| {
             let address = listener.local_addr().unwrap();
@@ -914,7 +924,7 @@ mod tests {
                 vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::Over))],
             ),
             ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),
-            ("an end of what it sends itself", vec![encode_frame(FrameKind::StopSending, 1, &[])]),
+            ("`StopSending`, which is for the child", vec![encode_frame(FrameKind::StopSending, 1, &[])]),
             ("credit without a number", vec![encode_frame(FrameKind::Credit, 1, b"1")]),
             ("too much credit", vec![held(), encode_credit(1, 1)]),
             ("more than the window", [vec![held()], vec![data(1, MAX_CHUNK_BYTES); 10]].concat()),
@@ -927,7 +937,7 @@ mod tests {
         for (what, frames) in cases {
             assert!(serve_frames(&listener, frames).await.is_err(), "{what}");
         }
-        let proper = vec![
+        let valid = vec![
             opening(1, somewhere),
             data(1, 10),
             encode_frame(FrameKind::End, 1, &[]),
@@ -937,19 +947,19 @@ mod tests {
             data(3, 10),
             encode_frame(FrameKind::End, 3, &[]),
         ];
-        serve_frames(&listener, proper).await.unwrap();
+        serve_frames(&listener, valid).await.unwrap();
     }
 
     #[test]
-    fn small_pieces_fill_a_window_too() {
-        let (recv_window, _pieces) = RecvWindow::new(CREDIT_BYTES, |_| {});
-        let most = WINDOW_BYTES / MIN_FRAME_COST;
-        assert!((0..most).all(|_| recv_window.take(Bytes::from_static(b"x")).is_ok()));
-        assert!(recv_window.take(Bytes::new()).is_err());
+    fn small_chunks_have_the_minimum_cost() {
+        let (recv_window, _body) = RecvWindow::new(CREDIT_BYTES, |_| {});
+        let max = WINDOW_BYTES / MIN_FRAME_COST;
+        assert!((0..max).all(|_| recv_window.accept(Bytes::from_static(b"x")).is_ok()));
+        assert!(recv_window.accept(Bytes::new()).is_err());
     }
 
     #[test]
-    fn header_fields_of_any_bytes_come_back() {
+    fn header_fields_are_decoded_as_they_were_encoded() {
         let mut fields = HeaderMap::new();
         fields.append("x", HeaderValue::from_bytes(b"a\xff\xc3\xa9\t\"").unwrap());
         fields.append("x", HeaderValue::from_static("second"));

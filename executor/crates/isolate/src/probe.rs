@@ -1,4 +1,4 @@
-//! Probing a tool before it enters a catalogue: its code is loaded in a zygote of its own, and a typed tool describes
+//! Probing a tool before it enters a catalogue: its code is loaded in a separate zygote, and a typed tool describes
 //! itself in a child of that zygote. No code of the tool runs in the server.
 
 use super::error::ChildError;
@@ -21,15 +21,15 @@ const NAME: &str = "probed";
 const MEMORY_MB: u64 = 64;
 /// The timeout of `describe`.
 const TIMEOUT_SECONDS: u64 = 5;
-/// Longer than any probe, so that its zygote is never replaced.
-const MAX_LIFE: Duration = Duration::from_secs(3600);
-/// The most bytes of a description's four texts together.
+/// Longer than any probe, so that the probe's zygote is never replaced.
+const RENEW_AFTER: Duration = Duration::from_secs(3600);
+/// Maximum total size of a description's four texts, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 320 << 10;
 
 /// A typed tool's name, version, description and argument schema; `None` for a command.
 type Description = Option<[String; 4]>;
 
-/// Loads `code` and calls `describe` of a typed tool. `meters_fuel` has to be the setting that it was compiled with.
+/// Loads `code` and calls `describe` of a typed tool. The code must have been compiled with the same `meters_fuel`.
 ///
 /// # Errors
 /// The outer error: no zygote can be started. The inner one, a [`ChildError`]: the code cannot be linked, or does not
@@ -50,19 +50,19 @@ pub async fn probe(
         handles,
         meters_fuel,
         renew_runs: u64::MAX,
-        renew_after: MAX_LIFE,
+        renew_after: RENEW_AFTER,
         fresh_layout: false,
         run_as,
     };
     let module = Module { name: &name, code, isolation: Isolation::Process };
     let (ring, unusable) = Ring::start(&[module], prefork, None, clock).await?;
-    let described = match (unusable.into_iter().next(), code.contract) {
+    let description = match (unusable.into_iter().next(), code.contract) {
         (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
         (None, Contract::Command) => Ok(None),
         (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(check_size),
     };
     ring.close().await;
-    Ok(described)
+    Ok(description)
 }
 
 /// Refuses a description beyond its size limit.

@@ -5,7 +5,7 @@ use std::io::{Error, Result};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-/// The two returns of a fork.
+/// The process in which a fork returned.
 pub(super) enum ForkSide {
     Child,
     Parent { pid: i32 },
@@ -13,7 +13,7 @@ pub(super) enum ForkSide {
 
 /// The number of threads of this process.
 pub(super) fn thread_count() -> Result<u64> {
-    // One subfolder per thread, besides the two links that every folder has.
+    // The folder has one link per subfolder, that is, per thread, and two that every folder has.
     Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
 }
 
@@ -37,11 +37,11 @@ pub(super) fn fork() -> Result<ForkSide> {
     }
 }
 
-/// Closes every descriptor but the three standard streams.
-// The server may have been started with others open.
+/// Closes every descriptor except the three standard streams.
+// The server may have inherited others.
 #[allow(
     unsafe_code,
-    reason = "this process has opened nothing yet but its standard streams, which stay open"
+    reason = "this process uses no descriptors yet except its standard streams, which stay open"
 )]
 pub(super) fn close_inherited() -> Result<()> {
     match unsafe { libc::close_range(3, libc::c_uint::MAX, 0) } {
@@ -50,7 +50,7 @@ pub(super) fn close_inherited() -> Result<()> {
     }
 }
 
-/// Waits for a child that has ended. Returns the kernel's accounting of it.
+/// Waits for a child that has ended. Returns the kernel's report about it.
 #[allow(unsafe_code, reason = "wait4 fills in two values that are ours")]
 pub(super) fn reap(pid: i32) -> Result<Exit> {
     let mut status = 0;
@@ -86,11 +86,11 @@ pub(super) fn reap(pid: i32) -> Result<Exit> {
 pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
     let mut clock = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let known = unsafe {
+    let is_read = unsafe {
         libc::clock_getcpuclockid(pid, &raw mut clock) == 0 && libc::clock_gettime(clock, &raw mut time) == 0
     };
     let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
-    known.then(|| Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos))
+    is_read.then(|| Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos))
 }
 
 /// Peak resident memory of a living process in bytes, as the kernel counts it.

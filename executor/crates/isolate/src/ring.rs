@@ -1,4 +1,4 @@
-//! The server's side of the process ring: every run in a process of its own.
+//! The server's side of the process ring, in which every run has its own process.
 //!
 //! ```text
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few wait ahead of time)
@@ -31,21 +31,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// The number of children that a run is given to before it fails, besides those that waited.
-const MAX_TRIES: usize = 3;
-/// The time that the kernel may take to tear a killed process down.
+/// Maximum number of children that a run tries before it fails, in addition to those that were waiting.
+const MAX_ATTEMPTS: usize = 3;
+/// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest message of a child that is stored, in bytes.
+/// Maximum size of a child's message in an outcome, in bytes. A longer message is truncated.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin.
-// Longer ones exceed the socket's buffer: the child would read them while STARTED is written, and a start that is
-// written sooner would cost a child that has received half of them.
+// Longer arguments exceed the socket's buffer, so that sending them waits for the child. If STARTED were on the disk
+// first, a child that has received half of its job would be lost.
 const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
 /// A result up to this many bytes is parsed on the runtime's thread; a longer one would delay other tasks.
-const AT_ONCE_BYTES: usize = 256 << 10;
-/// The allowance for a re-serialized value, besides twice its length.
-const SMALL_BYTES: u64 = 64 << 10;
-/// The upper bound for a child's report besides the tool output: counts, denials and framing.
+const MAX_INLINE_PARSE_BYTES: usize = 256 << 10;
+/// The allowance for a value that is serialized again, in addition to twice its length.
+const SERIALIZATION_HEADROOM_BYTES: u64 = 64 << 10;
+/// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
 /// The process ring.
@@ -55,7 +55,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
+    /// Starts a zygote with `tools`. Returns the tools that it cannot run, with the reasons.
     pub(super) async fn start(
         tools: &[Module<'_>],
         settings: PreforkConfig,
@@ -66,7 +66,7 @@ impl Ring {
         Ok((Self { pool, clock }, unusable))
     }
 
-    /// The job of a child, with the user that it runs as.
+    /// The job of a child, with the user that executes it.
     pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
@@ -79,15 +79,15 @@ impl Ring {
         self.pool.close().await;
     }
 
-    /// Sends the job to a waiting child, which confines itself for it. `None` if no child waits or the job cannot be
-    /// sent yet; [`Self::run`] then finds a child.
+    /// Sends the job to a waiting child, which confines itself for it. Returns `None` if no child waits or the job
+    /// cannot be sent yet; [`Self::run`] then finds a child.
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
-        // STARTED has to be on the disk before the guest's first instruction, and not before a child reads its job
-        // and confines itself: the two go on at once. A network's connections are made by the run, so its job waits.
+        // STARTED has to be on the disk before the guest's first instruction; meanwhile a child can read its job and
+        // confine itself. A job with a network has to wait, because its network proxy starts with the execution.
         if grant.network().value || !request.is_short() {
             return None;
         }
-        let prepared = match self.pool.try_child()? {
+        let prepared = match self.pool.try_take_child()? {
             Ok((child, refill)) => child.assign(refill, request, grant, NetworkProxyGuard(None), None).await,
             Err(error) => Err(error),
         };
@@ -97,8 +97,8 @@ impl Ring {
         prepared.inspect_err(log).ok()
     }
 
-    /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if guest or kernel
-    /// are stuck.
+    /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if the guest or
+    /// the kernel is stuck.
     pub(super) async fn run(
         &self,
         mut request: JobRequest,
@@ -106,20 +106,24 @@ impl Ring {
         execution: &Execution,
     ) -> Outcome {
         request.job.network = execution.network().session().is_some();
-        let mut last = String::new();
+        let mut last_error = String::new();
         // All waiting children may have been killed at once.
-        for _ in 0..self.pool.waiting().saturating_add(MAX_TRIES) {
-            let ran = match prepared.take() {
+        for _ in 0..self.pool.waiting().saturating_add(MAX_ATTEMPTS) {
+            let result = match prepared.take() {
                 Some(prepared) => self.supervise(prepared, execution).await,
                 None => self.run_in_new_child(&request, execution).await,
             };
-            match ran {
+            match result {
                 Ok(outcome) => return outcome,
-                Err(error) => last = error.to_string(),
+                Err(error) => last_error = error.to_string(),
             }
-            tracing::warn!(tool = request.job.tool, reason = last, "a child ended before its guest began");
+            tracing::warn!(
+                tool = request.job.tool,
+                reason = last_error,
+                "a child ended before its guest began"
+            );
         }
-        execution.outcome(End::Crashed(last), self.clock.monotonic())
+        execution.outcome(End::Crashed(last_error), self.clock.monotonic())
     }
 
     /// Calls a typed tool's `describe`, which returns name, version, description and argument schema.
@@ -133,14 +137,14 @@ impl Ring {
     ) -> std::result::Result<[String; 4], ChildError> {
         let (grant, timeout) = (permit.grant().clone(), permit.grant().timeout().value);
         let request = self.job_request(tool, permit, Task::Describe);
-        let described = async {
-            let (child, refill) = self.pool.child().await?;
+        let description = async {
+            let (child, refill) = self.pool.take_child().await?;
             let mut prepared = child.assign(refill, &request, &grant, NetworkProxyGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
             channel.begin().await?;
             match channel.receive().await? {
-                Some(FromChild::Described(described)) => {
-                    described.map_err(|reason| ChildError::Reported(truncate(reason)))
+                Some(FromChild::Described(result)) => {
+                    result.map_err(|reason| ChildError::Reported(truncate(reason)))
                 }
                 Some(FromChild::Failed(reason)) => Err(ChildError::Reported(truncate(reason))),
                 Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
@@ -150,8 +154,8 @@ impl Ring {
             }
         };
         let limit = timeout.duration() + GRACE;
-        let late = |_late| Err(ChildError::DescribeTimeout(timeout));
-        tokio::time::timeout(limit, described).await.unwrap_or_else(late)
+        let timeout_error = |_| Err(ChildError::DescribeTimeout(timeout));
+        tokio::time::timeout(limit, description).await.unwrap_or_else(timeout_error)
     }
 
     /// Runs the job in a child that was not prepared; an error is the reason why its guest never began.
@@ -161,7 +165,7 @@ impl Ring {
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
         let (child, refill) = tokio::select! {
-            child = self.pool.child() => child?,
+            child = self.pool.take_child() => child?,
             stop = await_stop(execution) => {
                 let end = match stop {
                     StopReason::DeadlinePassed => End::NotStarted("no process was available before its deadline".into()),
@@ -186,43 +190,44 @@ impl Ring {
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
         let PreparedChild { mut child, _network_proxy } = prepared;
-        let started = tokio::select! {
-            started = child.channel.begin() => started,
+        let result = tokio::select! {
+            result = child.channel.begin() => result,
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
-        match started {
-            // A child that has ended may have sent its reason before: it is read below.
+        match result {
+            // A child that has ended may have sent its reason first, which is read below.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
-        let mut began = None;
-        let mut ended = None;
+        let mut start_cpu = None;
+        let mut report = None;
         let end = loop {
-            // Not `biased`: a child that never stops sending has a deadline all the same.
+            // Not `biased`, so that a child that never stops sending reaches its deadline.
             let message = tokio::select! {
                 message = child.channel.receive() => message,
                 stop = await_stop(execution) => break stop.into(),
             };
             match message {
                 Ok(Some(FromChild::Began { cpu_ns })) => {
-                    // Only the first counts. It is sent before the guest starts; a later one could come from a
-                    // compromised child that wants to hide its CPU time.
-                    began.get_or_insert(Duration::from_nanos(cpu_ns));
+                    // Only the first message counts. It is sent before the guest starts; a later one could come from a
+                    // compromised child that hides its CPU time.
+                    start_cpu.get_or_insert(Duration::from_nanos(cpu_ns));
                 }
                 Ok(Some(FromChild::Event(event))) => execution.record_event(event),
-                Ok(Some(FromChild::Ended(told))) => {
-                    let EndReport { end, output_bytes, truncated, spent, denied, denied_truncated } = *told;
-                    let counts = denied.into_iter().take(Usage::MAX_DENIALS);
-                    counts.for_each(|Denial { what, reason, count }| {
+                Ok(Some(FromChild::Ended(end_report))) => {
+                    let EndReport { end, output_bytes, truncated, spent, denied, denied_truncated } =
+                        *end_report;
+                    let denials = denied.into_iter().take(Usage::MAX_DENIALS);
+                    denials.for_each(|Denial { what, reason, count }| {
                         execution.record_event(Event::Denied(what, reason, count));
                     });
-                    ended = Some((output_bytes, truncated, spent, denied_truncated));
+                    report = Some((output_bytes, truncated, spent, denied_truncated));
                     break self.validate_reported_end(end, execution).await;
                 }
                 Ok(Some(FromChild::Described(_))) => {
                     break End::Crashed("it sent a description instead of running the tool".to_owned());
                 }
-                Ok(Some(FromChild::Failed(reason))) if began.is_none() => {
+                Ok(Some(FromChild::Failed(reason))) if start_cpu.is_none() => {
                     return Err(ChildError::Reported(truncate(reason)));
                 }
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(truncate(reason)),
@@ -231,10 +236,10 @@ impl Ring {
                         exit = wait_for_exit(&mut child) => exit,
                         stop = await_stop(execution) => break stop.into(),
                     };
-                    let Some(began) = began else { return Err(ChildError::Ended(exit.description)) };
+                    let Some(start_cpu) = start_cpu else { return Err(ChildError::Ended(exit.description)) };
                     let mut outcome =
                         execution.outcome(End::Crashed(exit.description), self.clock.monotonic());
-                    outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(began);
+                    outcome.metrics.cpu = Duration::from_micros(exit.cpu_us).saturating_sub(start_cpu);
                     outcome.metrics.peak_resident_bytes = Some(exit.peak_resident);
                     outcome.usage.spent = None;
                     return Ok(outcome);
@@ -242,14 +247,14 @@ impl Ring {
                 Err(error) => break End::Crashed(error.to_string()),
             }
         };
-        // Read before the child is killed. Its pid cannot have been reused, and the kernel's accounting is that of
-        // `wait4` without the time to tear the process down, which would be more than a short run itself.
-        let cpu = began.and_then(|began| Some(cpu_of(child.pid)?.saturating_sub(began)));
+        // CPU time and memory are read before the child is killed: its pid cannot have been reused, and the CPU time
+        // does not include the teardown of the process, which takes longer than a short run.
+        let cpu = start_cpu.and_then(|start_cpu| Some(cpu_of(child.pid)?.saturating_sub(start_cpu)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
         outcome.metrics.peak_resident_bytes = peak_resident_of(child.pid);
         outcome.usage.spent = None;
-        if let Some((output_bytes, truncated, spent, denied_truncated)) = ended {
+        if let Some((output_bytes, truncated, spent, denied_truncated)) = report {
             outcome.metrics.output_bytes = output_bytes.min(execution.output_limit());
             outcome.output.truncated |= truncated;
             outcome.usage.spent = spent.map(|spent| outcome.usage.budgets.cap(spent));
@@ -258,19 +263,19 @@ impl Ring {
         Ok(outcome)
     }
 
-    /// The reported end, if a child can report it: only the server cancels runs, and a deadline in the future has not
-    /// passed.
+    /// Returns the reported end, if a child can report it: only the server cancels runs, and the time limit is not
+    /// reached before the deadline.
     async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
         // Serializing a value again may lengthen its numbers.
-        let most = execution.output_limit().saturating_mul(2).saturating_add(SMALL_BYTES);
-        let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= most);
+        let max = execution.output_limit().saturating_mul(2).saturating_add(SERIALIZATION_HEADROOM_BYTES);
+        let fits = |bytes: usize| u64::try_from(bytes).is_ok_and(|bytes| bytes <= max);
         match reported {
             ReportedEnd::Returned(text) if fits(text.len()) => {
-                if text.len() <= AT_ONCE_BYTES {
+                if text.len() <= MAX_INLINE_PARSE_BYTES {
                     return parse_result(&text);
                 }
-                let checked = tokio::task::spawn_blocking(move || parse_result(&text)).await;
-                checked.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
+                let end = tokio::task::spawn_blocking(move || parse_result(&text)).await;
+                end.unwrap_or_else(|_| End::Crashed("its result could not be read".to_owned()))
             }
             ReportedEnd::ToolError { code, message, detail }
                 if fits(code.len() + message.len() + detail.as_ref().map_or(0, String::len)) =>
@@ -290,8 +295,8 @@ impl Ring {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }
             }
             ReportedEnd::Otherwise(End::Trapped(trap)) => End::Trapped(truncate(trap)),
-            ReportedEnd::Otherwise(End::NotStarted(missing)) => End::NotStarted(truncate(missing)),
-            ReportedEnd::Otherwise(End::Crashed(how)) => End::Crashed(truncate(how)),
+            ReportedEnd::Otherwise(End::NotStarted(reason)) => End::NotStarted(truncate(reason)),
+            ReportedEnd::Otherwise(End::Crashed(reason)) => End::Crashed(truncate(reason)),
             ReportedEnd::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
@@ -304,7 +309,7 @@ pub(super) struct JobRequest {
 }
 
 impl JobRequest {
-    /// Fits the socket's buffer, so that a child receives it at once.
+    /// Returns `true` if the job fits the socket's buffer, so that sending it does not wait for the child.
     fn is_short(&self) -> bool {
         match &self.job.task {
             Task::Invoke { arguments } => arguments.len() <= MAX_READ_AHEAD_BYTES,
@@ -313,7 +318,7 @@ impl JobRequest {
     }
 }
 
-/// A child that has received its job, confines itself for it, and waits for the signal to begin.
+/// A child that has received its job. It confines itself for the job and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
     _network_proxy: NetworkProxyGuard,
@@ -324,28 +329,28 @@ struct NetworkProxyGuard(Option<AbortHandle>);
 
 impl Drop for NetworkProxyGuard {
     fn drop(&mut self) {
-        if let Some(proxying) = &self.0 {
-            proxying.abort();
+        if let Some(task) = &self.0 {
+            task.abort();
         }
     }
 }
 
-/// Starts to serve the network of a run that has one. Returns the child's end of the socket.
+/// Starts the network proxy of a run that has a network. Returns the child's end of the socket.
 fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Option<UnixStream>)> {
     let Some(session) = execution.network().session().map(Arc::clone) else {
         return Ok((NetworkProxyGuard(None), None));
     };
-    // A socket pair of its own, for runs with a network only. On the channel of the child, bodies would be JSON, the
-    // output's bound would apply to them, and the loop that supervises the run would have to read them.
+    // Runs with a network have an additional socket pair. On the child's channel, bodies would be JSON, the limit on
+    // output would apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
-    let proxying = spawn::spawn_run_task(async move {
+    let task = spawn::spawn_run_task(async move {
         if let Err(error) = serve_network(session, ours).await {
-            tracing::warn!(%error, "the network connection of a run has failed");
+            tracing::warn!(%error, "the network proxy of a run has failed");
         }
     });
-    Ok((NetworkProxyGuard(Some(proxying.abort_handle())), Some(theirs)))
+    Ok((NetworkProxyGuard(Some(task.abort_handle())), Some(theirs)))
 }
 
 /// The server's reason to end a run.
@@ -372,7 +377,7 @@ async fn await_stop(execution: &Execution) -> StopReason {
     }
 }
 
-/// The kernel's exit report of a child whose socket is closed.
+/// Kills a child whose socket is closed, and waits for the report of its exit.
 async fn wait_for_exit(child: &mut Child) -> Exit {
     child.kill();
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
@@ -392,7 +397,7 @@ fn truncate(text: String) -> String {
 }
 
 impl Child {
-    /// Sends the job and the child's end of the run's network.
+    /// Sends the child its job and its end of the network's socket pair.
     async fn assign(
         mut self,
         refill: Refill,
@@ -406,12 +411,12 @@ impl Child {
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is reported as JSON, with up to six bytes for one.
+        // Output is reported as JSON, in which one byte becomes up to six.
         let output = grant.output().value.bytes();
         self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
         self.channel.send(&request.job, &handles).await?;
-        // The next child is forked while this one runs. Forking it after the run was measured to be slower on two
-        // cores: it then takes its time from the answer.
+        // The next child is forked while this one runs. On two cores, forking it after the run was measured to be
+        // slower: it delays the answer.
         drop(refill);
         // From here on only the child holds its end, so that its exit closes the connection.
         drop(network);

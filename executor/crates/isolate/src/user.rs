@@ -2,8 +2,8 @@
 //!
 //! The user is the owner of the run's folders, so that new files belong to the owner of their folder. It is `nobody` if
 //! there are no folders or all of them are world-writable. The run stays root, with its rights over files only, if a
-//! folder is accessible to root alone or the folders belong to different users: any other user would be refused files
-//! that the tool can use today.
+//! folder is accessible to root alone or the folders belong to different users: any other user would be refused some of
+//! the granted files.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,7 +25,7 @@ pub enum UserError {
     #[error("is `{0}`: write the name of a user, or `UID:GID`")]
     Form(String),
     /// This machine has no such user.
-    #[error("is `{0}`, and `/etc/passwd` has no such user: write a name that it has, or `UID:GID`")]
+    #[error("is `{0}`, and `/etc/passwd` has no such user: write the name of a listed user, or `UID:GID`")]
     Unknown(String),
     /// The list of users cannot be read.
     #[error("names a user, and `/etc/passwd` cannot be read: {0}")]
@@ -55,7 +55,7 @@ pub enum Owner {
 }
 
 impl User {
-    /// The user that owns nothing, with the number that most systems use.
+    /// The user `nobody`, with the ids that most systems use.
     pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
 
     /// Reads `UID:GID`, or the name of a user of this machine.
@@ -75,14 +75,14 @@ impl User {
         if text.is_empty() || text.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(UserError::Form(text.to_owned()));
         }
-        let list = std::fs::read_to_string("/etc/passwd")?;
-        let listed = list.lines().find_map(|line| {
+        let passwd = std::fs::read_to_string("/etc/passwd")?;
+        let user = passwd.lines().find_map(|line| {
             let mut fields = line.split(':');
             let (name, _password) = (fields.next()?, fields.next()?);
             let ids = (id(fields.next()?)?, id(fields.next()?)?);
             (name == text).then_some(Self { uid: ids.0, gid: ids.1 })
         });
-        listed.ok_or_else(|| UserError::Unknown(text.to_owned()))
+        user.ok_or_else(|| UserError::Unknown(text.to_owned()))
     }
 }
 
@@ -110,24 +110,24 @@ impl RunAs {
     /// The user of a run with these folders; `None` is the server's own user.
     #[must_use]
     pub fn user_for(self, folders: impl IntoIterator<Item = Owner>) -> Option<User> {
-        let mut named = None;
+        let mut run_user = None;
         match self {
             Self::Server => return None,
             Self::User(user) => return (user.uid != 0).then_some(user),
             Self::Owner => {}
         }
         for owner in folders {
-            match (owner, named) {
+            match (owner, run_user) {
                 (Owner::Everybody, _) => {}
-                (Owner::User(user), None) => named = Some(user),
+                (Owner::User(user), None) => run_user = Some(user),
                 (Owner::User(User { uid, .. }), Some(User { uid: other, .. })) if uid == other => {}
                 (Owner::User(_), Some(_)) | (Owner::Root, _) => return None,
             }
         }
-        Some(named.unwrap_or(User::NOBODY))
+        Some(run_user.unwrap_or(User::NOBODY))
     }
 
-    /// Returns `true` if a run may get another user than the server's.
+    /// Returns `true` if a run may get a user other than the server's.
     #[must_use]
     pub fn changes_users(self) -> bool {
         !matches!(self, Self::Server)

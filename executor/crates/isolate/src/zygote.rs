@@ -40,26 +40,26 @@ struct ForkedChild {
 /// counts instructions; with `changes_users` children may get another user.
 ///
 /// # Errors
-/// The engine cannot be set up, or the socket fails. The end of the server is no error.
-pub fn zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
+/// The engine cannot be set up, or the socket fails. The end of the server is not an error.
+pub fn run_zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
     match serve(meters_fuel, changes_users) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
-        served => served,
+        result => result,
     }
 }
 
 fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
     close_inherited()?;
     let control = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    if !has_greeted(&control)? {
+    if !receive_hello(&control)? {
         return Ok(());
     }
-    let Some(ready) = load(&control, meters_fuel, changes_users)? else { return Ok(()) };
+    let Some(state) = confine_and_load(&control, meters_fuel, changes_users)? else { return Ok(()) };
     let mut children: Vec<ForkedChild> = Vec::new();
     loop {
         // Ended children are reaped before another is forked, because an outcome may wait for the exit.
-        let (has_message, gone) = wait_for_events(&control, &children)?;
-        for index in gone.into_iter().rev() {
+        let (has_message, exited_indexes) = wait_for_events(&control, &children)?;
+        for index in exited_indexes.into_iter().rev() {
             let ForkedChild { child, pid, .. } = children.swap_remove(index);
             send(&control, &FromZygote::Exited { child, exit: reap(pid)? }, &[])?;
         }
@@ -69,15 +69,19 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
         match receive(&control)? {
             Some((ToZygote::Fork { child }, handles)) => {
                 let Ok([socket]) = <[OwnedFd; 1]>::try_from(handles) else {
-                    refuse(&control, child, &"the zygote has reached its limit on open descriptors")?;
+                    refuse(
+                        &control,
+                        child,
+                        &"the zygote has reached its limit on open descriptors (`RLIMIT_NOFILE`)",
+                    )?;
                     continue;
                 };
-                // A child of this process and not of the server: glibc does not support `CLONE_PARENT`.
+                // The child belongs to this process and not to the server, because glibc does not support `CLONE_PARENT`.
                 match fork() {
                     Ok(ForkSide::Child) => {
-                        // No descriptor of the zygote's own may stay open in a child.
+                        // The zygote's own descriptors must not stay open in a child.
                         drop((children, control));
-                        child::child_main(&ready, UnixStream::from(socket));
+                        child::child_main(&state, UnixStream::from(socket));
                     }
                     Ok(ForkSide::Parent { pid }) => children.extend(register_child(&control, child, pid)?),
                     Err(error) => refuse(&control, child, &error)?,
@@ -100,8 +104,8 @@ fn unexpected_message() -> Error {
     Error::new(ErrorKind::InvalidData, "the server sent a message that a zygote does not expect")
 }
 
-/// Reads the first message of the server; `false` when the server is gone.
-fn has_greeted(control: &UnixStream) -> Result<bool> {
+/// Reads the first message of the server; `false` when the server has closed the connection.
+fn receive_hello(control: &UnixStream) -> Result<bool> {
     match receive(control)? {
         Some((ToZygote::Hello { version: VERSION }, _)) => Ok(true),
         Some((ToZygote::Hello { version }, _)) => {
@@ -116,13 +120,17 @@ fn has_greeted(control: &UnixStream) -> Result<bool> {
     }
 }
 
-/// Confines the process and loads the tools; `None` when the server ends before they are complete.
-fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<Option<ZygoteState>> {
+/// Confines the process and loads the tools; `None` when the server ends before it has sent all of them.
+fn confine_and_load(
+    control: &UnixStream,
+    meters_fuel: bool,
+    changes_users: bool,
+) -> Result<Option<ZygoteState>> {
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
     let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
-    // Confined before any code of a tool is loaded. The system call filter follows after that, because it forbids
-    // making memory executable.
+    // The process is confined before it loads any code of a tool. The system call filter is applied afterwards, because
+    // it forbids making memory executable.
     confinement.confine_zygote(changes_users).map_err(confine_io_error)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
@@ -154,26 +162,26 @@ fn load(control: &UnixStream, meters_fuel: bool, changes_users: bool) -> Result<
     Ok(Some(ZygoteState { sandbox, tools, null, confinement: Arc::new(confinement), largest_file, handles }))
 }
 
-/// Waits for a message of the server (`true`) or the end of children (their indexes).
+/// Waits until the server has sent a message (`true`) or children have ended (their indexes).
 fn wait_for_events(control: &UnixStream, children: &[ForkedChild]) -> Result<(bool, Vec<usize>)> {
-    let mut watched = vec![PollFd::new(control, PollFlags::IN)];
-    watched.extend(children.iter().map(|children| PollFd::new(&children.pidfd, PollFlags::IN)));
+    let mut poll_fds = vec![PollFd::new(control, PollFlags::IN)];
+    poll_fds.extend(children.iter().map(|child| PollFd::new(&child.pidfd, PollFlags::IN)));
     loop {
-        match poll(&mut watched, None) {
+        match poll(&mut poll_fds, None) {
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    let mut signalled = watched.iter().map(|fd| !fd.revents().is_empty());
+    let mut signalled = poll_fds.iter().map(|fd| !fd.revents().is_empty());
     let has_message = signalled.next().unwrap_or(false);
     Ok((has_message, signalled.enumerate().filter_map(|(index, is_set)| is_set.then_some(index)).collect()))
 }
 
-/// Reports a new child; ends it if there is no descriptor left for its pidfd.
+/// Reports a new child, or refuses it if no descriptor is left for its pidfd.
 fn register_child(control: &UnixStream, child: u64, pid: i32) -> Result<Option<ForkedChild>> {
-    let known = Pid::from_raw(pid).ok_or_else(unexpected_message)?;
-    match pidfd_open(known, PidfdFlags::empty()) {
+    let child_pid = Pid::from_raw(pid).ok_or_else(unexpected_message)?;
+    match pidfd_open(child_pid, PidfdFlags::empty()) {
         Ok(pidfd) => {
             send(control, &FromZygote::Forked { child, pid }, &[pidfd.as_fd()])?;
             Ok(Some(ForkedChild { child, pid, pidfd }))

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! started ── ready ──▶ in use ── retired ──▶ ends with its last child
-//!                        └─ refill: forks a child for each that was taken
+//!                        └─ refill: forks a child for each one that is taken
 //! ```
 //! A retired zygote forks no more. Its waiting children end when the last handle is dropped, and the zygote itself ends
 //! with its last running child.
@@ -30,9 +30,9 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// The longest time in which a zygote may load its tools.
+/// Maximum time for a zygote to load its tools.
 const MAX_START_TIME: Duration = Duration::from_secs(60);
-/// The longest time in which a zygote may make a child.
+/// Maximum time for a zygote to fork a child.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// A child, or the reason why it could not be forked.
@@ -47,18 +47,18 @@ pub(super) struct ToolImage {
 pub(super) struct ZygoteHandle {
     fork: mpsc::UnboundedSender<()>,
     waiting: Mutex<ReadyChildren>,
-    /// The number of children that were taken for a run.
+    /// The number of children that runs have taken.
     runs: AtomicU64,
     started_at: Instant,
     retired: watch::Sender<bool>,
-    /// Completes when the zygote is reaped; `None` if each child has a zygote of its own.
-    ended: Option<JoinHandle<()>>,
+    /// Completes when the zygote is reaped; `None` if each child has its own zygote.
+    control_task: Option<JoinHandle<()>>,
 }
 
 struct ReadyChildren {
-    /// Children that were forked by [`ZygoteHandle::warm_up`].
-    first: VecDeque<ChildResult>,
-    made: mpsc::UnboundedReceiver<ChildResult>,
+    /// Children that [`ZygoteHandle::warm_up`] has waited for.
+    prewarmed: VecDeque<ChildResult>,
+    children: mpsc::UnboundedReceiver<ChildResult>,
 }
 
 /// A child process, waiting or running. Dropping it kills the process.
@@ -67,38 +67,41 @@ pub(super) struct Child {
     pub(super) pid: i32,
     pidfd: OwnedFd,
     pub(super) exit: oneshot::Receiver<Exit>,
-    /// Its control group, where these are delegated.
+    /// Its control group; `None` if no cgroup is delegated to the server.
     pub(super) group: Option<Arc<Group>>,
-    /// Keeps the zygote alive, and with it the child, which would receive its death signal.
+    /// Keeps the zygote alive. The child would be killed with it.
     _zygote: mpsc::UnboundedSender<()>,
 }
 
-/// Requests another child when it is dropped: after the previous one has received its job, or failed to.
+/// Requests another child when it is dropped, after the previous one has received its job or failed.
 pub(super) struct Refill(Arc<ZygoteHandle>);
 
 impl Drop for Refill {
     fn drop(&mut self) {
         if !*self.0.retired.borrow() {
-            let _zygote_is_gone = self.0.fork.send(());
+            let _zygote_may_have_ended = self.0.fork.send(());
         }
     }
 }
 
 impl ZygoteHandle {
-    /// A handle whose children arrive in `made`, one for each message to `fork`.
-    pub(super) fn new(fork: mpsc::UnboundedSender<()>, made: mpsc::UnboundedReceiver<ChildResult>) -> Self {
+    /// A handle whose children arrive in `children`, one for each message to `fork`.
+    pub(super) fn new(
+        fork: mpsc::UnboundedSender<()>,
+        children: mpsc::UnboundedReceiver<ChildResult>,
+    ) -> Self {
         Self {
             fork,
-            waiting: Mutex::new(ReadyChildren { first: VecDeque::new(), made }),
+            waiting: Mutex::new(ReadyChildren { prewarmed: VecDeque::new(), children }),
             runs: AtomicU64::new(0),
             started_at: timer_now(),
             retired: watch::Sender::new(false),
-            ended: None,
+            control_task: None,
         }
     }
 
-    /// Starts a zygote with `tools` that forks `children` ahead of time. Returns for each tool the reason that it
-    /// cannot run, or `None`.
+    /// Starts a zygote with `tools` that forks `children` ahead of time. Returns, for each tool, the reason why it
+    /// cannot run, or `None` if it can.
     pub(super) async fn start(
         tools: &[ToolImage],
         settings: &PreforkConfig,
@@ -106,7 +109,7 @@ impl ZygoteHandle {
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Self, Vec<Option<String>>)> {
         let (ours, theirs) = UnixStream::pair()?;
-        // The running program itself, even if its file was replaced since.
+        // The running program itself, even if its file has been replaced since.
         let mut zygote = Command::new("/proc/self/exe")
             .arg("zygote")
             .args(settings.meters_fuel.then_some("--fuel"))
@@ -116,8 +119,8 @@ impl ZygoteHandle {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
-        if let Some(said) = zygote.stderr.take() {
-            spawn::spawn_run_task(relay(Receiver::from_owned_fd(said.into())?));
+        if let Some(stderr) = zygote.stderr.take() {
+            spawn::spawn_run_task(log_stderr(Receiver::from_owned_fd(stderr.into())?));
         }
         let mut control = Channel::to_zygote(ours)?;
         let ready =
@@ -125,73 +128,73 @@ impl ZygoteHandle {
         let unusable = match ready.await {
             Ok(unusable) => unusable,
             Err(error) => {
-                let _already_gone = zygote.kill();
+                let _may_have_ended = zygote.kill();
                 zygote.wait()?;
                 return Err(error);
             }
         };
-        let (fork, wanted) = mpsc::unbounded_channel();
-        let (made, ready) = mpsc::unbounded_channel();
+        let (fork, fork_requests) = mpsc::unbounded_channel();
+        let (results, ready) = mpsc::unbounded_channel();
         for _ in 0..children {
-            let _just_made = fork.send(());
+            let _receiver_is_open = fork.send(());
         }
         let controller = ZygoteController {
-            waits_since: None,
+            unanswered_since: None,
             control,
-            wanted,
+            fork_requests,
             fork: fork.downgrade(),
-            made,
+            results,
             pending: HashMap::new(),
             children: HashMap::new(),
             cgroups,
         };
-        let ended = spawn::spawn_run_task(async move {
+        let control_task = spawn::spawn_run_task(async move {
             if let Err(error) = controller.run().await {
                 tracing::error!(%error, "the zygote has failed and is killed");
             }
             // The zygote has no children left, or does not answer.
-            let _already_gone = zygote.kill();
+            let _may_have_ended = zygote.kill();
             let _reaped = tokio::task::spawn_blocking(move || zygote.wait()).await;
         });
-        Ok((Self { ended: Some(ended), ..Self::new(fork, ready) }, unusable))
+        Ok((Self { control_task: Some(control_task), ..Self::new(fork, ready) }, unusable))
     }
 
     /// Waits until `children` children are ready.
     pub(super) async fn warm_up(&self, children: usize) -> Result<()> {
         let mut waiting = self.waiting.lock().await;
-        let all_made = async {
-            while waiting.first.len() < children {
-                let made = waiting.made.recv().await.ok_or_else(zygote_ended_error)?;
-                waiting.first.push_back(made);
+        let fill = async {
+            while waiting.prewarmed.len() < children {
+                let child = waiting.children.recv().await.ok_or_else(zygote_ended_error)?;
+                waiting.prewarmed.push_back(child);
             }
             Ok(())
         };
-        tokio::time::timeout(MAX_START_TIME, all_made).await?
+        tokio::time::timeout(MAX_START_TIME, fill).await?
     }
 
-    /// A child that is ready now, if any.
-    pub(super) fn try_next(&self) -> Option<ChildResult> {
+    /// Takes a child that is ready now, if there is one.
+    pub(super) fn try_take_child(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.try_lock().ok()?;
-        waiting.first.pop_front().or_else(|| waiting.made.try_recv().ok())
+        waiting.prewarmed.pop_front().or_else(|| waiting.children.try_recv().ok())
     }
 
-    /// The next child; `None` when the zygote has ended. Cancelling the wait loses no child.
-    pub(super) async fn next(&self) -> Option<ChildResult> {
+    /// Waits for the next child and takes it; `None` when the zygote has ended. Cancelling the wait loses no child.
+    pub(super) async fn take_child(&self) -> Option<ChildResult> {
         let mut waiting = self.waiting.lock().await;
-        match waiting.first.pop_front() {
-            Some(made) => Some(made),
-            None => waiting.made.recv().await,
+        match waiting.prewarmed.pop_front() {
+            Some(child) => Some(child),
+            None => waiting.children.recv().await,
         }
     }
 
-    /// Counts a child that goes to a run. Returns the guard that requests the next one when it is dropped.
+    /// Counts a run that takes a child. Returns the guard that requests the next child when it is dropped.
     pub(super) fn count_run(self: Arc<Self>) -> Refill {
         self.runs.fetch_add(1, Ordering::Relaxed);
         Refill(self)
     }
 
-    /// Requests a replacement for a child that goes to no run.
-    pub(super) fn request_replacement(self: &Arc<Self>) {
+    /// Requests another child in place of one that no run takes.
+    pub(super) fn request_child(self: &Arc<Self>) {
         drop(Refill(Arc::clone(self)));
     }
 
@@ -203,7 +206,7 @@ impl ZygoteHandle {
         self.started_at
     }
 
-    /// The zygote is alive.
+    /// Returns `true` until the zygote's control task has ended.
     pub(super) fn is_alive(&self) -> bool {
         !self.fork.is_closed()
     }
@@ -215,10 +218,10 @@ impl ZygoteHandle {
 
     /// Ends the zygote and waits until it is reaped.
     pub(super) async fn close(self) {
-        let Self { fork, waiting, ended, .. } = self;
+        let Self { fork, waiting, control_task, .. } = self;
         drop((fork, waiting));
-        if let Some(ended) = ended {
-            let _it_is_gone_either_way = ended.await;
+        if let Some(control_task) = control_task {
+            let _may_have_panicked = control_task.await;
         }
     }
 
@@ -253,8 +256,8 @@ fn zygote_ended_error() -> Error {
 }
 
 /// Copies a zygote's standard error to this process's log.
-async fn relay(said: Receiver) {
-    let mut lines = BufReader::new(said).lines();
+async fn log_stderr(stderr: Receiver) {
+    let mut lines = BufReader::new(stderr).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         tracing::warn!(line, "message from the zygote");
     }
@@ -263,13 +266,13 @@ async fn relay(said: Receiver) {
 /// The only reader and writer of a zygote's socket.
 struct ZygoteController {
     control: Channel,
-    wanted: mpsc::UnboundedReceiver<()>,
+    fork_requests: mpsc::UnboundedReceiver<()>,
     fork: mpsc::WeakUnboundedSender<()>,
-    made: mpsc::UnboundedSender<ChildResult>,
+    results: mpsc::UnboundedSender<ChildResult>,
     /// The server's ends of the sockets of children that are being forked.
     pending: HashMap<u64, UnixStream>,
-    /// The time since which the zygote has not answered; `None` if no answer is due.
-    waits_since: Option<Instant>,
+    /// The time since which a request to the zygote is unanswered; `None` if there is none.
+    unanswered_since: Option<Instant>,
     children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
 }
@@ -283,85 +286,85 @@ struct ChildEntry {
 impl ZygoteController {
     /// Runs until the zygote ends, or until every handle and every child has been dropped.
     async fn run(mut self) -> Result<()> {
-        let mut next = 0;
+        let mut next_child = 0;
         loop {
-            let answer_due = self.waits_since.map(|since| since + MAX_ANSWER_TIME);
+            let answer_due = self.unanswered_since.map(|since| since + MAX_ANSWER_TIME);
             tokio::select! {
-                wanted = self.wanted.recv() => {
-                    if wanted.is_none() {
+                request = self.fork_requests.recv() => {
+                    if request.is_none() {
                         return Ok(());
                     }
-                    next += 1;
+                    next_child += 1;
                     // The failure of one child must not end the others.
                     match UnixStream::pair() {
                         Ok((ours, theirs)) => {
-                            self.pending.insert(next, ours);
-                            self.waits_since.get_or_insert_with(timer_now);
-                            let fork = ToZygote::Fork { child: next };
+                            self.pending.insert(next_child, ours);
+                            self.unanswered_since.get_or_insert_with(timer_now);
+                            let fork = ToZygote::Fork { child: next_child };
                             tokio::time::timeout(MAX_ANSWER_TIME, self.control.send(&fork, &[theirs.as_fd()])).await??;
                         }
-                        Err(error) => drop(self.made.send(Err(error.into()))),
+                        Err(error) => drop(self.results.send(Err(error.into()))),
                     }
                 }
                 message = self.control.receive() => match message? {
                     Some(message) => {
-                        self.on_message(message).await?;
-                        self.waits_since = (!self.pending.is_empty()).then(timer_now);
+                        self.handle_message(message).await?;
+                        self.unanswered_since = (!self.pending.is_empty()).then(timer_now);
                     }
                     None => return Ok(()),
                 },
                 () = tokio::time::sleep_until(answer_due.unwrap_or_else(timer_now)), if answer_due.is_some() => {
-                    return Err(Error::new(ErrorKind::TimedOut, "the zygote does not answer"));
+                    return Err(Error::new(ErrorKind::TimedOut, "the zygote did not answer in time"));
                 }
             }
         }
     }
 
-    /// A control group with the new child in it; `None` where none are delegated.
-    async fn group_of(&self, pid: i32) -> Result<Option<Arc<Group>>> {
+    /// Moves the new child into a control group; `None` if no cgroup is delegated to the server.
+    async fn enter_group(&self, pid: i32) -> Result<Option<Arc<Group>>> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
-        // The kernel may take milliseconds to create a group. On this thread it would block a worker at every run, and
-        // tokio would move other tasks to yet another thread, each with a malloc arena of its own.
-        let entered = tokio::task::spawn_blocking(move || {
+        // The kernel may take milliseconds to create a group. On this thread that would block a worker at every run,
+        // and tokio would move other tasks to additional threads, each with its own malloc arena.
+        let group = tokio::task::spawn_blocking(move || {
             let group = cgroups.group()?;
             group.enter(pid)?;
             Ok(Some(Arc::new(group)))
         });
-        entered.await.unwrap_or_else(|panicked| Err(Error::other(panicked)))
+        group.await.unwrap_or_else(|error| Err(Error::other(error)))
     }
 
-    async fn on_message(&mut self, message: FromZygote) -> Result<()> {
+    async fn handle_message(&mut self, message: FromZygote) -> Result<()> {
         let unexpected = || Error::new(ErrorKind::InvalidData, "the zygote sent an unexpected message");
         match message {
             FromZygote::Forked { child, pid } => {
                 let socket = self.pending.remove(&child).ok_or_else(unexpected)?;
-                let (gone, exit) = oneshot::channel();
+                let (exit_tx, exit) = oneshot::channel();
                 let pidfd = self.control.take_handle();
-                let (group, ungrouped) = match self.group_of(pid).await {
+                let (group, group_error) = match self.enter_group(pid).await {
                     Ok(group) => (group, None),
                     Err(error) => (None, Some(error)),
                 };
-                self.children.insert(child, ChildEntry { exit: gone, _group: group.clone() });
+                self.children.insert(child, ChildEntry { exit: exit_tx, _group: group.clone() });
                 let Some(zygote) = self.fork.upgrade() else { return Ok(()) };
                 // A missing descriptor or a failed registration means that this process has reached a
                 // limit. The child ends when its socket is closed.
-                let made = match (pidfd, Channel::to_child(socket), ungrouped) {
+                let child = match (pidfd, Channel::to_child(socket), group_error) {
                     (Some(pidfd), Ok(channel), None) => {
                         Ok(Child { channel, pid, pidfd, exit, group, _zygote: zygote })
                     }
                     (None, _, _) => Err(ChildError::NoDescriptor),
                     (_, Err(error), _) => Err(error.into()),
-                    (_, _, Some(ungrouped)) => Err(ungrouped.into()),
+                    (_, _, Some(error)) => Err(error.into()),
                 };
-                let _nobody_waits = self.made.send(made);
+                let _nobody_waits = self.results.send(child);
             }
             FromZygote::Refused { child, reason } => {
                 self.pending.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_waits = self.made.send(Err(ChildError::Reported(reason)));
+                let _nobody_waits = self.results.send(Err(ChildError::Reported(reason)));
             }
             FromZygote::Exited { child, exit } => {
-                let gone = self.children.remove(&child).ok_or_else(unexpected)?;
-                let _nobody_asks = gone.exit.send(exit);
+                let entry = self.children.remove(&child).ok_or_else(unexpected)?;
+                let _nobody_waits = entry.exit.send(exit);
             }
             FromZygote::Ready { .. } => return Err(unexpected()),
         }
@@ -370,16 +373,15 @@ impl ZygoteController {
 }
 
 impl Child {
-    /// The process has not ended.
     pub(super) fn is_alive(&self) -> bool {
-        let mut gone = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut gone, Some(&now)).is_ok_and(|ended| ended == 0)
+        poll(&mut fds, Some(&now)).is_ok_and(|count| count == 0)
     }
 
     pub(super) fn kill(&self) {
         // The pidfd refers to this process alone, even after it has ended and its number was reused.
-        let _already_gone = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _may_have_ended = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 }
 

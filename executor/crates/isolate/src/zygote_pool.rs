@@ -1,13 +1,13 @@
 //! The pool of zygotes: the current one and its replacement.
 //!
 //! ```text
-//! shared layout:  zygote ── forks the children of many runs ── worn: the next one is started, warmed up and replaces
+//! shared layout:  zygote ── forks the children of many runs ── due: the next one is started, warmed up and replaces
 //!                 it ──▶ the old one ends with its last child
 //! fresh layout:   one zygote for each child; the two end together
 //! ```
-//! The children of one zygote have one address layout, which a guest can learn. A zygote is therefore worn, that is,
-//! due for replacement, after some runs or some time. No run waits for the replacement: it becomes current when its
-//! first children are ready.
+//! The children of one zygote have one address layout, which a guest can learn. A zygote is therefore due for
+//! replacement after a number of runs or a time. No run waits for the replacement: the new zygote becomes current when
+//! its first children are ready.
 
 use super::cgroup::Cgroups;
 use super::channel::ToZygote;
@@ -28,9 +28,9 @@ use std::time::Duration;
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-/// The pause before the next attempt to fork a child.
+/// The delay before the next attempt to fork a child.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
-/// The pause before the next attempt to replace a worn zygote, which stays in use.
+/// The delay before the next attempt to replace a zygote, which stays in use.
 const ZYGOTE_RETRY_DELAY: Duration = Duration::from_secs(10);
 
 pub(super) struct ZygotePool {
@@ -38,31 +38,31 @@ pub(super) struct ZygotePool {
     settings: PreforkConfig,
     cgroups: Option<Arc<Cgroups>>,
     current: Mutex<Option<Arc<ZygoteHandle>>>,
-    /// Notified when the current zygote has reached its number of runs.
-    worn: Arc<Notify>,
+    /// Notified when the current zygote has served `renew_runs` runs.
+    replacement_due: Arc<Notify>,
     /// Closed when the pool is dropped, which ends the task that replaces zygotes.
     _open: oneshot::Sender<Infallible>,
 }
 
 impl ZygotePool {
-    /// Starts a zygote with `tools`. Returns the reason for each tool that it cannot run.
+    /// Starts a zygote with `tools`. Returns the tools that it cannot run, with the reasons.
     pub(super) async fn start(
         tools: &[Module<'_>],
         settings: PreforkConfig,
         cgroups: Option<Arc<Cgroups>>,
     ) -> Result<(Arc<Self>, Vec<(ToolName, String)>)> {
-        let loaded = tools.iter().map(tool_image).collect::<Result<Vec<_>>>()?;
+        let images = tools.iter().map(tool_image).collect::<Result<Vec<_>>>()?;
         let (open, closed) = oneshot::channel();
-        let (current, worn) = (Mutex::default(), Arc::default());
-        let pool = Arc::new(Self { tools: loaded, settings, cgroups, current, worn, _open: open });
+        let (current, replacement_due) = (Mutex::default(), Arc::default());
+        let pool = Arc::new(Self { tools: images, settings, cgroups, current, replacement_due, _open: open });
         let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
         // The first zygote has tried to load every tool; with fresh layouts it has no other use.
         let zygote = if settings.fresh_layout { pool.handle_with_zygote_per_child() } else { zygote };
         *pool.current.lock().await = Some(Arc::new(zygote));
         if !settings.fresh_layout {
-            spawn::spawn_run_task(replace_worn_zygotes(
+            spawn::spawn_run_task(replace_due_zygotes(
                 Arc::downgrade(&pool),
-                Arc::clone(&pool.worn),
+                Arc::clone(&pool.replacement_due),
                 closed,
             ));
         }
@@ -81,41 +81,41 @@ impl ZygotePool {
         self.settings.run_as
     }
 
-    /// A living child that waits already, if any; or the reason why it could not be forked.
-    pub(super) fn try_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
+    /// Takes a child that is already waiting and alive, if there is one. Returns an error if its fork failed.
+    pub(super) fn try_take_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
         let zygote = self.current_zygote()?;
-        let made = zygote.try_next()?;
+        let result = zygote.try_take_child()?;
         let refill = self.count_run(zygote);
-        match made {
+        match result {
             Ok(child) if child.is_alive() => Some(Ok((child, refill))),
             Ok(_killed_while_it_waited) => None,
             Err(error) => Some(Err(error)),
         }
     }
 
-    /// A waiting child, or the next one to be forked.
-    pub(super) async fn child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), ChildError> {
+    /// Takes a waiting child, or the next one that is forked.
+    pub(super) async fn take_child(self: &Arc<Self>) -> std::result::Result<(Child, Refill), ChildError> {
         loop {
             let zygote = match self.current_zygote() {
                 Some(zygote) => zygote,
-                // A task of its own: a run that is cancelled in between must not leave a half-started zygote.
+                // A separate task, so that the cancellation of this run leaves no half-started zygote.
                 None => {
-                    let started = spawn::spawn_run_task(Arc::clone(self).revive()).await;
-                    started??
+                    let zygote = spawn::spawn_run_task(Arc::clone(self).ensure_alive()).await;
+                    zygote??
                 }
             };
-            let made = tokio::select! {
+            let result = tokio::select! {
                 biased;
-                made = zygote.next() => made,
+                result = zygote.take_child() => result,
                 // A retired zygote forks no more, so its next child might never arrive.
                 () = zygote.wait_retired() => continue,
             };
-            match made.ok_or(ChildError::ZygoteEnded)? {
+            match result.ok_or(ChildError::ZygoteEnded)? {
                 Ok(child) if child.is_alive() => return Ok((child, self.count_run(zygote))),
-                Ok(_killed_while_it_waited) => zygote.request_replacement(),
+                Ok(_killed_while_it_waited) => zygote.request_child(),
                 Err(error) => {
-                    // Requests a replacement, so that the configured number waits once resources allow it.
-                    zygote.request_replacement();
+                    // The configured number of children is then waiting again as soon as resources allow.
+                    zygote.request_child();
                     tracing::warn!(reason = %ErrorChain(&error), "fork failed");
                     tokio::time::sleep(RETRY_DELAY).await;
                 }
@@ -126,27 +126,27 @@ impl ZygotePool {
     fn count_run(&self, zygote: Arc<ZygoteHandle>) -> Refill {
         let refill = Arc::clone(&zygote).count_run();
         if zygote.runs() >= self.settings.renew_runs {
-            self.worn.notify_one();
+            self.replacement_due.notify_one();
         }
         refill
     }
 
     /// The current zygote, if it is alive and not being replaced.
     fn current_zygote(&self) -> Option<Arc<ZygoteHandle>> {
-        // A held lock means a replacement: the caller goes on to `revive`, which waits for it.
+        // `ensure_alive` holds the lock while it replaces a dead zygote. The caller then waits for it there.
         let current = self.current.try_lock().ok()?;
-        current.as_ref().filter(|living| living.is_alive()).map(Arc::clone)
+        current.as_ref().filter(|zygote| zygote.is_alive()).map(Arc::clone)
     }
 
     /// The current zygote, or a new one if it is dead.
-    async fn revive(self: Arc<Self>) -> Result<Arc<ZygoteHandle>> {
+    async fn ensure_alive(self: Arc<Self>) -> Result<Arc<ZygoteHandle>> {
         let mut current = self.current.lock().await;
         match &*current {
-            Some(living) if living.is_alive() => Ok(Arc::clone(living)),
+            Some(zygote) if zygote.is_alive() => Ok(Arc::clone(zygote)),
             Some(_) | None => {
-                tracing::warn!("the zygote has died and is replaced");
-                let (started, _unusable) = self.start_zygote(self.settings.children()).await?;
-                Ok(Arc::clone(current.insert(Arc::new(started))))
+                tracing::warn!("no zygote is alive: a new one is started");
+                let (zygote, _unusable) = self.start_zygote(self.settings.children()).await?;
+                Ok(Arc::clone(current.insert(Arc::new(zygote))))
             }
         }
     }
@@ -163,15 +163,15 @@ impl ZygotePool {
         ZygoteHandle::start(&self.tools, &self.settings, children, self.cgroups.clone()).await
     }
 
-    /// The time at which the current zygote is due for replacement: now, if it has reached its number of runs.
-    async fn worn_at(&self) -> Instant {
+    /// The time at which the current zygote is due for replacement: now, if it has served `renew_runs` runs.
+    async fn replacement_due_at(&self) -> Instant {
         let current = self.current.lock().await;
         match &*current {
             Some(current) if current.runs() < self.settings.renew_runs => {
                 current.started_at() + self.settings.renew_after
             }
             Some(_) => timer_now(),
-            // The pool is closed, and no zygote may follow.
+            // The pool is closed, so no zygote needs a replacement.
             None => timer_now() + self.settings.renew_after,
         }
     }
@@ -179,68 +179,68 @@ impl ZygotePool {
     /// Replaces the current zygote.
     async fn replace_zygote(&self) -> Result<()> {
         let (next, _unusable) = self.start_zygote(self.settings.children()).await?;
-        // Without the lock: runs take children of the old zygote until the new one's are ready.
+        // The lock is not held meanwhile: runs take children of the old zygote until those of the new one are ready.
         next.warm_up(self.settings.children()).await?;
-        let before = self.current.lock().await.replace(Arc::new(next));
-        if let Some(before) = before {
-            before.retire();
-            tracing::debug!(runs = before.runs(), "the zygote was replaced");
+        let old = self.current.lock().await.replace(Arc::new(next));
+        if let Some(old) = old {
+            old.retire();
+            tracing::debug!(runs = old.runs(), "the zygote was replaced");
         }
         Ok(())
     }
 
-    /// A source whose children each have a zygote of their own, and with it an address layout of their own.
+    /// A handle whose children each have their own zygote, and so their own address layout.
     fn handle_with_zygote_per_child(self: &Arc<Self>) -> ZygoteHandle {
-        // A zygote may not start programs (its system calls are filtered), and a child that the server starts itself
-        // would get its death signal with the thread that started it. A zygote per child keeps confinement, reaping and
-        // killing the same, for the price of starting a program that loads the catalogue.
-        let (fork, mut wanted) = mpsc::unbounded_channel();
-        let (made, ready) = mpsc::unbounded_channel();
+        // A zygote may not start programs (its system calls are filtered), and a child that the server starts directly
+        // would be killed (`PR_SET_PDEATHSIG`) when the server's thread that started it ends. One zygote per child
+        // keeps confinement, reaping and killing the same, at the cost of starting a program that loads the catalogue.
+        let (fork, mut fork_requests) = mpsc::unbounded_channel();
+        let (children, ready) = mpsc::unbounded_channel();
         for _ in 0..self.settings.children() {
-            let _just_made = fork.send(());
+            let _receiver_is_open = fork.send(());
         }
-        let at_once = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let (pool, at_once) = (Arc::downgrade(self), Arc::new(Semaphore::new(at_once)));
+        let max_parallel = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let (pool, starts) = (Arc::downgrade(self), Arc::new(Semaphore::new(max_parallel)));
         spawn::spawn_run_task(async move {
-            while wanted.recv().await.is_some() {
-                let turn = Arc::clone(&at_once).acquire_owned().await;
+            while fork_requests.recv().await.is_some() {
+                let permit = Arc::clone(&starts).acquire_owned().await;
                 let Some(pool) = pool.upgrade() else { return };
-                let made = made.clone();
+                let children = children.clone();
                 spawn::spawn_run_task(async move {
                     let child = pool.start_single_child().await;
-                    drop((pool, turn));
-                    let _nobody_waits = made.send(child);
+                    drop((pool, permit));
+                    let _nobody_waits = children.send(child);
                 });
             }
         });
         ZygoteHandle::new(fork, ready)
     }
 
-    /// The only child of a new zygote; the two end together.
+    /// Starts a zygote and takes its only child; the two end together.
     async fn start_single_child(&self) -> ChildResult {
         let (zygote, _unusable) = self.start_zygote(1).await?;
-        zygote.next().await.unwrap_or(Err(ChildError::ZygoteEnded))
+        zygote.take_child().await.unwrap_or(Err(ChildError::ZygoteEnded))
     }
 }
 
-/// Replaces each worn zygote until the pool is dropped.
-async fn replace_worn_zygotes(
+/// Replaces each zygote that is due, until the pool is dropped.
+async fn replace_due_zygotes(
     pool: Weak<ZygotePool>,
-    worn: Arc<Notify>,
+    replacement_due: Arc<Notify>,
     mut closed: oneshot::Receiver<Infallible>,
 ) {
-    while let Some(open) = pool.upgrade() {
-        let at = open.worn_at().await;
-        if at > timer_now() {
+    while let Some(pool) = pool.upgrade() {
+        let due_at = pool.replacement_due_at().await;
+        if due_at > timer_now() {
             // A wait must not keep the pool alive.
-            drop(open);
+            drop(pool);
             tokio::select! {
                 _ = &mut closed => return,
-                () = worn.notified() => {}
-                () = tokio::time::sleep_until(at) => {}
+                () = replacement_due.notified() => {}
+                () = tokio::time::sleep_until(due_at) => {}
             }
-        } else if let Err(error) = open.replace_zygote().await {
-            drop(open);
+        } else if let Err(error) = pool.replace_zygote().await {
+            drop(pool);
             tracing::warn!(%error, "replacing the zygote failed; it stays in use until the next attempt");
             tokio::time::sleep(ZYGOTE_RETRY_DELAY).await;
         }

@@ -1,4 +1,4 @@
-//! Compiled tools: compiled from WebAssembly, stored as bytes, loaded and linked ahead of their runs.
+//! Compiled tools. They are compiled from WebAssembly, stored as bytes, and loaded and linked before their runs.
 
 use super::state::StoreState;
 use super::{engine, typed};
@@ -40,9 +40,9 @@ pub struct Code<'a> {
     pub module: &'a File,
     /// `true` for a component, `false` for a core module.
     pub component: bool,
-    /// The same core module as a component; `None` for a tool that is a component already, or that cannot be made
-    /// one.
-    // Scopes other than whole trees are enforced over WASI 0.2 alone, so a core command is compiled in both forms:
+    /// The same core module converted to a component; `None` for a tool that already is a component, or that cannot be
+    /// converted.
+    // Scopes other than whole trees are enforced only over WASI 0.2, so a core command is compiled in both forms:
     // natively for whole trees, as a component for everything else.
     pub componentised: Option<&'a File>,
     /// The calling contract of the tool.
@@ -126,7 +126,7 @@ fn proc_path(file: &File) -> String {
 )]
 pub(super) fn load_module(engine: &Engine, compiled: &File) -> wasmtime::Result<Module> {
     let module = unsafe { Module::deserialize_file(engine, proc_path(compiled)) }?;
-    // wasmtime would otherwise create the image at the first run, in a process that may no longer be able to.
+    // wasmtime would otherwise create the image at the first run, in a process that may no longer be able to do so.
     module.initialize_copy_on_write_image()?;
     Ok(module)
 }
@@ -154,9 +154,9 @@ pub(super) fn contract_mismatch(
     contract: Contract,
     exports: &[&str],
 ) -> impl Fn(wasmtime::Error) -> ArtifactError + use<> {
-    let looks = guess_contract(exports).filter(|(other, _)| *other != contract);
+    let guess = guess_contract(exports).filter(|(other, _)| *other != contract);
     move |error| {
-        let Some((other, exports)) = &looks else { return link_error(contract)(error) };
+        let Some((other, exports)) = &guess else { return link_error(contract)(error) };
         let (kind, change) = match other {
             Contract::Command => (
                 "a command",
@@ -168,7 +168,7 @@ pub(super) fn contract_mismatch(
                  with `a2g-executor tool add`",
             ),
         };
-        let reason = format!("it exports {exports}, so it looks like {kind}: {change}");
+        let reason = format!("it exports {exports}, so it guess like {kind}: {change}");
         ArtifactError::Unlinkable { contract: contract.as_str(), source: reason.into() }
     }
 }

@@ -38,29 +38,29 @@ impl Budget {
     }
 
     /// Charges `bytes` written to files, or ends the run.
-    // A budget instead of a quota: overwritten bytes count again, because the bound is on the disk's work and wear, and
-    // no count ever has to be taken back.
-    pub(super) fn write(&self, bytes: u64) -> Result<(), TerminationReason> {
-        spend(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
+    // This is a budget and not a quota: overwritten bytes count again, because it limits the load and wear of the disk,
+    // and no count ever has to be reduced.
+    pub(super) fn charge_write(&self, bytes: u64) -> Result<(), TerminationReason> {
+        charge(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
     }
 
     /// Charges one created name, or ends the run.
-    pub(super) fn create(&self) -> Result<(), TerminationReason> {
-        spend(&self.created, 1, self.granted.created, Limit::Created)
+    pub(super) fn charge_create(&self) -> Result<(), TerminationReason> {
+        charge(&self.created, 1, self.granted.created, Limit::Created)
     }
 
     /// Charges `bytes` of randomness, or ends the run.
-    pub(super) fn random(&self, bytes: u64) -> Result<(), TerminationReason> {
-        spend(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
+    pub(super) fn charge_random(&self, bytes: u64) -> Result<(), TerminationReason> {
+        charge(&self.random_bytes, bytes, self.granted.random_bytes, Limit::RandomBytes)
     }
 
     /// Charges one listed folder entry, or ends the run.
-    pub(super) fn list(&self) -> Result<(), TerminationReason> {
-        spend(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
+    pub(super) fn charge_entry(&self) -> Result<(), TerminationReason> {
+        charge(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
     }
 
     /// Ends the run when one poll has more subscriptions than permitted.
-    pub(super) fn poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
+    pub(super) fn check_poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
         // A list of subscriptions is host memory: 700,000 of them took 155 MB.
         if subscriptions > self.granted.subscriptions {
             return Err(TerminationReason::Limit(Limit::Subscriptions));
@@ -69,9 +69,9 @@ impl Budget {
     }
 
     /// Records the fuel that remained at the guest's end.
-    pub(super) fn record_remaining_fuel(&self, left: u64) {
+    pub(super) fn record_remaining_fuel(&self, remaining: u64) {
         if let Some(granted) = self.granted.fuel {
-            let _at_the_end_once = self.fuel.set(granted.saturating_sub(left));
+            let _set_once = self.fuel.set(granted.saturating_sub(remaining));
         }
     }
 
@@ -92,22 +92,22 @@ impl Budget {
     }
 }
 
-fn spend(spent: &AtomicU64, more: u64, most: u64, limit: Limit) -> Result<(), TerminationReason> {
+fn charge(used: &AtomicU64, added: u64, max: u64, limit: Limit) -> Result<(), TerminationReason> {
     // Load and store need no atomic update: one guest has one thread, and others only read.
-    let total = spent.load(Ordering::Relaxed).saturating_add(more);
-    if total > most {
+    let total = used.load(Ordering::Relaxed).saturating_add(added);
+    if total > max {
         return Err(TerminationReason::Limit(limit));
     }
-    spent.store(total, Ordering::Relaxed);
+    used.store(total, Ordering::Relaxed);
     Ok(())
 }
 
-/// The output of a future that completes in its first poll.
-// Used with wasmtime's `blocking_` calls, which work on this thread. Its other calls hand the work to a thread,
+/// Polls a future that completes at its first poll, and returns its output.
+// Used with wasmtime's `blocking_` calls, which work on this thread. Its other calls move the work to a thread,
 // which a confined process cannot start and whose CPU time would not be charged to the guest.
 fn poll_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> {
-    let waits = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
-    work.now_or_never().unwrap_or_else(waits)
+    let not_ready = || Err(StreamError::Trap(wasmtime::Error::msg("a file was not ready")));
+    work.now_or_never().unwrap_or_else(not_ready)
 }
 
 /// An input stream from a file that reads on the guest's thread.
@@ -144,9 +144,9 @@ pub(super) struct FileOutputStream {
 }
 
 impl FileOutputStream {
-    fn spend(&self, bytes: usize) -> StreamResult<()> {
+    fn charge(&self, bytes: usize) -> StreamResult<()> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.budget.write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
+        self.budget.charge_write(bytes).map_err(|stop| StreamError::Trap(stop.into()))
     }
 }
 
@@ -160,12 +160,12 @@ impl Pollable for FileOutputStream {
 #[wasmtime_wasi::async_trait]
 impl OutputStream for FileOutputStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.spend(bytes.len())?;
+        self.charge(bytes.len())?;
         poll_once(self.inner.blocking_write_and_flush(bytes))
     }
 
     async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
-        self.spend(bytes.len())?;
+        self.charge(bytes.len())?;
         self.inner.blocking_write_and_flush(bytes).await
     }
 

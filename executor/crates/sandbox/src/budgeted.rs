@@ -8,7 +8,7 @@ use wasmtime_wasi::p2::bindings::io::poll;
 use wasmtime_wasi::p2::bindings::random::{insecure, insecure_seed, random};
 use wasmtime_wasi::random::WasiRandomCtx;
 
-/// The most random bytes of one call.
+/// Maximum number of random bytes per call.
 // wasmtime generates all bytes of a call before the guest receives the first.
 pub(super) const MAX_RANDOM_BYTES: u64 = 64 << 10;
 
@@ -29,11 +29,11 @@ impl HasData for HasBudgetedHost {
 struct BudgetedHost<'a>(&'a mut StoreState);
 
 impl BudgetedHost<'_> {
-    /// wasmtime's generator, after `bytes` were charged.
-    fn random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
+    /// Charges `bytes` and returns wasmtime's generator.
+    fn charge_random(&mut self, bytes: u64) -> wasmtime::Result<&mut WasiRandomCtx> {
         // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
         if bytes <= MAX_RANDOM_BYTES {
-            self.0.stats.budget.random(bytes)?;
+            self.0.stats.budget.charge_random(bytes)?;
         }
         Ok(self.0.wasi.ctx().ctx.random())
     }
@@ -41,33 +41,33 @@ impl BudgetedHost<'_> {
 
 impl random::Host for BudgetedHost<'_> {
     fn get_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
-        self.random(bytes)?.get_random_bytes(bytes)
+        self.charge_random(bytes)?.get_random_bytes(bytes)
     }
 
     fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
-        self.random(8)?.get_random_u64()
+        self.charge_random(8)?.get_random_u64()
     }
 }
 
 impl insecure::Host for BudgetedHost<'_> {
     fn get_insecure_random_bytes(&mut self, bytes: u64) -> wasmtime::Result<Vec<u8>> {
-        self.random(bytes)?.get_insecure_random_bytes(bytes)
+        self.charge_random(bytes)?.get_insecure_random_bytes(bytes)
     }
 
     fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
-        self.random(8)?.get_insecure_random_u64()
+        self.charge_random(8)?.get_insecure_random_u64()
     }
 }
 
 impl insecure_seed::Host for BudgetedHost<'_> {
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
-        self.random(16)?.insecure_seed()
+        self.charge_random(16)?.insecure_seed()
     }
 }
 
 impl poll::Host for BudgetedHost<'_> {
     async fn poll(&mut self, pollables: Vec<Resource<DynPollable>>) -> wasmtime::Result<Vec<u32>> {
-        self.0.stats.budget.poll(u64::try_from(pollables.len()).unwrap_or(u64::MAX))?;
+        self.0.stats.budget.check_poll(u64::try_from(pollables.len()).unwrap_or(u64::MAX))?;
         poll::Host::poll(self.0.wasi.ctx().table, pollables).await
     }
 }

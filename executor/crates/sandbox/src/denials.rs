@@ -12,12 +12,12 @@ pub(super) enum Refusal {
     /// `EACCES`: from this executor for a path outside the grant, otherwise from the host's file permissions.
     Access,
     /// `EPERM` or `ENOTCAPABLE` for a call that changes nothing: its path left its root.
-    Looking,
+    Read,
     /// `EPERM` or `ENOTCAPABLE` for a call that would change something: its path left its root, or the root is
     /// read-only.
-    Changing,
+    Write,
     /// From this executor, for creating a link.
-    Linking,
+    Link,
     /// From this executor, for a file with more than one name.
     HardLink,
 }
@@ -25,57 +25,57 @@ pub(super) enum Refusal {
 /// The denials of one execution.
 #[derive(Debug, Default)]
 pub(super) struct Denials {
-    listed: Mutex<DenialList>,
+    list: Mutex<DenialList>,
     events: EventSink,
 }
 
 #[derive(Debug, Default)]
 struct DenialList {
     denied: Vec<Denial>,
-    more: bool,
+    is_truncated: bool,
 }
 
-/// The number of bytes of a path that a report quotes.
+/// Maximum number of bytes of a path that a report quotes.
 const MAX_PATH_BYTES: usize = 256;
 
 impl Denials {
     pub(super) fn new(events: EventSink) -> Self {
-        Self { listed: Mutex::default(), events }
+        Self { list: Mutex::default(), events }
     }
 
     /// Counts one denial.
-    pub(super) fn record(&self, what: &str, reason: DenialReason) {
-        self.count(what, reason, |count| count.saturating_add(1));
+    pub(super) fn record(&self, subject: &str, reason: DenialReason) {
+        self.count(subject, reason, |count| count.saturating_add(1));
     }
 
-    /// Takes over a count from another process.
-    pub(super) fn merge_count(&self, what: &str, reason: DenialReason, count: u64) {
-        self.count(what, reason, |known| known.max(count));
+    /// Merges a count that another process has sent.
+    pub(super) fn merge_count(&self, subject: &str, reason: DenialReason, count: u64) {
+        self.count(subject, reason, |known| known.max(count));
     }
 
-    fn count(&self, what: &str, reason: DenialReason, next: impl FnOnce(u64) -> u64) {
-        let mut what: String = what.chars().flat_map(escape_control).collect();
-        if what.len() > MAX_PATH_BYTES {
-            let end = (0..=MAX_PATH_BYTES).rev().find(|&end| what.is_char_boundary(end)).unwrap_or(0);
-            what.truncate(end);
-            what.push('…');
+    fn count(&self, subject: &str, reason: DenialReason, update: impl FnOnce(u64) -> u64) {
+        let mut subject: String = subject.chars().flat_map(escape_control).collect();
+        if subject.len() > MAX_PATH_BYTES {
+            let end = (0..=MAX_PATH_BYTES).rev().find(|&end| subject.is_char_boundary(end)).unwrap_or(0);
+            subject.truncate(end);
+            subject.push('…');
         }
-        let mut listed = self.listed.lock();
-        let known = listed.denied.iter().position(|d| d.what == what && d.reason == reason);
-        if known.is_none() && listed.denied.len() >= Usage::MAX_DENIALS {
-            listed.more = true;
+        let mut list = self.list.lock();
+        let known = list.denied.iter().position(|d| d.what == subject && d.reason == reason);
+        if known.is_none() && list.denied.len() >= Usage::MAX_DENIALS {
+            list.is_truncated = true;
             return;
         }
         let index = known.unwrap_or_else(|| {
-            listed.denied.push(Denial { what: what.clone(), reason, count: 0 });
-            listed.denied.len() - 1
+            list.denied.push(Denial { what: subject.clone(), reason, count: 0 });
+            list.denied.len() - 1
         });
-        let Some(denial) = listed.denied.get_mut(index) else { return };
-        denial.count = next(denial.count);
+        let Some(denial) = list.denied.get_mut(index) else { return };
+        denial.count = update(denial.count);
         let count = denial.count;
-        // The server learns counts of a killed child to within a factor of two, at a logarithmic cost.
+        // The server thus knows the counts of a killed child within a factor of two, at a logarithmic number of events.
         if count.is_power_of_two() {
-            self.events.emit(|| Event::Denied(what, reason, count));
+            self.events.emit(|| Event::Denied(subject, reason, count));
         }
     }
 
@@ -92,13 +92,13 @@ impl Denials {
             let reason = match (preopen.map(|preopen| &preopen.kind), refusal) {
                 (Some(PreopenKind::Outside), _) => DenialReason::OutsideScope,
                 (_, Refusal::Access) => DenialReason::HostPermissions,
-                (_, Refusal::Linking) => DenialReason::Link,
+                (_, Refusal::Link) => DenialReason::Link,
                 (_, Refusal::HardLink) => DenialReason::HardLink,
                 (
                     Some(PreopenKind::Granted { access: Bound { value: Access::ReadOnly, .. }, .. }),
-                    Refusal::Changing,
+                    Refusal::Write,
                 ) if !escapes(path) => DenialReason::ReadOnly,
-                (Some(PreopenKind::Granted { .. }) | None, Refusal::Looking | Refusal::Changing) => {
+                (Some(PreopenKind::Granted { .. }) | None, Refusal::Read | Refusal::Write) => {
                     DenialReason::EscapesRoot
                 }
             };
@@ -111,14 +111,14 @@ impl Denials {
         self.record(path, DenialReason::OutsideScope);
     }
 
-    /// The denials, and `true` if some did not fit the list.
+    /// The denials, and `true` if the list is incomplete.
     pub(super) fn list(&self) -> (Vec<Denial>, bool) {
-        let listed = self.listed.lock();
-        (listed.denied.clone(), listed.more)
+        let list = self.list.lock();
+        (list.denied.clone(), list.is_truncated)
     }
 }
 
-/// Leaves its starting folder lexically, links not considered.
+/// Returns `true` if the path leaves its starting folder, without regard to links.
 fn escapes(path: &str) -> bool {
     let mut depth = 0i32;
     path.starts_with('/')
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_denials_are_counted_and_different_ones_capped() {
+    fn equal_denials_are_counted_and_their_list_is_capped() {
         let denials = Denials::default();
         denials.record("/etc/passwd", DenialReason::OutsideScope);
         denials.record("/etc/passwd", DenialReason::OutsideScope);
@@ -149,15 +149,15 @@ mod tests {
         for i in 0..Usage::MAX_DENIALS {
             denials.record(&format!("/{i}"), DenialReason::OutsideScope);
         }
-        let (listed, more) = denials.list();
-        assert_eq!((listed.len(), more), (Usage::MAX_DENIALS, true));
+        let (list, is_truncated) = denials.list();
+        assert_eq!((list.len(), is_truncated), (Usage::MAX_DENIALS, true));
     }
 
     #[test]
-    fn a_long_path_is_cut_at_a_character() {
+    fn a_long_path_is_truncated_at_a_character_boundary() {
         let denials = Denials::default();
         denials.record(&"ü\n".repeat(400), DenialReason::EscapesRoot);
-        let what = denials.list().0.remove(0).what;
-        assert!(what.len() <= MAX_PATH_BYTES + 4 && !what.contains('\n'), "{what}");
+        let subject = denials.list().0.remove(0).what;
+        assert!(subject.len() <= MAX_PATH_BYTES + 4 && !subject.contains('\n'), "{subject}");
     }
 }

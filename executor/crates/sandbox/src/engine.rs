@@ -17,22 +17,22 @@ use wasmtime::{
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
 /// The guest's share of the fibre's stack; the rest is for host calls.
-// An overflow in a host call ends the whole process, and one in the guest's own part only its run.
+// An overflow in a host call ends the whole process, but one in the guest's own part ends only its run.
 const WASM_STACK_BYTES: usize = 512 << 10;
 /// The stack of the fibre that a guest and its host calls run on.
 const FIBRE_STACK_BYTES: usize = 1 << 20;
 
-/// The most core instances of one execution.
+/// Maximum number of core instances in one execution.
 // A componentised tool has four core instances, one of `componentize-py` fourteen; the rest is for components
 // that compose others. These are constants and do not follow from the catalogue: the pool reserves addresses for
 // all of them but memory only for those that a guest uses, so smaller values save nothing measurable.
 pub(super) const MAX_INSTANCES: u32 = 64;
 pub(super) const MAX_MEMORIES: u32 = 16;
 pub(super) const MAX_TABLES: u32 = 64;
-/// Bytes of wasmtime's own records for one component with its core instances.
+/// Maximum size of wasmtime's records for one component with its core instances, in bytes.
 // CPython needs more than wasmtime's default of one megabyte.
 const MAX_INSTANCE_BYTES: usize = 8 << 20;
-/// The most elements of one table.
+/// Maximum number of elements in one table.
 const MAX_TABLE_ELEMENTS: usize = 100_000;
 /// Bytes of a memory or table that are cleared in place between two executions instead of being returned to the
 /// kernel.
@@ -86,11 +86,11 @@ pub(super) fn compiler_engine(meters_fuel: bool) -> wasmtime::Result<Engine> {
     Engine::new(&config(meters_fuel))
 }
 
-/// The settings that decide whether compiled code fits an engine: the same in the server, the zygote and the
+/// The settings that determine if compiled code fits an engine: the same in the server, the zygote and the
 /// compiler's process.
 fn config(meters_fuel: bool) -> Config {
     let mut config = Config::new();
-    // Explicitly off as well as on, so that a proposal that a later wasmtime enables by default stays off.
+    // Every proposal is set, so that one that a later wasmtime enables by default stays off.
     for (_, flag) in WasmFeatures::all().iter_names() {
         config.wasm_features(flag, FEATURES.contains(flag));
     }
@@ -112,22 +112,22 @@ fn config(meters_fuel: bool) -> Config {
 #[derive(Clone)]
 pub(super) struct Ticker {
     engine: EngineWeak,
-    linger: u32,
+    max_idle_ticks: u32,
     state: Arc<TickerState>,
 }
 
 #[derive(Debug, Default)]
 struct TickerState {
     running: AtomicUsize,
-    started: Mutex<bool>,
-    asleep: Mutex<bool>,
+    is_started: Mutex<bool>,
+    is_asleep: Mutex<bool>,
     wake: Condvar,
 }
 
 /// The number of ticks for which the ticker of a shared engine continues after the last execution.
-// A stream of small executions then does not wake the thread for each of them. A child has one guest and no
-// linger: at a CPU limit of 1 % an idle ticker would use more than the guest, and its process is charged for it.
-const LINGER_TICKS: u32 = 500;
+// A series of small executions then does not wake the thread for each of them. A child has one guest, and its ticker
+// sleeps at once: at a CPU limit of 1 % an idle ticker would use more than the guest, whose process is charged for it.
+const MAX_IDLE_TICKS: u32 = 500;
 
 /// Keeps the ticker awake.
 #[derive(Debug)]
@@ -135,59 +135,59 @@ pub(super) struct TickerGuard(Arc<TickerState>);
 
 impl Ticker {
     pub(super) fn new(engine: &Engine, concurrent: u32) -> Self {
-        let linger = if concurrent > 1 { LINGER_TICKS } else { 0 };
-        Self { engine: engine.weak(), linger, state: Arc::default() }
+        let max_idle_ticks = if concurrent > 1 { MAX_IDLE_TICKS } else { 0 };
+        Self { engine: engine.weak(), max_idle_ticks, state: Arc::default() }
     }
 
-    /// Starts the thread unless it has been started. The thread runs `first` before anything else, and ends when
-    /// the engine is dropped.
+    /// Starts the thread unless it has been started. The thread runs `init` first, and ends when the engine is dropped.
     ///
     /// # Errors
-    /// No thread can be started, or `first` failed.
+    /// No thread can be started, or `init` failed.
     pub(super) fn start(
         &self,
-        first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+        init: impl FnOnce() -> std::io::Result<()> + Send + 'static,
     ) -> std::io::Result<()> {
-        let mut started = self.state.started.lock();
-        if *started {
+        let mut is_started = self.state.is_started.lock();
+        if *is_started {
             return Ok(());
         }
-        let (engine, linger, ticking) = (self.engine.clone(), self.linger, Arc::clone(&self.state));
-        let (did, done) = std::sync::mpsc::sync_channel(1);
+        let (engine, max_idle_ticks, state) =
+            (self.engine.clone(), self.max_idle_ticks, Arc::clone(&self.state));
+        let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
         std::thread::Builder::new().name("epoch-ticker".into()).spawn(move || {
-            let first = first();
-            let failed = first.is_err();
-            let _nobody_waits = did.send(first);
-            if failed {
+            let result = init();
+            let has_failed = result.is_err();
+            let _nobody_waits = result_tx.send(result);
+            if has_failed {
                 return;
             }
-            let mut idle = 0;
+            let mut idle_ticks = 0;
             while let Some(engine) = engine.upgrade() {
                 std::thread::sleep(TICK);
                 engine.increment_epoch();
                 drop(engine);
-                idle = if ticking.running.load(Ordering::SeqCst) > 0 { 0 } else { idle + 1 };
-                if idle > linger {
-                    ticking.sleep_until_needed();
-                    idle = 0;
+                idle_ticks = if state.running.load(Ordering::SeqCst) > 0 { 0 } else { idle_ticks + 1 };
+                if idle_ticks > max_idle_ticks {
+                    state.sleep_until_needed();
+                    idle_ticks = 0;
                 }
             }
         })?;
-        // `first` may confine the thread: the guest must not start before that has succeeded.
-        done.recv().map_err(std::io::Error::other)??;
-        *started = true;
+        // `init` may confine the thread: the guest must not start before that has succeeded.
+        result_rx.recv().map_err(std::io::Error::other)??;
+        *is_started = true;
         Ok(())
     }
 
     /// Keeps the ticker awake while the returned guard lives.
     ///
     /// # Errors
-    /// The thread has to be started and cannot be.
+    /// The thread cannot be started.
     pub(super) fn keep_awake(&self) -> std::io::Result<TickerGuard> {
         self.start(|| Ok(()))?;
         self.state.running.fetch_add(1, Ordering::SeqCst);
-        let mut asleep = self.state.asleep.lock();
-        if std::mem::take(&mut *asleep) {
+        let mut is_asleep = self.state.is_asleep.lock();
+        if std::mem::take(&mut *is_asleep) {
             self.state.wake.notify_one();
         }
         Ok(TickerGuard(Arc::clone(&self.state)))
@@ -196,14 +196,14 @@ impl Ticker {
 
 impl TickerState {
     fn sleep_until_needed(&self) {
-        let mut asleep = self.asleep.lock();
+        let mut is_asleep = self.is_asleep.lock();
         // A guard that was counted before this lock was taken is visible here; one that is counted later finds
-        // `asleep` set and wakes the thread. The time-out lets the thread notice a dropped engine.
-        *asleep = self.running.load(Ordering::SeqCst) == 0;
-        while *asleep {
-            let timeout = self.wake.wait_for(&mut asleep, Duration::from_secs(10));
+        // `is_asleep` set and wakes the thread. The timeout lets the thread notice a dropped engine.
+        *is_asleep = self.running.load(Ordering::SeqCst) == 0;
+        while *is_asleep {
+            let timeout = self.wake.wait_for(&mut is_asleep, Duration::from_secs(10));
             if timeout.timed_out() {
-                *asleep = false;
+                *is_asleep = false;
             }
         }
     }

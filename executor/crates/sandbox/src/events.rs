@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// One event of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
-    /// The limits as read back from the live store: once, before the guest's first instruction.
+    /// The limits as read back from the live store. Sent once, before the guest's first instruction.
     EffectiveLimits(EffectiveLimits),
-    /// A new peak of guest memories and tables, in bytes: once per MB.
+    /// A new peak of guest memories and tables, in bytes. Sent once per MB.
     MemoryPeak(u64),
     /// A log line. The number of lines is bounded.
     Log(LogLevel, String),
@@ -23,24 +23,24 @@ pub enum Event {
     Progress(Progress),
     /// A complete artifact.
     Artifact(Artifact),
-    /// A denial, its reason and its count: the first time, and whenever the count has doubled.
+    /// A denial, its reason and its count. Sent the first time, and whenever the count has doubled.
     Denied(String, DenialReason, u64),
 }
 
-/// The receiver of a run's events. The default discards them: guest and report are in one process.
+/// The receiver of a run's events. The default discards them, for a guest in the process that makes its report.
 #[derive(Clone, Default)]
 pub struct EventSink(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 
 impl EventSink {
-    /// Calls `each` with every event, on the guest's own thread.
+    /// Calls `callback` with every event, on the guest's own thread.
     #[must_use]
-    pub fn new(each: impl Fn(Event) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(each)))
+    pub fn new(callback: impl Fn(Event) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(callback)))
     }
 
     pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
-        if let Some(each) = &self.0 {
-            each(event());
+        if let Some(callback) = &self.0 {
+            callback(event());
         }
     }
 }

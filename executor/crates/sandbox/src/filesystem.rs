@@ -1,8 +1,8 @@
-//! The filesystem of WASI 0.2: wasmtime's implementation, audited.
+//! The filesystem of WASI 0.2: wasmtime's implementation behind an audit.
 //!
 //! Every call goes through [`AuditedFs`]. A path below the folder that stands for everything not granted is
 //! refused with `access`, and every refusal is recorded. No decision depends on the text of a guest path:
-//! wasmtime-wasi resolves it beneath the opened roots, and a root that is not granted whole is walked name by
+//! wasmtime-wasi resolves it beneath the opened roots, and a root that is only partly granted is walked name by
 //! name (`walk.rs`).
 
 use super::budget::{Budget, FileInputStream, FileOutputStream};
@@ -78,17 +78,17 @@ impl AuditedFs<'_> {
         let budget = Arc::clone(&self.0.stats.budget);
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(stream)?;
-        let spending: DynOutputStream = Box::new(FileOutputStream { inner, budget });
-        Ok(table.push(spending)?)
+        let stream: DynOutputStream = Box::new(FileOutputStream { inner, budget });
+        Ok(table.push(stream)?)
     }
 
     /// Refuses to create a link where the operator does not allow links; charges the budget otherwise.
     fn check_link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         if !self.0.links {
-            self.record(Refusal::Linking, paths);
+            self.record(Refusal::Link, paths);
             return Err(ErrorCode::NotPermitted.into());
         }
-        self.spend(Budget::create)
+        self.spend(Budget::charge_create)
     }
 
     /// The walked path of an open folder; `None` for a file, and in a run whose paths are not walked.
@@ -119,23 +119,26 @@ impl AuditedFs<'_> {
         }
     }
 
-    /// Refuses to move a folder unless everything below it is granted, before and after the move. A folder that
-    /// was `moved` already is moved back.
-    async fn check_move(&mut self, from: &ResolvedPath, to: &ResolvedPath, moved: bool) -> FsResult<()> {
+    /// Refuses to move a folder unless everything below it is granted, before and after the move. If the folder
+    /// `is_moved` already, it is moved back.
+    async fn check_move(&mut self, from: &ResolvedPath, to: &ResolvedPath, is_moved: bool) -> FsResult<()> {
         let (Some(old), Some(new)) = (&from.walked, &to.walked) else { return Ok(()) };
-        let at = if moved { to } else { from };
+        let at = if is_moved { to } else { from };
         let kind = match self.inner().stat_at(at.folder(), PathFlags::empty(), at.name.clone()).await {
             Ok(stat) => stat.type_,
-            // The moved entry has vanished since.
-            Err(_) if moved => return Ok(()),
+            // The moved entry no longer exists.
+            Err(_) if is_moved => return Ok(()),
             Err(error) => return Err(error),
         };
-        let narrow = [old, new].into_iter().find(|walked| !walked.root.grants_all_below(&walked.path));
-        let Some(walked) = narrow.filter(|_| kind == DescriptorType::Directory) else { return Ok(()) };
-        if moved {
-            // Moving back may fail, if another run has taken the name. The guest gets the refusal all the same.
-            let (there, back) = (to.name.clone(), from.name.clone());
-            let _as_far_as_it_goes = self.inner().rename_at(to.folder(), there, from.folder(), back).await;
+        let partly_granted =
+            [old, new].into_iter().find(|walked| !walked.root.grants_all_below(&walked.path));
+        let Some(walked) = partly_granted.filter(|_| kind == DescriptorType::Directory) else {
+            return Ok(());
+        };
+        if is_moved {
+            // Moving back may fail, if another run has taken the name. The guest gets the refusal in either case.
+            let (new_name, old_name) = (to.name.clone(), from.name.clone());
+            let _may_fail = self.inner().rename_at(to.folder(), new_name, from.folder(), old_name).await;
         }
         Err(self.deny_path(walked).into())
     }
@@ -150,7 +153,7 @@ impl AuditedFs<'_> {
     ) -> FsResult<Resource<Descriptor>> {
         let mut open = open;
         if let Some(walked) = at.walked.as_ref().filter(|walked| !walked.root.grants(&walked.path)) {
-            // Not granted itself: an ancestor of something granted, which may be opened as a folder only.
+            // The path is not granted but leads to something granted, so it may be opened only as a folder.
             if open.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE) {
                 return Err(self.deny_path(walked).into());
             }
@@ -158,14 +161,15 @@ impl AuditedFs<'_> {
         }
         let exists = self.check_target(at, paths).await?;
         if !exists && open.contains(OpenFlags::CREATE) {
-            self.spend(Budget::create)?;
+            self.spend(Budget::charge_create)?;
         }
         let result = self.inner().open_at(at.folder(), at.flags, at.name.clone(), open, flags).await;
         self.audit(is_mutating(open, flags), paths, result)
     }
 
     /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
-    /// a symbolic link. `false` when nothing is there; if that cannot be determined, the call itself fails.
+    /// a symbolic link. Returns `false` if the target does not exist or cannot be examined; in the latter case the
+    /// call itself fails.
     async fn check_target(&mut self, at: &ResolvedPath, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
         // Opening a FIFO could block this thread, and setting a file's times opens it as well. Another name of
@@ -182,7 +186,7 @@ impl AuditedFs<'_> {
         }
     }
 
-    /// Records the result of a call if it is a refusal; `changes` tells mutating calls from others.
+    /// Records the result of a call if it is a refusal; `changes` is `true` for mutating calls.
     fn audit<T>(
         &mut self,
         changes: bool,
@@ -192,8 +196,8 @@ impl AuditedFs<'_> {
         if let Err(error) = &result {
             match error.downcast_ref() {
                 Some(ErrorCode::Access) => self.record(Refusal::Access, paths),
-                Some(ErrorCode::NotPermitted) if changes => self.record(Refusal::Changing, paths),
-                Some(ErrorCode::NotPermitted) => self.record(Refusal::Looking, paths),
+                Some(ErrorCode::NotPermitted) if changes => self.record(Refusal::Write, paths),
+                Some(ErrorCode::NotPermitted) => self.record(Refusal::Read, paths),
                 Some(_) | None => {}
             }
         }
@@ -232,7 +236,7 @@ macro_rules! audited {
             $(follow = $flags;)?
             let at = self.resolve(&$fd, &$path, follow, $required).await?;
             $(let $flags = at.flags;)?
-            // The last folder's handle and one name: no component of the path is resolved a second time.
+            // With the last folder's handle and one name, no component of the path is resolved a second time.
             let result = self.inner().$name(at.folder(), $($flags,)? at.name.clone() $(, $after)*).await;
             self.release(at);
             self.audit($changes, &paths, result)
@@ -282,8 +286,8 @@ impl HostDescriptor for AuditedFs<'_> {
             Descriptor::Dir(dir) => Arc::clone(&dir.dir),
             Descriptor::File(_) => return Err(ErrorCode::NotDirectory.into()),
         };
-        // The binding's stream type is wasmtime's and cannot be constructed here, so our listing lies in the table
-        // under a handle that carries that type.
+        // The binding's stream type is wasmtime's and cannot be constructed here, so the table stores a `Listing` under
+        // a handle of that type.
         let listing = table.push(Listing::open(&folder, 0)?)?;
         if let Some(walked) = walked {
             self.0.walked_paths.insert(listing.rep(), walked);
@@ -292,7 +296,7 @@ impl HostDescriptor for AuditedFs<'_> {
     }
 
     async fn set_size(&mut self, fd: Resource<Descriptor>, size: Filesize) -> FsResult<()> {
-        self.spend(|budget| budget.write(size))?;
+        self.spend(|budget| budget.charge_write(size))?;
         self.inner().set_size(fd, size).await
     }
 
@@ -304,7 +308,7 @@ impl HostDescriptor for AuditedFs<'_> {
     ) -> FsResult<Filesize> {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let grown = offset.saturating_add(length).saturating_sub(self.size(&fd));
-        self.spend(|budget| budget.write(length.max(grown)))?;
+        self.spend(|budget| budget.charge_write(length.max(grown)))?;
         self.inner().write(fd, bytes, offset).await
     }
 
@@ -314,7 +318,7 @@ impl HostDescriptor for AuditedFs<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        // An ancestor of something granted can be open too, and must not be changed.
+        // The open folder may only lead to something granted, and must then not be changed.
         if let Some(walked) = self.folder_path(&fd)?
             && !walked.root.grants(&walked.path)
         {
@@ -349,7 +353,7 @@ impl HostDescriptor for AuditedFs<'_> {
         let paths = [(self.preopen(&fd), path.as_str())];
         self.reject_outside(&paths)?;
         let at = self.resolve_new_folder(&fd, &path).await?;
-        let result = match self.spend(Budget::create) {
+        let result = match self.spend(Budget::charge_create) {
             Ok(()) => self.inner().create_directory_at(at.folder(), at.name.clone()).await,
             Err(stop) => Err(stop),
         };
@@ -408,9 +412,9 @@ impl HostDescriptor for AuditedFs<'_> {
         let result = match self.check_move(&from, &to, false).await {
             Ok(()) => {
                 let (old, new) = (from.name.clone(), to.name.clone());
-                let moved = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
+                let result = self.inner().rename_at(from.folder(), old, to.folder(), new).await;
                 // Checked again after the move: another run may have put a folder there in between.
-                match moved {
+                match result {
                     Ok(()) => self.check_move(&from, &to, true).await,
                     Err(refused) => self.audit(true, &paths, Err(refused)),
                 }
@@ -441,8 +445,8 @@ impl HostDescriptor for AuditedFs<'_> {
         let inner = self.inner().read_via_stream(fd, offset)?;
         let table = &mut self.0.wasi.ctx().table;
         let inner = table.delete(inner)?;
-        let reading: DynInputStream = Box::new(FileInputStream { inner });
-        Ok(table.push(reading)?)
+        let stream: DynInputStream = Box::new(FileInputStream { inner });
+        Ok(table.push(stream)?)
     }
 
     fn write_via_stream(
@@ -452,7 +456,7 @@ impl HostDescriptor for AuditedFs<'_> {
     ) -> FsResult<Resource<DynOutputStream>> {
         // The gap between the end of the file and the stream's start becomes part of the file with the first byte.
         let gap = offset.saturating_sub(self.size(&fd));
-        self.spend(|budget| budget.write(gap))?;
+        self.spend(|budget| budget.charge_write(gap))?;
         let stream = self.inner().write_via_stream(fd, offset)?;
         self.wrap_output(stream)
     }
@@ -474,19 +478,19 @@ impl HostDirectoryEntryStream for AuditedFs<'_> {
         stream: Resource<DirectoryEntryStream>,
     ) -> FsResult<Option<DirectoryEntry>> {
         let walked = self.0.walked_paths.get(&stream.rep()).cloned();
-        let hidden = |entry: &ListingEntry| {
-            let shown = |walked: &WalkedPath| {
+        let is_hidden = |entry: &ListingEntry| {
+            let is_shown = |walked: &WalkedPath| {
                 walked.shows(&entry.name.to_string_lossy(), descriptor_type(entry.kind))
             };
-            entry.is_dots() || !walked.as_ref().is_none_or(shown)
+            entry.is_dots() || !walked.as_ref().is_none_or(is_shown)
         };
         let listing = Resource::<Listing>::new_borrow(stream.rep());
         let listing = self.0.wasi.ctx().table.get_mut(&listing)?;
         let next = std::iter::from_fn(|| listing.next().transpose());
-        let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(hidden));
+        let mut next = next.skip_while(|entry| entry.as_ref().is_ok_and(is_hidden));
         let Some(entry) = next.next().transpose()? else { return Ok(None) };
-        self.spend(Budget::list)?;
-        // WASI 0.2 names are UTF-8. A lossy conversion would show a name that opens nothing.
+        self.spend(Budget::charge_entry)?;
+        // WASI 0.2 names are UTF-8. A lossy conversion would return a name that cannot be opened.
         let name = entry.name.into_string().map_err(|_| ErrorCode::IllegalByteSequence)?;
         Ok(Some(DirectoryEntry { type_: descriptor_type(entry.kind), name }))
     }

@@ -3,17 +3,17 @@
 
 use a2g_types::ident::{excerpt, is_display_control};
 
-/// The most bytes of a name, as for a file's name, and of a media type.
-const MAX_BYTES: usize = 255;
-/// The most parameters of a media type; registered types have at most three.
+/// Maximum size of a name (as of a file name) and of a media type, in bytes.
+const MAX_LABEL_BYTES: usize = 255;
+/// Maximum number of parameters of a media type; registered types have at most three.
 const MAX_PARAMETERS: usize = 8;
 
 /// An artifact's label is not valid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LabelError {
     #[error(
-        "`{0}` cannot name an artifact: a name has 1 to 255 bytes, is not `.` or `..`, and holds no `/`, no `\\` and no \
-         control, bidirectional or invisible character"
+        "`{0}` cannot name an artifact: a name has 1 to 255 bytes, is not `.` or `..`, and contains no `/`, no `\\` and \
+         no control, bidirectional or invisible character"
     )]
     Name(String),
     #[error(
@@ -24,14 +24,14 @@ pub(super) enum LabelError {
 }
 
 pub(super) fn check_name(name: &str) -> Result<(), LabelError> {
-    let is_name = (1..=MAX_BYTES).contains(&name.len())
+    let is_name = (1..=MAX_LABEL_BYTES).contains(&name.len())
         && !matches!(name, "." | "..")
         && !name.chars().any(|c| matches!(c, '/' | '\\') || is_display_control(c));
     if is_name { Ok(()) } else { Err(LabelError::Name(excerpt(name))) }
 }
 
 pub(super) fn check_media_type(text: &str) -> Result<(), LabelError> {
-    let is_media_type = text.len() <= MAX_BYTES && has_media_type_form(text);
+    let is_media_type = text.len() <= MAX_LABEL_BYTES && has_media_type_form(text);
     if is_media_type { Ok(()) } else { Err(LabelError::MediaType(excerpt(text))) }
 }
 
@@ -54,14 +54,14 @@ fn has_media_type_form(text: &str) -> bool {
 /// The text after the token or quoted string at the start of `text`; `None` if it starts with neither.
 fn after_value(text: &str) -> Option<&str> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let (token, rest) = text.split_at(text.find(|c| !is_token_letter(c)).unwrap_or(text.len()));
+        let (token, rest) = text.split_at(text.find(|c| !is_token_char(c)).unwrap_or(text.len()));
         return is_token(token).then_some(rest);
     };
-    let mut letters = quoted.char_indices();
-    while let Some((at, letter)) = letters.next() {
-        match letter {
+    let mut chars = quoted.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
             '"' => return quoted.get(at + 1..),
-            '\\' => letters.next().filter(|(_, escaped)| is_quotable(*escaped)).map(drop)?,
+            '\\' => chars.next().filter(|(_, escaped)| is_quotable(*escaped)).map(drop)?,
             plain if is_quotable(plain) => {}
             _control_or_beyond_ascii => return None,
         }
@@ -69,16 +69,16 @@ fn after_value(text: &str) -> Option<&str> {
     None
 }
 
-fn is_quotable(letter: char) -> bool {
-    letter == ' ' || letter.is_ascii_graphic()
+fn is_quotable(c: char) -> bool {
+    c == ' ' || c.is_ascii_graphic()
 }
 
 fn is_token(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(is_token_letter)
+    !text.is_empty() && text.chars().all(is_token_char)
 }
 
-fn is_token_letter(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(letter)
+fn is_token_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
 }
 
 fn trim(text: &str) -> &str {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_safe_to_show_and_to_make_files_of() {
+    fn names_are_safe_to_display_and_as_file_names() {
         for good in ["a", "plot 1.png", "Bericht für März.pdf", "报告", ".hidden", "...", &"x".repeat(255)]
         {
             assert_eq!(check_name(good), Ok(()), "{good}");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn media_types_have_the_form_of_http() {
+    fn media_types_have_the_form_of_rfc_9110() {
         let many = |count: usize| format!("a/b{}", "; c=d".repeat(count));
         let good = [
             "text/plain",

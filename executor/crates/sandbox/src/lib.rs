@@ -1,11 +1,11 @@
 //! One execution in one store.
 //!
 //! ```text
-//! Artifact + Permit + Input ─▶ Execution::new ─▶ execute ─▶ Outcome
-//!                                   │ create the store: limiter, throttle, deadline, streams, preopens
-//!                                   │ read the limits back from the live store
-//!                                   │ run the guest, check it at every epoch tick
-//!                                   └ drop the store
+//! Artifact + Permit + Input ─▶ Execution::begin ─▶ execute ─▶ Outcome
+//!                                                   │ create the store: limiter, throttle, deadline, streams, preopens
+//!                                                   │ read the limits back from the live store
+//!                                                   │ run the guest, check it at every epoch tick
+//!                                                   └ drop the store
 //! ```
 //! [`Sandbox::execute`] works in any process: it needs a thread that may block, and a tokio runtime for
 //! its timers. It never panics because of a guest, never trusts a number that a guest supplies, and never
@@ -46,7 +46,8 @@
 //! # Ok(())
 //! # }
 //! ```
-//! The module runs in this process. The executor runs it in a confined process of its own, which `a2g-isolate` makes.
+//! Here the module runs in the calling process. The executor runs it in a confined process, which `a2g-isolate`
+//! provides.
 
 mod artifact;
 mod budget;
@@ -106,12 +107,12 @@ use wasmtime_wasi::p2::bindings::CommandPre;
 use wasmtime_wasi::p2::bindings::filesystem::preopens::Host as _;
 use wasmtime_wasi::{WasiCtxBuilder, WasiView as _};
 
-/// Descriptors reserved for the process itself: connections, logs, the engine.
+/// Number of descriptors reserved for the process itself: connections, logs, the engine.
 const OWN_DESCRIPTORS: u64 = 256;
-/// The most bytes that one host call may copy out of a guest.
+/// Maximum number of bytes that one host call copies out of a guest.
 // wasmtime's `set_hostcall_fuel` also bounds the buffer of one `fd_read` or `fd_write`, and a guest that reads
 // a file in one call passes a buffer as large as the file: at 1 MiB, reading 2 MB would fail. Lists of poll
-// subscriptions, the reason for a smaller value, have a limit of their own.
+// subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 
 /// The engine, the linkers and the epoch ticker. A process has one.
@@ -193,7 +194,7 @@ impl Execution {
         }
     }
 
-    /// Records an event of the same run in another process.
+    /// Records an event that another process has sent for the same run.
     pub fn record_event(&self, event: Event) {
         let stats = &self.stats;
         match event {
@@ -202,7 +203,7 @@ impl Execution {
             Event::Log(level, message) => stats.collector.record_remote_line(level, &message),
             Event::Progress(progress) => stats.collector.record_remote_progress(progress),
             Event::Artifact(artifact) => stats.collector.record_remote_artifact(artifact),
-            // The server's own network session has counted these already; the child's would be listed a second time.
+            // The server's network session has already counted these denials; those of the child would be duplicates.
             Event::Denied(_, reason, _) if reason.is_egress_denial() => {}
             Event::Denied(what, reason, count) => stats.denials.merge_count(&what, reason, count),
         }
@@ -251,9 +252,9 @@ impl Execution {
         let stats = &self.stats;
         let (mut denied, mut denied_truncated) =
             self.network.session().map(|session| session.denials()).unwrap_or_default();
-        let (others, more_of_them) = stats.denials.list();
-        denied.extend(others);
-        denied_truncated |= more_of_them || denied.len() > Usage::MAX_DENIALS;
+        let (filesystem_denials, is_truncated) = stats.denials.list();
+        denied.extend(filesystem_denials);
+        denied_truncated |= is_truncated || denied.len() > Usage::MAX_DENIALS;
         denied.truncate(Usage::MAX_DENIALS);
         // A guest that was never instantiated has no live store to read the limits from, so the grant's
         // own values are reported.
@@ -304,16 +305,16 @@ impl Sandbox {
     /// # Errors
     /// [`SandboxError`] when the machine cannot reserve the address space.
     pub fn new(concurrent: u32, meters_fuel: bool, clock: Arc<dyn Clock>) -> Result<Self, SandboxError> {
-        let refused = |error: wasmtime::Error| SandboxError::Engine(error.into());
-        let engine = engine::pooling_engine(concurrent, meters_fuel).map_err(refused)?;
+        let engine_error = |error: wasmtime::Error| SandboxError::Engine(error.into());
+        let engine = engine::pooling_engine(concurrent, meters_fuel).map_err(engine_error)?;
         Ok(Self {
-            core: linkers::core_linker(&engine).map_err(refused)?,
+            core: linkers::core_linker(&engine).map_err(engine_error)?,
             component_with_network: {
-                let mut component_with_network = linkers::component_linker(&engine).map_err(refused)?;
-                network::link(&mut component_with_network).map_err(refused)?;
+                let mut component_with_network = linkers::component_linker(&engine).map_err(engine_error)?;
+                network::link(&mut component_with_network).map_err(engine_error)?;
                 component_with_network
             },
-            component: linkers::component_linker(&engine).map_err(refused)?,
+            component: linkers::component_linker(&engine).map_err(engine_error)?,
             ticker: engine::Ticker::new(&engine, concurrent),
             engine,
             preopens: preopens::Preopens::new()?,
@@ -323,36 +324,36 @@ impl Sandbox {
         })
     }
 
-    /// Starts the epoch ticker's thread, which otherwise starts with the first guest. The thread runs `first`
-    /// before anything else, for example to confine itself.
+    /// Starts the epoch ticker's thread, which otherwise starts with the first guest. The thread runs `init` first,
+    /// for example to confine itself.
     ///
     /// # Errors
-    /// No thread can be started, or `first` failed.
+    /// No thread can be started, or `init` failed.
     pub fn start_ticker(
         &self,
-        first: impl FnOnce() -> std::io::Result<()> + Send + 'static,
+        init: impl FnOnce() -> std::io::Result<()> + Send + 'static,
     ) -> std::io::Result<()> {
-        self.ticker.start(first)
+        self.ticker.start(init)
     }
 
-    /// Performs the per-thread initialisation that the first guest would otherwise pay for.
+    /// Performs the per-thread initialisation that would otherwise delay the first guest.
     pub fn warm_up(&self) {
-        // About 100 of a child's 299 page faults were code touched for the first time after its job had
-        // arrived. A child runs this while it waits for the job. Mapping all code ahead of time, and running a module
-        // as a rehearsal, saved no more.
+        // About 100 of a child's 299 page faults came from code that ran for the first time after the job had
+        // arrived. A child runs this while it waits for the job. Mapping all code ahead of time, or running a
+        // module first, saved no more.
         Engine::tls_eager_initialize();
         drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
     }
 
     /// The empty folder that stands for everything that is not granted. Guests find it open as `/`, so that
-    /// attempts outside the grant are recorded; a confined process has to be allowed into it as well.
+    /// attempts outside the grant are recorded; a confined process needs access to it as well.
     #[must_use]
     pub fn outside(&self) -> BorrowedFd<'_> {
         self.preopens.outside()
     }
 
     /// A hash of wasmtime's version, the engine's settings and the processor, in hexadecimal. Compiled code can
-    /// be loaded exactly where it is equal.
+    /// be loaded only where the hash is the same as when it was compiled.
     #[must_use]
     pub fn compatibility(&self) -> String {
         use std::hash::{DefaultHasher, Hash, Hasher};
@@ -418,28 +419,29 @@ impl Sandbox {
         &self,
         compiled: &File,
         contract: Contract,
-        fit: impl Fn(InstancePre<StoreState>) -> wasmtime::Result<P>,
+        wrap: impl Fn(InstancePre<StoreState>) -> wasmtime::Result<P>,
     ) -> Result<NetworkVariants<P>, ArtifactError> {
         let component = artifact::load_component(&self.engine, compiled)
             .map_err(|error| ArtifactError::Load(error.into()))?;
-        let shape = component.component_type();
-        let exports = shape.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
+        let component_type = component.component_type();
+        let exports = component_type.exports(&self.engine).map(|(name, _)| name).collect::<Vec<_>>();
         let contract_mismatch = artifact::contract_mismatch(contract, &exports);
         let link_error = artifact::link_error(contract);
         if !network::is_imported(&component, &self.engine) {
             let pre = self.component.instantiate_pre(&component).map_err(link_error)?;
             return Ok(NetworkVariants {
-                without_network: fit(pre).map_err(contract_mismatch)?,
+                without_network: wrap(pre).map_err(contract_mismatch)?,
                 with_network: None,
             });
         }
-        // Without a network the imports are linked too, as functions that end the run with a reason: a tool
+        // Without a network the imports are linked as functions that end the run with a reason, so that a tool
         // that uses the network only sometimes can be added and run without one.
-        let link = |linker: &ComponentLinker<StoreState>, on| {
+        let link = |linker: &ComponentLinker<StoreState>, has_network| {
             let mut linker = linker.clone();
-            network::link_unavailable(&mut linker, &component, &self.engine, on).map_err(&link_error)?;
+            network::link_unavailable(&mut linker, &component, &self.engine, has_network)
+                .map_err(&link_error)?;
             let pre = linker.instantiate_pre(&component).map_err(&link_error)?;
-            fit(pre).map_err(&contract_mismatch)
+            wrap(pre).map_err(&contract_mismatch)
         };
         Ok(NetworkVariants {
             without_network: link(&self.component, false)?,
@@ -447,8 +449,7 @@ impl Sandbox {
         })
     }
 
-    /// The observer of a run under `permit` over `network` in this process, which `abort` can stop. The run's
-    /// clock starts now.
+    /// Starts the clock of a run in this process and returns the run's observer. `abort` can stop the run.
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
@@ -461,10 +462,10 @@ impl Sandbox {
         )
     }
 
-    /// Runs one guest to its end. An execution that was begun for another permit runs nothing.
+    /// Runs one guest to its end. Starts no guest if `execution` was begun for another permit.
     ///
-    /// Has to be polled on a thread that may block: the guest's file calls happen inside the poll, so that
-    /// their CPU time is counted.
+    /// The future has to be polled on a thread that may block: the guest's file calls happen inside the poll, so
+    /// that their CPU time is counted.
     pub async fn execute(
         &self,
         artifact: &Artifact,
@@ -478,7 +479,7 @@ impl Sandbox {
         let end = tokio::select! {
             biased;
             end = guest => end.unwrap_or_else(|error| {
-                End::NotStarted(format!("no thread can be started to watch it: {error}"))
+                End::NotStarted(format!("the thread of the epoch ticker cannot be started: {error}"))
             }),
             // The epoch callback covers guests that compute; these two cover guests that wait in a host call.
             reason = execution.abort.wait() => End::Aborted(reason),
@@ -497,15 +498,15 @@ impl Sandbox {
             return Err(link_error(wasmtime::Error::msg("it does not export `describe`")));
         };
         let execution = self.begin(&permit, Network::Off, Arc::default());
-        let described = MeteredFuture::new(Arc::clone(&execution.stats.meter), &self.ticker, async {
+        let description = MeteredFuture::new(Arc::clone(&execution.stats.meter), &self.ticker, async {
             let mut store = self.make_store(permit, &Input::Arguments(String::new()), &execution)?;
             tool.pick(false).instantiate_async(&mut store).await?.call_describe(&mut store).await
         });
-        let described = tokio::time::timeout_at(execution.deadline().into(), described)
+        let description = tokio::time::timeout_at(execution.deadline().into(), description)
             .await
             .map_err(|_| link_error(wasmtime::Error::msg("`describe` did not answer in time")))?;
         let typed::a2g::tool::types::Descriptor { name, version, description, arguments_schema } =
-            described.map_err(|error| link_error(error.into()))?.map_err(link_error)?;
+            description.map_err(|error| link_error(error.into()))?.map_err(link_error)?;
         Ok([name, version, description, arguments_schema])
     }
 
@@ -519,18 +520,18 @@ impl Sandbox {
         let stats = &execution.stats;
         let mut store = match self.make_store(permit, &input, execution) {
             Ok(store) => store,
-            Err(error) => return End::NotStarted(format!("the store cannot be made: {error:#}")),
+            Err(error) => return End::NotStarted(format!("its store cannot be created: {error:#}")),
         };
         let end = run(artifact, &mut store, input, stats).await;
         // Generated code writes its fuel counter back at calls and returns only, so the counter of a guest that
         // was stopped in between is stale and is not reported.
-        if let (false, Ok(left)) = (is_stopped(&end), store.get_fuel()) {
-            stats.budget.record_remaining_fuel(left);
+        if let (false, Ok(remaining)) = (is_stopped(&end), store.get_fuel()) {
+            stats.budget.record_remaining_fuel(remaining);
         }
         match stats.meter.accounting() {
             Accounting::Thread => drop(store),
-            // The process ends with its guest. Dropping the store would clear the guest's memory for a next
-            // guest that never comes: 64 of a child's 299 page faults.
+            // The process ends with its guest. Dropping the store would only clear the guest's memory for a next
+            // guest, which costs 64 of a child's 299 page faults.
             Accounting::Process => std::mem::forget(store),
         }
         end
@@ -545,13 +546,13 @@ impl Sandbox {
     ) -> wasmtime::Result<Store<StoreState>> {
         let stats = &execution.stats;
         let grant = permit.grant();
-        // The limits are the execution's, and the folders are the permit's.
+        // The limits come from the execution and the folders from the permit, so both must have the same grant.
         if !execution.grant.is_same_grant(grant) {
             return Err(wasmtime::Error::msg("this execution was begun for another permit"));
         }
         let mut wasi = WasiCtxBuilder::new();
-        // File calls block this thread instead of moving to a pool: the thread's CPU clock then counts their
-        // work, and no file call pays for a hand-over.
+        // File calls block this thread and do not move to a thread pool: the thread's CPU clock then counts their
+        // work, and no file call waits for another thread.
         wasi.allow_blocking_current_thread(true).max_random_size(budgeted::MAX_RANDOM_BYTES);
         let stream = |channel, passthrough| GuestStream {
             collector: Arc::clone(&stats.collector),
@@ -596,7 +597,7 @@ impl Sandbox {
         store.set_hostcall_fuel(MAX_HOSTCALL_BYTES);
         let handles = grant.budgets().handles.min(self.max_handles);
         let handles = usize::try_from(handles).unwrap_or(usize::MAX);
-        // A file takes one component handle and one entry of the host's table, so both get the same bound.
+        // A file takes one component handle and one entry of the host's table, so both get the same limit.
         store.set_max_component_handles(handles);
         store.data_mut().wasi.ctx().table.set_max_capacity(handles);
         match (grant.budgets().fuel, self.meters_fuel) {
@@ -610,22 +611,22 @@ impl Sandbox {
         store.set_epoch_deadline(1);
         let (clock, abort) = (Arc::clone(&self.clock), Arc::clone(&execution.abort));
         store.epoch_deadline_callback(move |mut store| check_at_tick(store.data_mut(), &*clock, &abort));
-        // The report states the limits of the live store, not those of the grant, so that a wiring mistake
-        // above becomes visible.
+        // The report states the limits of the live store, not those of the grant, so that a mistake in the
+        // code above becomes visible.
         read_back(store.data_mut(), kinds)?;
         Ok(store)
     }
 }
 
-/// The number of handles for each of `concurrent` guests that leaves [`OWN_DESCRIPTORS`] to the process.
-/// Raises the process's soft descriptor limit to its hard one.
+/// Raises the process's soft descriptor limit to its hard limit. Returns the number of handles for each of `concurrent`
+/// guests, which leaves [`OWN_DESCRIPTORS`] to the process.
 fn handles_per_run(concurrent: u32) -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    // Failing to raise the limit is no error: the share below follows from the limit that is effective.
+    // Failing to raise the limit is not an error: the share below follows from the limit that is effective.
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let _as_it_was = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
-    let Some(most) = getrlimit(Resource::Nofile).current else { return Budgets::MAX_HANDLES };
-    let share = most.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
+    let _limit_is_unchanged = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return Budgets::MAX_HANDLES };
+    let share = limit.saturating_sub(OWN_DESCRIPTORS) / u64::from(concurrent.max(1));
     share.max(Budgets::MIN_HANDLES)
 }
 
@@ -644,8 +645,8 @@ fn check_at_tick(
     }
     Ok(match state.throttle.charge(state.stats.meter.cpu(), now) {
         Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
-        // A child has one thread, and the guest's outgoing bytes leave between its steps. Without this yield,
-        // a guest that polls in a loop until it may write would never see its bytes sent.
+        // A child has one thread, which sends the guest's bytes when the guest yields. Without this yield, a
+        // guest that polls in a loop until it may write would never finish.
         None if state.http.is_on() => UpdateDeadline::Yield(1),
         None => UpdateDeadline::Continue(1),
     })
@@ -702,40 +703,42 @@ fn read_back(state: &mut StoreState, kinds: Vec<PreopenKind>) -> wasmtime::Resul
 
 /// Runs a guest in its store.
 async fn run(artifact: &Artifact, store: &mut Store<StoreState>, input: Input, stats: &RunStats) -> End {
-    let governed = matches!(input, Input::Arguments(_));
-    let network = store.data().http.is_on();
-    let ended = match &artifact.0 {
-        // Native code serves whole trees only: paths are checked one by one over WASI 0.2 alone.
+    let is_governed = matches!(input, Input::Arguments(_));
+    let has_network = store.data().http.is_on();
+    let result = match &artifact.0 {
+        // Native code runs only with whole trees: single paths are checked only over WASI 0.2.
         PreparedGuest::CoreCommand { native, .. } if !store.data().walks => core_command(native, store).await,
         PreparedGuest::CoreCommand { componentised: Some(pre), .. } => {
-            component_command(pre.pick(network), store).await
+            component_command(pre.pick(has_network), store).await
         }
         PreparedGuest::CoreCommand { componentised: None, .. } => {
-            return End::NotStarted("it cannot run under a scope other than whole trees".to_owned());
+            return End::NotStarted(
+                "it can run only under scopes that are whole trees, such as `/workspace/**`".to_owned(),
+            );
         }
-        PreparedGuest::ComponentCommand(pre) => component_command(pre.pick(network), store).await,
+        PreparedGuest::ComponentCommand(pre) => component_command(pre.pick(has_network), store).await,
         PreparedGuest::Typed(pre) => match input {
             Input::Arguments(arguments) => {
-                return typed_tool(pre.pick(network), store, &arguments, stats).await;
+                return typed_tool(pre.pick(has_network), store, &arguments, stats).await;
             }
             Input::Passthrough { .. } => {
-                return End::NotStarted("a typed tool is run by its name, with arguments".to_owned());
+                return End::NotStarted("run a typed tool by its name, with arguments".to_owned());
             }
         },
     };
-    let failed = match &ended {
+    let end = match &result {
         Ok(()) => None,
         Err(error) => end_from_error(error, &stats.memory, || is_out_of_handles(&mut *store)),
     };
-    match failed {
+    match end {
         Some(End::Exited { code, .. }) => End::Exited { code, stderr_tail: stats.collector.stderr_tail() },
         Some(end) => end,
-        None if governed => command_result(&stats.collector.take_stdout()),
+        None if is_governed => command_result(&stats.collector.take_stdout()),
         None => End::Returned(JsonText::null()),
     }
 }
 
-/// Stopped between two of the guest's own instructions.
+/// Returns `true` if the guest was stopped between two of its own instructions.
 fn is_stopped(end: &End) -> bool {
     matches!(end, End::Aborted(_) | End::LimitReached(Limit::Time))
 }
@@ -766,18 +769,18 @@ async fn typed_tool(
     arguments: &str,
     stats: &RunStats,
 ) -> End {
-    let answered = async {
+    let call = async {
         let tool = pre.instantiate_async(&mut *store).await?;
         tool.call_invoke(&mut *store, arguments).await
     };
-    match answered.await {
+    match call.await {
         Ok(Ok(result)) => match stats.collector.charge_result(result.len()) {
             Ok(()) => parse_result(&result),
             Err(stop) => stop.into(),
         },
         Ok(Err(typed::a2g::tool::types::ToolError { code, message, detail })) => {
-            let said = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
-            match stats.collector.charge_result(said) {
+            let length = code.len() + message.len() + detail.as_ref().map_or(0, String::len);
+            match stats.collector.charge_result(length) {
                 Ok(()) => End::ToolError { code, message, detail: detail.as_deref().map(error_detail) },
                 Err(stop) => stop.into(),
             }
@@ -796,20 +799,19 @@ fn command_result(stdout: &[u8]) -> End {
     std::str::from_utf8(stdout).map_or(End::ResultNotJson, parse_result)
 }
 
-/// Parses a tool's result. Text that is not JSON, or that some JSON reader of the report could not read, is
-/// [`End::ResultNotJson`].
+/// Parses a tool's result. Text that is not JSON, or that some JSON parsers would reject, is [`End::ResultNotJson`].
 #[must_use]
 pub fn parse_result(text: &str) -> End {
     JsonText::parse(text).map_or(End::ResultNotJson, End::Returned)
 }
 
-/// The longest detail of a tool's error that is parsed to a JSON value, in bytes.
+/// Maximum size of the detail of a tool's error that is parsed as JSON, in bytes.
 // The value becomes part of the error that a caller receives, which is held as a tree of many times the text's
 // size.
 const MAX_DETAIL_BYTES: usize = 16 << 10;
 
-/// The detail of a tool's error as a JSON value; as a JSON string of the text when the text is long or not JSON
-/// that every reader of the report can read.
+/// The detail of a tool's error as a JSON value. A text that is too long, or that [`parse_result`] would not accept,
+/// becomes a JSON string.
 #[must_use]
 pub fn error_detail(text: &str) -> Value {
     let short = (text.len() <= MAX_DETAIL_BYTES).then(|| JsonText::parse(text).ok()).flatten();

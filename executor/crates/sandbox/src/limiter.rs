@@ -11,19 +11,19 @@ use wasmtime::ResourceLimiter;
 /// The measurements of a limiter. Shared, so that another thread can read them while a guest is stuck.
 #[derive(Debug, Default)]
 pub(super) struct MemoryGauge {
-    /// The largest sum so far, in bytes.
+    /// The maximum of the sum so far, in bytes.
     pub(super) peak: AtomicU64,
-    // A refused growth is -1 to the guest, which then usually traps. This flag is what attributes that trap to
-    // the memory limit.
+    // A refused growth returns -1 to the guest, which then usually traps. This flag attributes that trap to the
+    // memory limit.
     pub(super) refused: AtomicBool,
     pub(super) events: EventSink,
 }
 
 impl MemoryGauge {
     pub(super) fn record(&self, total: u64) {
-        let before = self.peak.fetch_max(total, Ordering::Relaxed);
+        let previous = self.peak.fetch_max(total, Ordering::Relaxed);
         // One event per MB: a guest that grows page by page must not send one for each page.
-        if total.div_ceil(BYTES_PER_MB) > before.div_ceil(BYTES_PER_MB) {
+        if total.div_ceil(BYTES_PER_MB) > previous.div_ceil(BYTES_PER_MB) {
             self.events.emit(|| Event::MemoryPeak(total));
         }
     }
@@ -53,8 +53,7 @@ impl Limiter {
 
     fn grow(&mut self, current: usize, desired: usize, unit: u64) -> bool {
         let added = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX).saturating_mul(unit);
-        // One sum over all memories and tables: a limit for each alone let 20 memories of 65 MB pass under one of 64
-        // MB.
+        // All memories and tables are summed: with a limit for each of them, a guest would only have to use more.
         let total = self.bytes.saturating_add(added);
         if total > self.limit.value.bytes() {
             self.gauge.refused.store(true, Ordering::Relaxed);

@@ -28,8 +28,8 @@ impl HasData for HasTable {
 /// The imports of components: WASI 0.2 without the network, and the host interface of typed tools.
 pub(super) fn component_linker(engine: &Engine) -> wasmtime::Result<ComponentLinker<StoreState>> {
     let mut linker = ComponentLinker::new(engine);
-    // Interface by interface: wasmtime-wasi's own `add_to_linker` would also link its sockets, and random bytes,
-    // polls and files without budgets.
+    // Each interface is linked separately: wasmtime-wasi's own `add_to_linker` would also link its sockets, and random
+    // bytes, polls and files without budgets.
     let l = &mut linker;
     io::error::add_to_linker::<StoreState, HasTable>(l, |state| state.ctx().table)?;
     budgeted::add_to_linker(l)?;

@@ -13,7 +13,7 @@ use std::io::Result;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
-/// The buffer of one `getdents64` call, in bytes. An entry takes at most 280.
+/// The buffer of one `getdents64` call, in bytes. An entry takes at most 280 bytes.
 const READ_BYTES: usize = 8 << 10;
 
 pub(super) struct ListingEntry {
@@ -31,9 +31,9 @@ impl ListingEntry {
 
 /// An open listing of one folder.
 pub(super) struct Listing {
-    /// A descriptor of its own, whose position no other listing shares.
+    /// A separate descriptor, whose position no other listing shares.
     folder: OwnedFd,
-    read: VecDeque<ListingEntry>,
+    entries: VecDeque<ListingEntry>,
 }
 
 impl Listing {
@@ -47,7 +47,7 @@ impl Listing {
         if start != 0 {
             seek(&folder, SeekFrom::Start(start))?;
         }
-        Ok(Self { folder, read: VecDeque::new() })
+        Ok(Self { folder, entries: VecDeque::new() })
     }
 
     /// The next entry, including `.` and `..`; `None` at the end.
@@ -55,12 +55,12 @@ impl Listing {
     /// # Errors
     /// The kernel's error of `getdents64`.
     pub(super) fn next(&mut self) -> Result<Option<ListingEntry>> {
-        if self.read.is_empty() {
+        if self.entries.is_empty() {
             self.read_more()?;
         }
-        let Some(mut entry) = self.read.pop_front() else { return Ok(None) };
+        let Some(mut entry) = self.entries.pop_front() else { return Ok(None) };
         if entry.kind == FileType::Unknown {
-            // Not every file system stores kinds beside names. The kind of an entry that has vanished stays unknown.
+            // Some file systems do not store kinds with names. The kind of an entry that has vanished stays unknown.
             let stat = statat(&self.folder, &entry.name, AtFlags::SYMLINK_NOFOLLOW);
             entry.kind = stat.map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode));
         }
@@ -70,15 +70,15 @@ impl Listing {
     /// Calls `getdents64` once and stores its result.
     fn read_more(&mut self) -> Result<()> {
         let mut buffer = [MaybeUninit::uninit(); READ_BYTES];
-        let mut answer = RawDir::new(&self.folder, &mut buffer);
-        while let Some(entry) = answer.next() {
+        let mut raw_entries = RawDir::new(&self.folder, &mut buffer);
+        while let Some(entry) = raw_entries.next() {
             let entry = entry?;
-            self.read.push_back(ListingEntry {
+            self.entries.push_back(ListingEntry {
                 name: entry.file_name().to_owned(),
                 kind: entry.file_type(),
                 next: entry.next_entry_cookie(),
             });
-            if answer.is_buffer_empty() {
+            if raw_entries.is_buffer_empty() {
                 break;
             }
         }
@@ -90,14 +90,14 @@ impl Listing {
 mod tests {
     use super::*;
 
-    fn names(folder: &File, start: u64, most: usize) -> (Vec<String>, u64) {
+    fn names(folder: &File, start: u64, max: usize) -> (Vec<String>, u64) {
         let mut listing = Listing::open(folder, start).unwrap();
         let (mut names, mut next) = (Vec::new(), start);
         while let Some(entry) = listing.next().unwrap() {
-            assert!(listing.read.len() * 24 <= READ_BYTES, "one answer of the kernel at most");
+            assert!(listing.entries.len() * 24 <= READ_BYTES, "at most one `getdents64` result");
             next = entry.next;
             names.push(entry.name.into_string().unwrap());
-            if names.len() == most {
+            if names.len() == max {
                 break;
             }
         }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_come_to_the_same_as_the_whole() {
+    fn a_listing_in_pieces_has_the_same_entries_as_a_whole_one() {
         let folder = tempfile::tempdir().unwrap();
         for index in 0..1000 {
             std::fs::write(folder.path().join(format!("{index:04}")), "").unwrap();

@@ -19,7 +19,7 @@ pub enum Accounting {
     #[default]
     Thread,
     /// The clock of the process, for a guest that has the process to itself.
-    // The ticker's time is included, so that the enforced and the reported figure are the same.
+    // The ticker's time is included, so that the enforced and the reported value are the same.
     Process,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Meter {
     /// Nanoseconds of finished polls.
     finished: AtomicU64,
     /// The clock's value at the start of the current poll, in nanoseconds.
-    poll_began: AtomicU64,
+    poll_start: AtomicU64,
     /// The thread of the current poll; 0 between polls.
     thread: AtomicI32,
 }
@@ -54,7 +54,7 @@ impl Meter {
 
     /// CPU time so far. To be called on the polling thread, during a poll.
     pub(super) fn cpu(&self) -> Duration {
-        let running = self.nanos().saturating_sub(self.poll_began.load(Ordering::Relaxed));
+        let running = self.nanos().saturating_sub(self.poll_start.load(Ordering::Relaxed));
         Duration::from_nanos(self.finished.load(Ordering::Relaxed) + running)
     }
 
@@ -64,7 +64,7 @@ impl Meter {
         Duration::from_nanos(self.finished.load(Ordering::Relaxed))
     }
 
-    /// CPU time so far, for another thread than the polling one.
+    /// CPU time so far. To be called on any thread except the polling one.
     #[must_use]
     pub(super) fn cpu_from_other_thread(&self) -> Duration {
         let thread = self.thread.load(Ordering::Acquire);
@@ -76,7 +76,7 @@ impl Meter {
             .ok()
             .and_then(|text| text.split_whitespace().next().and_then(|nanos| nanos.parse::<u64>().ok()))
             .unwrap_or(0);
-        let running = on_cpu.saturating_sub(self.poll_began.load(Ordering::Relaxed));
+        let running = on_cpu.saturating_sub(self.poll_start.load(Ordering::Relaxed));
         self.finished_polls() + Duration::from_nanos(running)
     }
 }
@@ -100,15 +100,15 @@ impl<F: Future> Future for MeteredFuture<'_, F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let _ticking = match self.ticker.keep_awake() {
-            Ok(running) => running,
+            Ok(guard) => guard,
             Err(error) => return Poll::Ready(Err(error)),
         };
-        let began = self.meter.nanos();
-        self.meter.poll_began.store(began, Ordering::Relaxed);
+        let start = self.meter.nanos();
+        self.meter.poll_start.store(start, Ordering::Relaxed);
         self.meter.thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Release);
         let polled = self.inner.as_mut().poll(context);
         self.meter.thread.store(0, Ordering::Release);
-        self.meter.finished.fetch_add(self.meter.nanos().saturating_sub(began), Ordering::Relaxed);
+        self.meter.finished.fetch_add(self.meter.nanos().saturating_sub(start), Ordering::Relaxed);
         polled.map(Ok)
     }
 }

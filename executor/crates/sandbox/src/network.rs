@@ -26,7 +26,7 @@ const HTTP: [&str; 2] = ["wasi:http/types", "wasi:http/outgoing-handler"];
 const UDP: &str = "wasi:sockets/udp";
 /// The interface that would create a UDP socket.
 const UDP_CREATE: &str = "wasi:sockets/udp-create-socket";
-/// The most bytes of a request body that wait to be sent.
+/// Maximum number of bytes of a request body that wait to be sent.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// The `wasi:http` context of one store.
@@ -36,7 +36,7 @@ pub(super) struct Http {
 }
 
 // wasmtime-wasi-http is built without its default sender, which resolves and connects without any check of
-// addresses: this hook is the only way out.
+// addresses: this hook is the only network access.
 struct Hooks {
     backend: Option<Arc<dyn NetworkBackend>>,
 }
@@ -44,7 +44,7 @@ struct Hooks {
 impl Http {
     pub(super) fn new(backend: Option<Arc<dyn NetworkBackend>>) -> Self {
         let mut context = WasiHttpCtx::new();
-        // Header fields are host memory that the guest fills.
+        // The guest fills header fields, which are host memory.
         context.set_field_size_limit(MAX_HEAD_BYTES);
         Self { context, hooks: Hooks { backend } }
     }
@@ -94,11 +94,11 @@ impl WasiHttpHooks for Hooks {
         let request: http::Request<Body> =
             request.map(|body| body.map_err(|_broken_off| NetworkError::RequestBody.into()).boxed_unsync());
         Box::new(async move {
-            // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+            // Unreachable, because without a backend the functions that lead here are not linked. Denied nevertheless.
             let backend = backend.ok_or(HttpError::HttpRequestDenied)?;
-            let answer = backend.send(request, timeouts).await.map_err(http_error)?;
-            let answer = answer.map(|body| body.map_err(http_error).boxed_unsync());
-            Ok((answer, Box::new(std::future::ready(Ok(()))) as Background))
+            let response = backend.send(request, timeouts).await.map_err(http_error)?;
+            let response = response.map(|body| body.map_err(http_error).boxed_unsync());
+            Ok((response, Box::new(std::future::ready(Ok(()))) as Background))
         })
     }
 
@@ -185,8 +185,8 @@ fn denial_advice(layer: Layer) -> &'static str {
 /// version.
 fn network_interface(import: &str) -> Option<&'static str> {
     let (name, version) = import.split_once('@')?;
-    let mut known = HTTP.into_iter().chain(sockets::OFFERED).chain([UDP, UDP_CREATE]);
-    known.find(|known| *known == name && version.starts_with("0.2."))
+    let mut interfaces = HTTP.into_iter().chain(sockets::INTERFACES).chain([UDP, UDP_CREATE]);
+    interfaces.find(|interface| *interface == name && version.starts_with("0.2."))
 }
 
 /// Returns `true` when a component imports any network interface.
@@ -200,38 +200,38 @@ pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
 }
 
-/// Links the network interfaces that a run does not have: all of them, or UDP alone when the network is `on`.
-/// Each function ends the run. With the network `on`, creating a UDP socket is an error for the guest instead.
+/// Links the network interfaces that a run does not have: all of them, or only UDP if it `has_network`. Each function
+/// ends the run; with a network, creating a UDP socket is an error for the guest instead.
 pub(super) fn link_unavailable(
     linker: &mut Linker<StoreState>,
     component: &Component,
     engine: &Engine,
-    on: bool,
+    has_network: bool,
 ) -> wasmtime::Result<()> {
-    // Resources of earlier imports: an import that names one of them again must not define it twice.
-    let mut known = Vec::new();
+    // The resources of earlier imports. A later import that names one of them must not define it again.
+    let mut defined = Vec::new();
     for (import, item) in component.component_type().imports(engine) {
         let ComponentItem::ComponentInstance(instance) = item.ty else { continue };
         let mut resources = Vec::new();
         for (name, export) in instance.exports(engine) {
             if let ComponentItem::Resource(resource) = export.ty
-                && !known.contains(&resource)
+                && !defined.contains(&resource)
             {
-                known.push(resource);
+                defined.push(resource);
                 resources.push(name);
             }
         }
         let Some(interface) = network_interface(import) else { continue };
-        if on && interface != UDP && interface != UDP_CREATE {
+        if has_network && interface != UDP && interface != UDP_CREATE {
             continue;
         }
-        let mut linked = linker.instance(import)?;
+        let mut interface_linker = linker.instance(import)?;
         for name in resources {
-            linked.resource(name, ResourceType::host::<NetworkDeniedError>(), |_, _| Ok(()))?;
+            interface_linker.resource(name, ResourceType::host::<NetworkDeniedError>(), |_, _| Ok(()))?;
         }
         for (name, export) in instance.exports(engine) {
             let ComponentItem::ComponentFunc(_) = export.ty else { continue };
-            linked.func_new(name, move |mut store, _, _, results| {
+            interface_linker.func_new(name, move |mut store, _, _, results| {
                 let state = store.data_mut();
                 let Bound { value, layer } = state.network;
                 let denials = &state.stats.denials;

@@ -18,34 +18,34 @@ use std::task::{Context, Poll};
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamError, StreamResult};
 
-/// The largest single write that a stream permits.
+/// Maximum size of a single write to a stream, in bytes.
 const MAX_WRITE_BYTES: usize = 64 << 10;
-/// The longest log line, in bytes; a longer one is split.
+/// Maximum size of a log line, in bytes; a longer one is split.
 const MAX_LINE_BYTES: usize = 8 << 10;
-/// The most log lines that are stored.
-// The output limit counts bytes; an entry costs the host more than its bytes, so entries have limits of their own.
+/// Maximum number of log lines stored.
+// An entry costs the host more memory than the bytes that the output limit counts, so entries have their own limits.
 const MAX_LOG_LINES: usize = 10_000;
 const MAX_ARTIFACTS: usize = 1_000;
-/// The most progress messages that are reported while the guest runs. The last one is always in the report.
+/// Maximum number of progress messages reported while the guest runs. The last message is always in the report.
 const MAX_PROGRESS: usize = 10_000;
-/// The number of bytes of standard error that a report quotes when a command fails.
-const STDERR_TAIL: usize = 2 << 10;
+/// Maximum number of bytes of standard error that a report quotes when a command fails.
+const MAX_STDERR_TAIL_BYTES: usize = 2 << 10;
 
 /// The output of one execution so far.
 #[derive(Debug)]
 pub(super) struct OutputCollector {
     limit: Bound<OutputLimit>,
-    collected: Mutex<CollectedOutput>,
+    state: Mutex<CollectorState>,
     events: EventSink,
 }
 
 #[derive(Debug, Default)]
-struct CollectedOutput {
+struct CollectorState {
     bytes: u64,
     stdout: Vec<u8>,
     /// The last line of standard error while it has no line end yet.
     stderr_line: Vec<u8>,
-    progress_seen: usize,
+    progress_count: usize,
     open_artifacts: Vec<Artifact>,
     output: RunOutput,
 }
@@ -59,7 +59,7 @@ pub(super) enum StdStream {
 
 impl OutputCollector {
     pub(super) fn new(limit: Bound<OutputLimit>, events: EventSink) -> Self {
-        Self { limit, collected: Mutex::default(), events }
+        Self { limit, state: Mutex::default(), events }
     }
 
     pub(super) fn limit(&self) -> Bound<OutputLimit> {
@@ -71,32 +71,32 @@ impl OutputCollector {
         self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, CollectedOutput> {
-        self.collected.lock()
+    fn lock(&self) -> MutexGuard<'_, CollectorState> {
+        self.state.lock()
     }
 
     /// Charges `added` bytes to the limit, or ends the run.
-    fn charge(&self, collected: &mut CollectedOutput, added: usize) -> Result<(), TerminationReason> {
-        let total = collected.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+    fn charge(&self, state: &mut CollectorState, added: usize) -> Result<(), TerminationReason> {
+        let total = state.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
         if total > self.limit.value.bytes() {
-            collected.output.truncated = true;
+            state.output.truncated = true;
             return Err(TerminationReason::Limit(Limit::Output));
         }
-        collected.bytes = total;
+        state.bytes = total;
         Ok(())
     }
 
     fn write(&self, channel: StdStream, bytes: &[u8]) -> Result<(), TerminationReason> {
-        let mut collected = self.lock();
-        self.charge(&mut collected, bytes.len())?;
+        let mut state = self.lock();
+        self.charge(&mut state, bytes.len())?;
         match channel {
-            StdStream::Stdout => collected.stdout.extend_from_slice(bytes),
+            StdStream::Stdout => state.stdout.extend_from_slice(bytes),
             StdStream::Stderr => {
                 // Lines are completed as they arrive, so that each is reported while the guest still runs.
                 for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-                    collected.stderr_line.extend_from_slice(piece);
-                    if piece.ends_with(b"\n") || collected.stderr_line.len() >= MAX_LINE_BYTES {
-                        self.end_stderr_line(&mut collected);
+                    state.stderr_line.extend_from_slice(piece);
+                    if piece.ends_with(b"\n") || state.stderr_line.len() >= MAX_LINE_BYTES {
+                        self.end_stderr_line(&mut state);
                     }
                 }
             }
@@ -105,150 +105,144 @@ impl OutputCollector {
     }
 
     pub(super) fn log(&self, level: LogLevel, message: &str) -> Result<(), TerminationReason> {
-        let mut collected = self.lock();
+        let mut state = self.lock();
         // Counts as much as the same line on standard error, line end included.
-        self.charge(&mut collected, message.len() + 1)?;
-        self.push_log_line(&mut collected, level, message);
+        self.charge(&mut state, message.len() + 1)?;
+        self.push_log_line(&mut state, level, message);
         Ok(())
     }
 
-    pub(super) fn progress(&self, percent: Option<f32>, message: &str) -> Result<(), TerminationReason> {
-        let mut collected = self.lock();
-        self.charge(&mut collected, message.len() + 1)?;
+    pub(super) fn set_progress(&self, percent: Option<f32>, message: &str) -> Result<(), TerminationReason> {
+        let mut state = self.lock();
+        self.charge(&mut state, message.len() + 1)?;
         let percent = percent.filter(|percent| percent.is_finite()).map(|percent| percent.clamp(0.0, 100.0));
         let progress = Progress { percent, message: printable(message) };
-        collected.progress_seen += 1;
-        if collected.progress_seen <= MAX_PROGRESS {
+        state.progress_count += 1;
+        if state.progress_count <= MAX_PROGRESS {
             self.events.emit(|| Event::Progress(progress.clone()));
         }
-        collected.output.progress = Some(progress);
+        state.output.progress = Some(progress);
         Ok(())
     }
 
-    /// Accepts one chunk of an artifact, the media type with the first. An invalid name or media type is an error
-    /// for the guest, and nothing of that artifact is stored.
-    pub(super) fn artifact(
+    /// Adds one chunk to an artifact, whose media type is taken from the first chunk. An invalid name or media type is
+    /// an error for the guest, and nothing of that artifact is stored.
+    pub(super) fn add_artifact_chunk(
         &self,
         name: &str,
         mime: &str,
         chunk: &[u8],
         last: bool,
     ) -> Result<Result<(), LabelError>, TerminationReason> {
-        let mut collected = self.lock();
-        let open = collected.open_artifacts.iter().position(|artifact| artifact.name == name);
+        let mut state = self.lock();
+        let open = state.open_artifacts.iter().position(|artifact| artifact.name == name);
         if open.is_none()
             && let Err(refused) = check_name(name).and_then(|()| check_media_type(mime))
         {
             return Ok(Err(refused));
         }
-        if open.is_none()
-            && collected.open_artifacts.len() + collected.output.artifacts.len() >= MAX_ARTIFACTS
-        {
-            collected.output.truncated = true;
+        if open.is_none() && state.open_artifacts.len() + state.output.artifacts.len() >= MAX_ARTIFACTS {
+            state.output.truncated = true;
             return Err(TerminationReason::Limit(Limit::Output));
         }
         // The labels count once, with the first chunk.
-        let named = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
-        self.charge(&mut collected, chunk.len() + named)?;
+        let label_bytes = if open.is_some() { 0 } else { name.len() + mime.len() + 1 };
+        self.charge(&mut state, chunk.len() + label_bytes)?;
         let index = open.unwrap_or_else(|| {
-            collected.open_artifacts.push(Artifact {
-                name: name.into(),
-                mime: mime.into(),
-                content: Vec::new(),
-            });
-            collected.open_artifacts.len() - 1
+            state.open_artifacts.push(Artifact { name: name.into(), mime: mime.into(), content: Vec::new() });
+            state.open_artifacts.len() - 1
         });
-        if let Some(artifact) = collected.open_artifacts.get_mut(index) {
+        if let Some(artifact) = state.open_artifacts.get_mut(index) {
             artifact.content.extend_from_slice(chunk);
         }
         if last {
-            let artifact = collected.open_artifacts.remove(index);
+            let artifact = state.open_artifacts.remove(index);
             self.events.emit(|| Event::Artifact(artifact.clone()));
-            collected.output.artifacts.push(artifact);
+            state.output.artifacts.push(artifact);
         }
         Ok(Ok(()))
     }
 
-    fn end_stderr_line(&self, collected: &mut CollectedOutput) {
-        let line = std::mem::take(&mut collected.stderr_line);
+    fn end_stderr_line(&self, state: &mut CollectorState) {
+        let line = std::mem::take(&mut state.stderr_line);
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end_matches(['\n', '\r']);
         if !text.is_empty() {
-            self.push_log_line(collected, LogLevel::Info, text);
+            self.push_log_line(state, LogLevel::Info, text);
         }
     }
 
-    fn push_log_line(&self, collected: &mut CollectedOutput, level: LogLevel, message: &str) {
-        if collected.output.logs.len() < MAX_LOG_LINES {
+    fn push_log_line(&self, state: &mut CollectorState, level: LogLevel, message: &str) {
+        if state.output.logs.len() < MAX_LOG_LINES {
             let message = printable(message);
             self.events.emit(|| Event::Log(level, message.clone()));
-            collected.output.logs.push(LogLine { level, message });
+            state.output.logs.push(LogLine { level, message });
         } else {
-            collected.output.truncated = true;
+            state.output.truncated = true;
         }
     }
 
-    /// Charges `added` bytes that another process reports, if they can be within the limit.
-    fn has_room(&self, collected: &mut CollectedOutput, added: usize) -> bool {
-        let total = collected.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
+    /// Charges `added` bytes that another process reported. Returns `false` if the limit allows no such total.
+    fn try_charge_remote(&self, state: &mut CollectorState, added: usize) -> bool {
+        let total = state.bytes.saturating_add(u64::try_from(added).unwrap_or(u64::MAX));
         // The other process counted raw bytes. A control character becomes up to six when it is escaped, so an
         // honest child stays below six times the limit.
         let fits = total <= self.limit.value.bytes().saturating_mul(6);
         if fits {
-            collected.bytes = total;
+            state.bytes = total;
         } else {
-            collected.output.truncated = true;
+            state.output.truncated = true;
         }
         fits
     }
 
-    /// Records a line that another process has already counted against the limit.
+    /// Records a log line that another process has already counted against the limit.
     pub(super) fn record_remote_line(&self, level: LogLevel, message: &str) {
-        let mut collected = self.lock();
-        if !self.has_room(&mut collected, message.len()) {
+        let mut state = self.lock();
+        if !self.try_charge_remote(&mut state, message.len()) {
             return;
         }
-        self.push_log_line(&mut collected, level, message);
+        self.push_log_line(&mut state, level, message);
     }
 
-    /// See [`Self::record_remote_line`].
+    /// Records a progress message that another process has already counted against the limit.
     pub(super) fn record_remote_progress(&self, progress: Progress) {
-        let mut collected = self.lock();
-        let bytes = collected.bytes;
-        if !self.has_room(&mut collected, progress.message.len()) {
+        let mut state = self.lock();
+        let bytes = state.bytes;
+        if !self.try_charge_remote(&mut state, progress.message.len()) {
             return;
         }
-        // The next message replaces this one, so its bytes are not held against those that follow.
-        collected.bytes = bytes;
+        // The next message replaces this one, so its bytes do not count against later output.
+        state.bytes = bytes;
         let progress = Progress { message: printable(&progress.message), ..progress };
-        collected.progress_seen += 1;
-        if collected.progress_seen <= MAX_PROGRESS {
+        state.progress_count += 1;
+        if state.progress_count <= MAX_PROGRESS {
             self.events.emit(|| Event::Progress(progress.clone()));
         }
-        collected.output.progress = Some(progress);
+        state.output.progress = Some(progress);
     }
 
-    /// See [`Self::record_remote_line`].
+    /// Records an artifact that another process has already counted against the limit.
     pub(super) fn record_remote_artifact(&self, artifact: Artifact) {
-        let mut collected = self.lock();
+        let mut state = self.lock();
         let bytes = artifact.content.len() + artifact.name.len() + artifact.mime.len();
-        if !self.has_room(&mut collected, bytes) {
+        if !self.try_charge_remote(&mut state, bytes) {
             return;
         }
         // The child has checked the labels too, but a compromised child can send any.
         let is_checked = check_name(&artifact.name).and_then(|()| check_media_type(&artifact.mime)).is_ok();
-        if is_checked && collected.output.artifacts.len() < MAX_ARTIFACTS {
+        if is_checked && state.output.artifacts.len() < MAX_ARTIFACTS {
             self.events.emit(|| Event::Artifact(artifact.clone()));
-            collected.output.artifacts.push(artifact);
+            state.output.artifacts.push(artifact);
         } else {
-            collected.output.truncated = true;
+            state.output.truncated = true;
         }
     }
 
     /// Charges a typed tool's result of `length` bytes to the limit.
     pub(super) fn charge_result(&self, length: usize) -> Result<(), TerminationReason> {
-        let mut collected = self.lock();
-        self.charge(&mut collected, length)
+        let mut state = self.lock();
+        self.charge(&mut state, length)
     }
 
     pub(super) fn take_stdout(&self) -> Vec<u8> {
@@ -257,13 +251,13 @@ impl OutputCollector {
 
     /// The end of standard error as printable text, in whole lines.
     pub(super) fn stderr_tail(&self) -> String {
-        let mut collected = self.lock();
-        self.end_stderr_line(&mut collected);
+        let mut state = self.lock();
+        self.end_stderr_line(&mut state);
         let mut tail = Vec::new();
         let mut length = 0;
-        for line in collected.output.logs.iter().rev() {
+        for line in state.output.logs.iter().rev() {
             length += line.message.len() + 1;
-            if length > STDERR_TAIL {
+            if length > MAX_STDERR_TAIL_BYTES {
                 break;
             }
             tail.push(line.message.as_str());
@@ -272,13 +266,13 @@ impl OutputCollector {
         tail.join("\n")
     }
 
-    /// The output besides the result. An unfinished line or artifact is completed with its content so far.
+    /// Takes the output apart from the result. An unfinished line or artifact is completed with its content so far.
     pub(super) fn finish(&self) -> RunOutput {
-        let mut collected = self.lock();
-        self.end_stderr_line(&mut collected);
-        let unfinished = std::mem::take(&mut collected.open_artifacts);
+        let mut state = self.lock();
+        self.end_stderr_line(&mut state);
+        let unfinished = std::mem::take(&mut state.open_artifacts);
         unfinished.iter().for_each(|artifact| self.events.emit(|| Event::Artifact(artifact.clone())));
-        let mut output = std::mem::take(&mut collected.output);
+        let mut output = std::mem::take(&mut state.output);
         output.truncated |= !unfinished.is_empty();
         output.artifacts.extend(unfinished);
         output
@@ -290,15 +284,15 @@ fn printable(text: &str) -> String {
     if text.chars().all(|c| !c.is_control() || c == '\t' || c == '\n') {
         return text.to_owned();
     }
-    let mut shown = String::with_capacity(text.len());
+    let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() && c != '\t' && c != '\n' {
-            shown.extend(c.escape_default());
+            escaped.extend(c.escape_default());
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
-    shown
+    escaped
 }
 
 /// One standard stream of a guest.
@@ -306,7 +300,7 @@ fn printable(text: &str) -> String {
 pub(super) struct GuestStream {
     pub(super) collector: Arc<OutputCollector>,
     pub(super) channel: StdStream,
-    /// Bytes go to the executor's own standard stream instead of being recorded.
+    /// `true` if bytes go to the executor's own standard stream and are not recorded.
     pub(super) passthrough: bool,
 }
 
@@ -413,15 +407,15 @@ mod tests {
     }
 
     #[test]
-    fn many_small_things_cost_no_unbounded_memory() {
+    fn many_small_entries_use_bounded_memory() {
         let collector = collector(1 << 30);
         for _ in 0..=MAX_LOG_LINES {
             collector.log(LogLevel::Info, "").unwrap();
         }
         for i in 0..MAX_ARTIFACTS {
-            collector.artifact(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
+            collector.add_artifact_chunk(&i.to_string(), "a/b", b"", i % 2 == 0).unwrap().unwrap();
         }
-        assert!(collector.artifact("one more", "a/b", b"", true).is_err());
+        assert!(collector.add_artifact_chunk("one more", "a/b", b"", true).is_err());
         let output = collector.finish();
         assert_eq!((output.logs.len(), output.artifacts.len()), (MAX_LOG_LINES, MAX_ARTIFACTS));
         assert!(output.truncated);
@@ -437,11 +431,11 @@ mod tests {
     }
 
     #[test]
-    fn an_artifact_with_a_bad_name_or_type_reaches_nobody() {
+    fn an_artifact_with_an_invalid_name_or_type_is_dropped() {
         let collector = collector(1000);
-        let refused = [("a/b", "text/plain"), ("a", ""), ("a", "text")];
-        for (name, mime) in refused {
-            assert!(collector.artifact(name, mime, b"x", true).unwrap().is_err(), "{name} {mime}");
+        let invalid = [("a/b", "text/plain"), ("a", ""), ("a", "text")];
+        for (name, mime) in invalid {
+            assert!(collector.add_artifact_chunk(name, mime, b"x", true).unwrap().is_err(), "{name} {mime}");
             let artifact = Artifact { name: name.into(), mime: mime.into(), content: Vec::new() };
             collector.record_remote_artifact(artifact);
         }
@@ -452,9 +446,9 @@ mod tests {
     #[test]
     fn artifacts_are_joined_by_name() {
         let collector = collector(1000);
-        collector.artifact("a", "text/plain", b"one ", false).unwrap().unwrap();
-        collector.artifact("b", "text/plain", b"other", true).unwrap().unwrap();
-        collector.artifact("a", "", b"two", true).unwrap().unwrap();
+        collector.add_artifact_chunk("a", "text/plain", b"one ", false).unwrap().unwrap();
+        collector.add_artifact_chunk("b", "text/plain", b"other", true).unwrap().unwrap();
+        collector.add_artifact_chunk("a", "", b"two", true).unwrap().unwrap();
         let artifacts = collector.finish().artifacts;
         let seen = artifacts.iter().map(|a| (a.name.as_str(), a.content.as_slice())).collect::<Vec<_>>();
         assert_eq!(seen, [("b", b"other".as_slice()), ("a", b"one two".as_slice())]);

@@ -26,7 +26,7 @@ macro_rules! text_paths {
                     };)+
                     let mut files = AuditedFs(caller.data_mut());
                     Ok((match files.$call($($arg),*).await {
-                        Ok(done) => Ok(done),
+                        Ok(value) => Ok(value),
                         Err(error) => Err(files.convert_error_code(error)?),
                     },))
                 })
@@ -46,7 +46,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result
         set_times_at = "set-times-at"
             (fd: Fd, flags: PathFlags, path: WasmStr, accessed: NewTimestamp, modified: NewTimestamp) text path;
         link_at = "link-at" (fd: Fd, flags: PathFlags, old: WasmStr, new_fd: Fd, new: WasmStr) text old, new;
-        open_at = "open-at" (fd: Fd, flags: PathFlags, path: WasmStr, open: OpenFlags, how: DescriptorFlags) text path;
+        open_at = "open-at" (fd: Fd, flags: PathFlags, path: WasmStr, open: OpenFlags, mode: DescriptorFlags) text path;
         readlink_at = "readlink-at" (fd: Fd, path: WasmStr) text path;
         remove_directory_at = "remove-directory-at" (fd: Fd, path: WasmStr) text path;
         rename_at = "rename-at" (fd: Fd, old: WasmStr, new_fd: Fd, new: WasmStr) text old, new;

@@ -1,7 +1,7 @@
 //! The folders that a guest finds open at its start.
 //!
 //! The opened sets are cached by device, inode, guest path and access. A cached handle keeps its inode alive, so
-//! the key cannot come to mean another folder.
+//! its key never refers to another folder.
 
 use super::state::PreopenKind;
 use a2g_capability::{Grant, Roots};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use wasmtime_wasi::filesystem::WasiFilesystemCtx;
 use wasmtime_wasi::{FsPerms, WasiCtxBuilder};
 
-/// The most sets of folders in the cache.
+/// Maximum number of sets of folders in the cache.
 const MAX_CACHED_SETS: usize = 64;
 
 /// One folder of a set: device, inode, guest path, access.
@@ -41,7 +41,7 @@ impl Preopens {
         self.outside.as_fd()
     }
 
-    /// The granted folders, followed by the one that stands for everything else.
+    /// Opens the granted folders, followed by the one that stands for everything else.
     pub(super) fn for_run(
         &self,
         roots: &Roots,
@@ -63,17 +63,17 @@ impl Preopens {
         if let Some(known) = cache.get(&key) {
             return Ok((known.clone(), kinds));
         }
-        let opened = self.open(roots, access.value)?;
+        let context = self.open(roots, access.value)?;
         if cache.len() >= MAX_CACHED_SETS {
             cache.clear();
         }
-        cache.insert(key, opened.clone());
-        Ok((opened, kinds))
+        cache.insert(key, context.clone());
+        Ok((context, kinds))
     }
 
     fn open(&self, roots: &Roots, access: Access) -> wasmtime::Result<WasiFilesystemCtx> {
-        // wasmtime-wasi opens a preopened folder by a path. The `/proc/self/fd` name of the checked handle
-        // resolves no path a second time, so nothing can be swapped between the check and this open.
+        // wasmtime-wasi opens a preopened folder by a path. The path below `/proc/self/fd` of the checked handle
+        // resolves no name a second time, so nothing can be replaced between the check and this open.
         let by_handle = |handle: BorrowedFd<'_>| format!("/proc/self/fd/{}", handle.as_raw_fd());
         let perms = match access {
             Access::ReadOnly => FsPerms::ReadOnly,

@@ -1,6 +1,6 @@
 //! WASI preview 1 for core modules: wasmtime's implementation, with audited path calls.
 //!
-//! Every call that takes a path is linked over wasmtime's, forwards to it and records a refusal. A path below
+//! Every call that takes a path replaces wasmtime's, forwards to it and records a refusal. A path below
 //! the folder that stands for everything not granted is refused with `EACCES`. Calls that use the host are charged
 //! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
 
@@ -21,7 +21,7 @@ use wiggle::{GuestMemory, GuestPtr};
 
 /// The first preopened descriptor.
 const FIRST_PREOPEN: i32 = 3;
-/// The longest path that is examined, in bytes: the kernel's own limit.
+/// Maximum size of a path that is examined, in bytes: the kernel's own limit.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// The preview 1 error numbers that this file returns or recognises.
@@ -54,9 +54,9 @@ pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result
     Ok(())
 }
 
-/// Links one call again, audited: the descriptor and the path (pointer, length) are named, the remaining arguments
-/// are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead neither to a
-/// file with several names nor to a FIFO or a device.
+/// Replaces one call by an audited one: the descriptor and the path (pointer, length) are named, the remaining
+/// arguments are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead
+/// neither to a file with several names nor to a FIFO or a device.
 macro_rules! audited {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),
@@ -83,12 +83,12 @@ macro_rules! audited {
                             let [path] = &paths;
                             match stat_target(&memory, state, path, $lookup).await? {
                                 Some(PathTarget { kind: REGULAR_FILE | SYMBOLIC_LINK, links: 2.. }) if !state.hard_links => {
-                                    let refused = Some(Refusal::HardLink);
-                                    return Ok(record(&mut caller, refused, &paths, errno::PERM));
+                                    let refusal = Some(Refusal::HardLink);
+                                    return Ok(record(&mut caller, refusal, &paths, errno::PERM));
                                 }
                                 Some(PathTarget { kind: DIRECTORY | REGULAR_FILE | SYMBOLIC_LINK, .. }) => {}
                                 Some(_special) => return Ok(errno::NOTSUP),
-                                $(None if $oflags & CREAT != 0 => state.stats.budget.create()?,)?
+                                $(None if $oflags & CREAT != 0 => state.stats.budget.charge_create()?,)?
                                 None => {}
                             }
                         )?
@@ -166,17 +166,18 @@ fn link_path_calls(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, StoreState>, (input, output, count, out): (i32, i32, i32, i32)| {
             Box::new(async move {
                 let (mut memory, state) = memory_and_state(&mut caller)?;
-                state.stats.budget.poll(count.cast_unsigned().into())?;
+                state.stats.budget.check_poll(count.cast_unsigned().into())?;
                 // For a single clock, wasmtime would sleep on this thread, where neither the deadline nor a
-                // cancellation ends it. So this code sleeps, and wasmtime then writes the event for a
-                // timeout of zero.
-                let pause = if count == 1 { Pause::read(&memory, input) } else { None };
-                if let Some(Pause { at, nanos }) = pause.filter(|pause| pause.nanos > MIN_WAIT_NANOS) {
+                // cancellation ends the sleep. This code therefore sleeps itself, and then calls wasmtime with a
+                // timeout of zero to write the event.
+                let timeout = if count == 1 { ClockTimeout::read(&memory, input) } else { None };
+                let timeout = timeout.filter(|timeout| timeout.nanos > MAX_BLOCKING_SLEEP_NANOS);
+                if let Some(ClockTimeout { address, nanos }) = timeout {
                     tokio::time::sleep(Duration::from_nanos(nanos)).await;
-                    memory.write(at, 0)?;
+                    memory.write(address, 0)?;
                     let result =
                         wasi::poll_oneoff(&mut state.wasi, &mut memory, input, output, count, out).await;
-                    memory.write(at, nanos)?;
+                    memory.write(address, nanos)?;
                     return result;
                 }
                 wasi::poll_oneoff(&mut state.wasi, &mut memory, input, output, count, out).await
@@ -186,7 +187,7 @@ fn link_path_calls(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links the writing calls again, so that they are charged to the budget first.
+/// Replaces the calls that write, so that they are charged to the budget first, and those that replace descriptors.
 fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";
     linker.func_wrap_async(
@@ -217,7 +218,7 @@ fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
         |mut caller: Caller<'_, StoreState>, (fd, size): (i32, i64)| {
             Box::new(async move {
                 let (mut memory, state) = memory_and_state(&mut caller)?;
-                state.stats.budget.write(size.cast_unsigned())?;
+                state.stats.budget.charge_write(size.cast_unsigned())?;
                 wasi::fd_filestat_set_size(&mut state.wasi, &mut memory, fd, size).await
             })
         },
@@ -243,7 +244,7 @@ fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Links `fd_readdir` with its own implementation.
+/// Replaces `fd_readdir` by its own implementation.
 fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
@@ -255,9 +256,9 @@ fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
                     Ok(folder) => folder,
                     Err(error) => return Ok(error),
                 };
-                let room = GuestPtr::<u8>::new(buffer.cast_unsigned()).as_array(length.cast_unsigned());
-                match list_folder(&mut memory, state, &folder, hash, room, cookie.cast_unsigned()).await? {
-                    Ok(used) => memory.write(GuestPtr::new(out.cast_unsigned()), used)?,
+                let buffer = GuestPtr::<u8>::new(buffer.cast_unsigned()).as_array(length.cast_unsigned());
+                match list_folder(&mut memory, state, &folder, hash, buffer, cookie.cast_unsigned()).await? {
+                    Ok(length) => memory.write(GuestPtr::new(out.cast_unsigned()), length)?,
                     Err(error) => return Ok(error),
                 }
                 Ok(errno::SUCCESS)
@@ -267,16 +268,17 @@ fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// The folder behind a descriptor with its inode number in preview 1's terms, or an error number.
+/// Finds the open folder of a descriptor, and its inode number as preview 1 reports it. Returns an error number if the
+/// descriptor is not a folder.
 async fn open_folder(
     state: &mut StoreState,
     fd: i32,
 ) -> wasmtime::Result<Result<(Resource<Descriptor>, u64), i32>> {
-    // The table from descriptors to handles is private to wasmtime. `fd_filestat_get` returns the hash of device
-    // and inode, though, and any open handle with the same hash is the same folder.
+    // The table from descriptors to handles is private to wasmtime. But `fd_filestat_get` returns the hash of device
+    // and inode, and any open handle with the same hash is the same folder.
     let mut scratch = vec![0; FILESTAT_BYTES];
-    let mut own = GuestMemory::Unshared(&mut scratch);
-    let error = wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?;
+    let mut scratch_memory = GuestMemory::Unshared(&mut scratch);
+    let error = wasi::fd_filestat_get(&mut state.wasi, &mut scratch_memory, fd, 0).await?;
     if error != errno::SUCCESS {
         return Ok(Err(error));
     }
@@ -297,14 +299,14 @@ async fn open_folder(
     Err(wasmtime::Error::msg("an open folder has no handle"))
 }
 
-/// Writes as many entries of a folder as there is room for, beginning at `cookie`. Returns the number of bytes, or
-/// an error number.
+/// Writes as many entries of a folder as fit `buffer`, beginning at `cookie`. Returns the number of bytes, or an error
+/// number.
 async fn list_folder(
     memory: &mut GuestMemory<'_>,
     state: &mut StoreState,
     folder: &Resource<Descriptor>,
     hash: u64,
-    room: GuestPtr<[u8]>,
+    buffer: GuestPtr<[u8]>,
     cookie: u64,
 ) -> wasmtime::Result<Result<u32, i32>> {
     let Descriptor::Dir(dir) = state.wasi.ctx().table.get(folder)? else { return Ok(Err(errno::BADF)) };
@@ -312,16 +314,16 @@ async fn list_folder(
         Ok(listing) => listing,
         Err(error) => return Ok(Err(errno_of(&error))),
     };
-    let mut used = 0;
-    while used < room.len() {
+    let mut offset = 0;
+    while offset < buffer.len() {
         let entry = match listing.next() {
             Ok(Some(entry)) => entry,
             Ok(None) => break,
             Err(error) => return Ok(Err(errno_of(&error))),
         };
-        let dots = entry.is_dots();
+        let is_dots = entry.is_dots();
         let Ok(name) = entry.name.into_string() else { return Ok(Err(errno::ILSEQ)) };
-        let inode = if dots {
+        let inode = if is_dots {
             hash
         } else {
             // 0 stands for an unknown inode number.
@@ -335,18 +337,18 @@ async fn list_folder(
         dirent.extend(u32::try_from(name.len()).unwrap_or(u32::MAX).to_le_bytes());
         dirent.extend([filetype(entry.kind), 0, 0, 0]);
         dirent.extend(name.as_bytes());
-        let left = usize::try_from(room.len() - used).unwrap_or(usize::MAX);
-        // Preview 1 wants a truncated last entry, which the guest reads again: only whole ones are charged.
-        if dirent.len() <= left && !dots {
-            state.stats.budget.list()?;
+        let remaining = usize::try_from(buffer.len() - offset).unwrap_or(usize::MAX);
+        // Preview 1 requires a truncated last entry, which the guest reads again, so only whole entries are charged.
+        if dirent.len() <= remaining && !is_dots {
+            state.stats.budget.charge_entry()?;
         }
-        dirent.truncate(left);
+        dirent.truncate(remaining);
         let length = u32::try_from(dirent.len()).unwrap_or(u32::MAX);
-        let Some(at) = room.get_range(used..used.saturating_add(length)) else { break };
+        let Some(at) = buffer.get_range(offset..offset.saturating_add(length)) else { break };
         memory.copy_from_slice(&dirent, at)?;
-        used += length;
+        offset += length;
     }
-    Ok(Ok(used))
+    Ok(Ok(offset))
 }
 
 /// The size of preview 1's `dirent` without the name, in bytes.
@@ -373,7 +375,7 @@ fn errno_of(error: &std::io::Error) -> i32 {
     }
 }
 
-/// Links `random_get` again, so that it is charged to the budget first.
+/// Replaces `random_get`, so that it is charged to the budget first.
 fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "wasi_snapshot_preview1",
@@ -383,7 +385,7 @@ fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
             let bytes = length.cast_unsigned().into();
             // A larger call is refused by wasmtime and delivers no bytes, so it is not charged.
             if bytes <= MAX_RANDOM_BYTES {
-                state.stats.budget.random(bytes)?;
+                state.stats.budget.charge_random(bytes)?;
             }
             wasi::random_get(&mut state.wasi, &mut memory, buffer, length)
         },
@@ -391,8 +393,8 @@ fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Charges the bytes of a list of buffers, written at `offset` or at the descriptor's position, or the growth of
-/// the file if that is larger.
+/// Charges a write of a list of buffers, at `offset` or at the descriptor's position: its bytes, or the growth of the
+/// file if that is larger.
 async fn spend_write(
     memory: &GuestMemory<'_>,
     state: &mut StoreState,
@@ -414,23 +416,23 @@ async fn spend_write(
         let Some(Ok(length)) = length.map(|length| memory.read(length)) else { break };
         total = total.saturating_add(length.into());
     }
-    // The results of these two calls go to a memory of their own, so that the guest's stays untouched.
+    // The results of these two calls go to separate memory, so that the guest's memory stays unchanged.
     let mut scratch = vec![0; FILESTAT_BYTES];
     let error = {
-        let mut own = GuestMemory::Unshared(&mut scratch);
-        wasi::fd_filestat_get(&mut state.wasi, &mut own, fd, 0).await?
+        let mut scratch_memory = GuestMemory::Unshared(&mut scratch);
+        wasi::fd_filestat_get(&mut state.wasi, &mut scratch_memory, fd, 0).await?
     };
     let size = if error == 0 { read_u64(&scratch, SIZE) } else { 0 };
     let at = match offset {
         Some(offset) => offset,
         None => {
-            let mut own = GuestMemory::Unshared(&mut scratch);
-            let error = wasi::fd_tell(&mut state.wasi, &mut own, fd, 0)?;
+            let mut scratch_memory = GuestMemory::Unshared(&mut scratch);
+            let error = wasi::fd_tell(&mut state.wasi, &mut scratch_memory, fd, 0)?;
             if error == 0 { read_u64(&scratch, 0) } else { 0 }
         }
     };
     let grown = at.saturating_add(total).saturating_sub(size);
-    Ok(state.stats.budget.write(total.max(grown))?)
+    Ok(state.stats.budget.charge_write(total.max(grown))?)
 }
 
 /// The size of preview 1's `filestat` in bytes; the offsets of its fields follow.
@@ -453,18 +455,18 @@ fn is_mutating(oflags: i32, rights: i64) -> bool {
     oflags & (CREAT | TRUNC) != 0 || rights & FD_WRITE != 0
 }
 
-/// The longest sleep that is left to wasmtime. The runtime's timers are not finer than this.
-const MIN_WAIT_NANOS: u64 = 1_000_000;
+/// Maximum sleep that is left to wasmtime. The runtime's timers have no finer resolution.
+const MAX_BLOCKING_SLEEP_NANOS: u64 = 1_000_000;
 
-/// A clock subscription with a relative timeout.
-struct Pause {
-    /// The address of its timeout in guest memory.
-    at: GuestPtr<u64>,
+/// The relative timeout of a clock subscription.
+struct ClockTimeout {
+    /// Its address in guest memory.
+    address: GuestPtr<u64>,
     nanos: u64,
 }
 
-impl Pause {
-    /// Reads a `subscription`; `None` unless it is one to a clock with a relative timeout.
+impl ClockTimeout {
+    /// Reads a `subscription`; `None` unless it is for a clock and has a relative timeout.
     fn read(memory: &GuestMemory<'_>, subscription: i32) -> Option<Self> {
         const TAG: u32 = 8;
         const CLOCK: u8 = 0;
@@ -474,9 +476,9 @@ impl Pause {
         let start = subscription.cast_unsigned();
         let tag = memory.read(GuestPtr::<u8>::new(start.checked_add(TAG)?)).ok()?;
         let flags = memory.read(GuestPtr::<u16>::new(start.checked_add(FLAGS)?)).ok()?;
-        let at = GuestPtr::new(start.checked_add(TIMEOUT)?);
-        let nanos = memory.read(at).ok()?;
-        (tag == CLOCK && flags & ABSOLUTE == 0).then_some(Self { at, nanos })
+        let address = GuestPtr::new(start.checked_add(TIMEOUT)?);
+        let nanos = memory.read(address).ok()?;
+        (tag == CLOCK && flags & ABSOLUTE == 0).then_some(Self { address, nanos })
     }
 }
 
@@ -492,25 +494,26 @@ struct PathTarget {
 async fn stat_target(
     memory: &GuestMemory<'_>,
     state: &mut StoreState,
-    named: &PathArgument,
+    argument: &PathArgument,
     lookup: i32,
 ) -> wasmtime::Result<Option<PathTarget>> {
     let GuestMemory::Unshared(memory) = memory else { return Ok(None) };
-    let Some(path) = named.bytes(memory) else { return Ok(None) };
-    // Path and result are in a memory of their own, so that the guest's stays untouched.
+    let Some(path) = argument.bytes(memory) else { return Ok(None) };
+    // Path and result are in separate memory, so that the guest's memory stays unchanged.
     let (mut scratch, length) = (vec![0; FILESTAT_BYTES], path.len());
     scratch.extend_from_slice(path);
-    let mut own = GuestMemory::Unshared(&mut scratch);
+    let mut scratch_memory = GuestMemory::Unshared(&mut scratch);
     let (Ok(start), Ok(length)) = (i32::try_from(FILESTAT_BYTES), i32::try_from(length)) else {
         return Ok(None);
     };
     let error =
-        wasi::path_filestat_get(&mut state.wasi, &mut own, named.fd, lookup, start, length, 0).await?;
-    let found = scratch.get(TYPE).map(|kind| PathTarget { kind: *kind, links: read_u64(&scratch, LINKS) });
-    Ok(found.filter(|_| error == 0))
+        wasi::path_filestat_get(&mut state.wasi, &mut scratch_memory, argument.fd, lookup, start, length, 0)
+            .await?;
+    let target = scratch.get(TYPE).map(|kind| PathTarget { kind: *kind, links: read_u64(&scratch, LINKS) });
+    Ok(target.filter(|_| error == 0))
 }
 
-/// The file types of preview 1 that may be opened or changed, or that lead to one.
+/// The file types of preview 1 that may be opened or changed, or that lead to such a file.
 const DIRECTORY: u8 = 3;
 const REGULAR_FILE: u8 = 4;
 const SYMBOLIC_LINK: u8 = 7;
@@ -575,7 +578,7 @@ fn len_without_slashes(memory: &GuestMemory<'_>, pointer: i32, length: i32) -> i
 
 /// Charges one created name.
 fn spend_name(caller: &mut Caller<'_, StoreState>, _: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
-    caller.data().stats.budget.create()?;
+    caller.data().stats.budget.charge_create()?;
     Ok(None)
 }
 
@@ -584,15 +587,15 @@ fn check_link(caller: &mut Caller<'_, StoreState>, paths: &[PathArgument]) -> wa
     if caller.data().links {
         return spend_name(caller, paths);
     }
-    Ok(Some(record(caller, Some(Refusal::Linking), paths, errno::PERM)))
+    Ok(Some(record(caller, Some(Refusal::Link), paths, errno::PERM)))
 }
 
-/// The refusal that an error number stands for, if any; `changes` tells mutating calls from others.
+/// The refusal that an error number stands for, if any. `changes` is `true` for mutating calls.
 fn classify_refusal(result: i32, changes: bool) -> Option<Refusal> {
     match result {
         errno::ACCES => Some(Refusal::Access),
-        errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Changing),
-        errno::PERM | errno::NOTCAPABLE => Some(Refusal::Looking),
+        errno::PERM | errno::NOTCAPABLE if changes => Some(Refusal::Write),
+        errno::PERM | errno::NOTCAPABLE => Some(Refusal::Read),
         _allowed => None,
     }
 }
@@ -609,7 +612,7 @@ fn record(
         return result;
     };
     let (memory, state) = memory.data_and_store_mut(caller);
-    let named = paths.iter().filter_map(|named| Some((preopen(state, named.fd), named.read(memory)?)));
-    state.stats.denials.record_refusal(refusal, named.collect());
+    let paths = paths.iter().filter_map(|path| Some((preopen(state, path.fd), path.read(memory)?)));
+    state.stats.denials.record_refusal(refusal, paths.collect());
     result
 }

@@ -31,17 +31,17 @@ use wasmtime_wasi::p2::{
 };
 
 /// The interfaces that are linked here.
-pub(super) const OFFERED: [&str; 5] = [
+pub(super) const INTERFACES: [&str; 5] = [
     "wasi:sockets/network",
     "wasi:sockets/instance-network",
     "wasi:sockets/ip-name-lookup",
     "wasi:sockets/tcp",
     "wasi:sockets/tcp-create-socket",
 ];
-/// The largest chunk that a guest may send at once, in bytes.
+/// Maximum size of a chunk that a guest sends, in bytes.
 const MAX_CHUNK_BYTES: usize = 64 << 10;
 
-/// Links the offered interfaces of `wasi:sockets`.
+/// Links the [`INTERFACES`].
 pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     let options = network::LinkOptions::default();
     network::add_to_linker::<StoreState, HasSockets>(linker, &options, |state| Sockets(state))?;
@@ -57,13 +57,13 @@ impl HasData for HasSockets {
     type Data<'a> = Sockets<'a>;
 }
 
-// The bindings are wasmtime-wasi's and the implementation is not: wasmtime's own host opens sockets of the process
-// that runs the guest, and offers no more than a check of addresses.
+// Only the bindings are wasmtime-wasi's. Its implementation opens sockets in the process that runs the guest, and
+// allows no more control than a check of addresses.
 struct Sockets<'a>(&'a mut StoreState);
 
 /// A borrowed handle of another resource type.
-// The bindings' resource types cannot be constructed outside wasmtime-wasi, so our values lie in the table under
-// handles that carry its types. The table checks the type of the stored value at each access.
+// The bindings' resource types cannot be constructed outside wasmtime-wasi, so the table stores values of this crate
+// under handles of those types. The table checks the type of the stored value at each access.
 fn borrow_as<T: 'static, U: 'static>(handle: &Resource<T>) -> Resource<U> {
     Resource::new_borrow(handle.rep())
 }
@@ -83,13 +83,13 @@ impl Sockets<'_> {
     }
 
     fn backend(&self) -> SocketResult<Arc<dyn NetworkBackend>> {
-        // Unreachable: without a backend the functions that lead here are not linked. Denied all the same.
+        // Unreachable, because without a backend the functions that lead here are not linked. Denied nevertheless.
         Ok(self.0.http.backend().ok_or(ErrorCode::AccessDenied)?)
     }
 
     /// Records and refuses a call that no run supports.
-    fn deny_unsupported<T>(&self, what: &str) -> SocketResult<T> {
-        self.0.stats.denials.record(what, DenialReason::NotOffered);
+    fn deny_unsupported<T>(&self, subject: &str) -> SocketResult<T> {
+        self.0.stats.denials.record(subject, DenialReason::NotOffered);
         Err(ErrorCode::NotSupported.into())
     }
 }
@@ -148,9 +148,9 @@ enum Deferred<T> {
 impl<T> Deferred<T> {
     fn begin(work: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
         // `start-connect` and `resolve-addresses` begin the work; the guest may wait for it later, or never.
-        let mut begun = Self::Pending(work);
-        let _seen_later = begun.poll(&mut noop_context());
-        begun
+        let mut deferred = Self::Pending(work);
+        let _read_later = deferred.poll(&mut noop_context());
+        deferred
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<&mut T> {
@@ -189,7 +189,7 @@ struct Socket {
 }
 
 enum Phase {
-    Fresh,
+    Unconnected,
     Connecting { to: SocketAddr, connected: Deferred<Result<Body, EgressError>>, outgoing: Outgoing },
     Connected { to: SocketAddr, incoming: Arc<Mutex<Incoming>>, outgoing: Arc<Mutex<Outgoing>> },
     Failed,
@@ -202,7 +202,7 @@ impl Pollable for Socket {
             Phase::Connecting { connected, .. } => {
                 std::future::poll_fn(|context| connected.poll(context).map(drop)).await;
             }
-            Phase::Fresh | Phase::Connected { .. } | Phase::Failed => {}
+            Phase::Unconnected | Phase::Connected { .. } | Phase::Failed => {}
         }
     }
 }
@@ -246,7 +246,7 @@ impl Incoming {
         }))
     }
 
-    /// Discards everything that is still to come.
+    /// Discards received bytes and ends the direction.
     fn discard(&mut self) {
         (self.ended, self.refusal) = (true, None);
         self.chunk.clear();
@@ -254,22 +254,22 @@ impl Incoming {
 }
 
 /// The sending direction of a connection: one chunk at a time.
-// Each chunk is sent after the kernel has accepted the one before: a guest that has flushed its bytes may end in the
-// next moment, and they must be on their way by then.
+// A chunk is sent only after the kernel has accepted the previous one: a guest may end as soon as it has flushed its
+// bytes, and they must not be lost.
 struct Outgoing {
     /// `None` after the guest has shut this direction down.
-    chunks: Option<mpsc::Sender<SentChunk>>,
-    /// Completes when the last chunk is with the kernel, or the connection has ended.
+    chunks: Option<mpsc::Sender<OutgoingChunk>>,
+    /// Completes when the kernel has accepted the last chunk, or the connection has ended.
     last: Option<oneshot::Receiver<Infallible>>,
 }
 
-/// Bytes, and a sender that is dropped when the kernel has them.
-type SentChunk = (Bytes, oneshot::Sender<Infallible>);
+/// Bytes, and a sender that is dropped when the kernel has accepted them.
+type OutgoingChunk = (Bytes, oneshot::Sender<Infallible>);
 
 /// The request body fed by [`Outgoing`].
 struct Upload {
-    chunks: mpsc::Receiver<SentChunk>,
-    going_out: Option<oneshot::Sender<Infallible>>,
+    chunks: mpsc::Receiver<OutgoingChunk>,
+    acknowledgement: Option<oneshot::Sender<Infallible>>,
 }
 
 impl http_body::Body for Upload {
@@ -281,10 +281,10 @@ impl http_body::Body for Upload {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         // A request for the next chunk acknowledges the previous one.
-        self.going_out = None;
+        self.acknowledgement = None;
         let chunk = ready!(self.chunks.poll_recv(context));
-        Poll::Ready(chunk.map(|(bytes, going_out)| {
-            self.going_out = Some(going_out);
+        Poll::Ready(chunk.map(|(bytes, acknowledgement)| {
+            self.acknowledgement = Some(acknowledgement);
             Ok(Frame::data(bytes))
         }))
     }
@@ -293,14 +293,14 @@ impl http_body::Body for Upload {
 impl Outgoing {
     fn new() -> (Self, Body) {
         let (sender, chunks) = mpsc::channel(1);
-        let upload = Upload { chunks, going_out: None };
+        let upload = Upload { chunks, acknowledgement: None };
         (Self { chunks: Some(sender), last: None }, upload.boxed_unsync())
     }
 
-    /// Ready when the last chunk is with the kernel: `Ok` if another may be sent.
+    /// Ready when the kernel has accepted the last chunk: `Ok` if another may be sent.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<StreamResult<()>> {
         if let Some(last) = &mut self.last {
-            let _went = ready!(Pin::new(last).poll(context));
+            let _sender_is_dropped = ready!(Pin::new(last).poll(context));
             self.last = None;
         }
         let open = self.chunks.as_ref().is_some_and(|chunks| !chunks.is_closed());
@@ -314,9 +314,9 @@ impl Outgoing {
         if self.poll(&mut noop_context())?.is_pending() || bytes.len() > MAX_CHUNK_BYTES {
             return Err(StreamError::trap("more was written than `check-write` permitted"));
         }
-        let (going_out, last) = oneshot::channel();
-        let sent = self.chunks.as_ref().map(|chunks| chunks.try_send((bytes, going_out)));
-        match sent {
+        let (acknowledgement, last) = oneshot::channel();
+        let result = self.chunks.as_ref().map(|chunks| chunks.try_send((bytes, acknowledgement)));
+        match result {
             Some(Ok(())) => self.last = Some(last),
             Some(Err(_)) | None => return Err(StreamError::Closed),
         }
@@ -362,14 +362,14 @@ impl OutputStream for TcpOutputStream {
     fn flush(&mut self) -> StreamResult<()> {
         // Chunks are sent without being flushed; `check-write` waits for the last one.
         match lock(&self.0).poll(&mut noop_context()) {
-            Poll::Ready(ended) => ended,
+            Poll::Ready(result) => result,
             Poll::Pending => Ok(()),
         }
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
         match lock(&self.0).poll(&mut noop_context()) {
-            Poll::Ready(open) => open.map(|()| MAX_CHUNK_BYTES),
+            Poll::Ready(result) => result.map(|()| MAX_CHUNK_BYTES),
             Poll::Pending => Ok(0),
         }
     }
@@ -414,9 +414,9 @@ impl ip_name_lookup::Host for Sockets<'_> {
         name: String,
     ) -> SocketResult<Resource<ResolveAddressStream>> {
         self.table().get::<NetworkHandle>(&borrow_as(&network))?;
-        let found = self.backend()?.look_up(name);
-        let found = async { found.await.map(Vec::into_iter) };
-        Ok(own_as(&self.table().push(AddressLookup(Deferred::begin(Box::pin(found))))?))
+        let look_up = self.backend()?.look_up(name);
+        let addresses = async { look_up.await.map(Vec::into_iter) };
+        Ok(own_as(&self.table().push(AddressLookup(Deferred::begin(Box::pin(addresses))))?))
     }
 }
 
@@ -448,7 +448,7 @@ impl ip_name_lookup::HostResolveAddressStream for Sockets<'_> {
 
 impl tcp_create_socket::Host for Sockets<'_> {
     fn create_tcp_socket(&mut self, family: IpAddressFamily) -> SocketResult<Resource<TcpSocket>> {
-        Ok(own_as(&self.table().push(Socket { family, phase: Phase::Fresh })?))
+        Ok(own_as(&self.table().push(Socket { family, phase: Phase::Unconnected })?))
     }
 }
 
@@ -465,15 +465,15 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         let backend = self.backend()?;
         let socket = self.socket(&socket)?;
         let to = SocketAddr::from(to);
-        let fits = match (socket.family, to) {
+        let is_same_family = match (socket.family, to) {
             (IpAddressFamily::Ipv4, SocketAddr::V4(_)) | (IpAddressFamily::Ipv6, SocketAddr::V6(_)) => true,
             (IpAddressFamily::Ipv4, SocketAddr::V6(_)) | (IpAddressFamily::Ipv6, SocketAddr::V4(_)) => false,
         };
-        if !fits {
+        if !is_same_family {
             return Err(ErrorCode::InvalidArgument.into());
         }
         match socket.phase {
-            Phase::Fresh => {}
+            Phase::Unconnected => {}
             Phase::Connecting { .. } => return Err(ErrorCode::ConcurrencyConflict.into()),
             Phase::Connected { .. } | Phase::Failed => return Err(ErrorCode::InvalidState.into()),
         }
@@ -494,24 +494,26 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         if connected.poll(&mut noop_context()).is_pending() {
             return Err(ErrorCode::WouldBlock.into());
         }
-        let Phase::Connecting { to, connected: Deferred::Ready(output), outgoing } =
+        let Phase::Connecting { to, connected: Deferred::Ready(result), outgoing } =
             std::mem::replace(&mut socket.phase, Phase::Failed)
         else {
             return Err(ErrorCode::NotInProgress.into());
         };
-        let incoming = Arc::new(Mutex::new(Incoming::new(output.map_err(error_code)?)));
+        let incoming = Arc::new(Mutex::new(Incoming::new(result.map_err(error_code)?)));
         let outgoing = Arc::new(Mutex::new(outgoing));
-        let reading: DynInputStream = Box::new(TcpInputStream(Arc::clone(&incoming)));
-        let writing: DynOutputStream = Box::new(TcpOutputStream(Arc::clone(&outgoing)));
+        let input: DynInputStream = Box::new(TcpInputStream(Arc::clone(&incoming)));
+        let output: DynOutputStream = Box::new(TcpOutputStream(Arc::clone(&outgoing)));
         socket.phase = Phase::Connected { to, incoming, outgoing };
         let (table, this) = (self.table(), borrow_as::<_, Socket>(&this));
-        Ok((table.push_child(reading, &this)?, table.push_child(writing, &this)?))
+        Ok((table.push_child(input, &this)?, table.push_child(output, &this)?))
     }
 
     fn remote_address(&mut self, socket: Resource<TcpSocket>) -> SocketResult<IpSocketAddress> {
         match self.socket(&socket)?.phase {
             Phase::Connected { to, .. } => Ok(to.into()),
-            Phase::Fresh | Phase::Connecting { .. } | Phase::Failed => Err(ErrorCode::InvalidState.into()),
+            Phase::Unconnected | Phase::Connecting { .. } | Phase::Failed => {
+                Err(ErrorCode::InvalidState.into())
+            }
         }
     }
 
@@ -524,7 +526,9 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         };
         match socket.phase {
             Phase::Connected { .. } => Ok(SocketAddr::new(unspecified, 0).into()),
-            Phase::Fresh | Phase::Connecting { .. } | Phase::Failed => Err(ErrorCode::InvalidState.into()),
+            Phase::Unconnected | Phase::Connecting { .. } | Phase::Failed => {
+                Err(ErrorCode::InvalidState.into())
+            }
         }
     }
 
@@ -591,7 +595,7 @@ impl tcp::HostTcpSocket for Sockets<'_> {
         Ok(false)
     }
 
-    // Options of the underlying socket belong to the server, so every one of them is refused.
+    // The underlying socket belongs to the server, so all of its options are refused.
 
     fn set_listen_backlog_size(&mut self, _: Resource<TcpSocket>, _: u64) -> SocketResult<()> {
         Err(ErrorCode::NotSupported.into())

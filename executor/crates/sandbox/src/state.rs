@@ -30,15 +30,15 @@ pub(super) struct StoreState {
     pub(super) throttle: Throttle,
     pub(super) deadline: Deadline,
     pub(super) preopens: Vec<Preopen>,
-    /// Some root is not granted whole, so every path has to be walked.
+    /// `true` if some root is only partly granted, so that every path has to be walked.
     pub(super) walks: bool,
     /// The walked paths of the guest's open folders and listings, by handle; empty unless `walks`.
     pub(super) walked_paths: HashMap<u32, WalkedPath>,
-    /// Links may be created: only in folders that the operator opened on the command line.
+    /// `true` if links may be created, which requires folders that the operator opened on the command line.
     pub(super) links: bool,
-    /// Files with more than one name (hard links) may be opened.
+    /// `true` if files with more than one name (hard links) may be opened.
     pub(super) hard_links: bool,
-    /// Preview 1's descriptors 0 to 2 may have become files.
+    /// `true` if preview 1's descriptors 0 to 2 may have become files.
     pub(super) renumbered: bool,
     pub(super) stats: Arc<RunStats>,
 }

@@ -54,15 +54,15 @@ struct Probe;
 
 /// Returns `true` when the store has no free handle. The store must not be used again, because the probe takes the
 /// last one.
-// wasmtime 48 has no error type for a component that names or lends one handle too many, only two texts, of which
-// one changed unnoticed. A guest that holds every handle and breaks the contract in another way gets the same
-// answer, which is true of it too.
+// wasmtime 48 has no error type for a component that names or lends one handle too many, only two texts, one of which
+// changed in an update. A guest that holds every handle and fails in another way is also reported as out of handles,
+// which is true.
 pub(super) fn is_out_of_handles(store: impl AsContextMut) -> bool {
     Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
 }
 
-/// The end of a run whose guest failed with `error`; `is_out_of_handles` is asked only if nothing else explains it.
-/// `None` for an exit with code 0, which is no failure.
+/// The end of a run whose guest failed with `error`; `is_out_of_handles` is called only if nothing else explains it.
+/// `None` for an exit with code 0, which is not a failure.
 pub(super) fn end_from_error(
     error: &wasmtime::Error,
     memory: &MemoryGauge,
@@ -75,11 +75,11 @@ pub(super) fn end_from_error(
         return Some(End::Trapped(no_network.to_string()));
     }
     // Checked before exit codes and traps: a guest that was refused memory exits or aborts in its own way.
-    let refused_memory = memory.refused.load(Ordering::Relaxed);
+    let is_memory_refused = memory.refused.load(Ordering::Relaxed);
     if let Some(exit) = error.downcast_ref::<wasmtime_wasi::I32Exit>() {
         return match exit.0 {
             0 => None,
-            _failed if refused_memory => Some(End::LimitReached(Limit::Memory)),
+            _failed if is_memory_refused => Some(End::LimitReached(Limit::Memory)),
             code => Some(End::Exited { code, stderr_tail: String::new() }),
         };
     }
@@ -90,9 +90,9 @@ pub(super) fn end_from_error(
         return Some(End::LimitReached(Limit::Stack));
     }
     // A guest that was refused memory usually aborts with an `unreachable`. An initial memory that is far too
-    // large is refused by the kernel before the limiter is asked.
-    let no_room = |error: &std::io::Error| error.kind() == std::io::ErrorKind::OutOfMemory;
-    if refused_memory || error.downcast_ref().is_some_and(no_room) {
+    // large is refused by the kernel before the limiter is called.
+    let is_out_of_memory = |error: &std::io::Error| error.kind() == std::io::ErrorKind::OutOfMemory;
+    if is_memory_refused || error.downcast_ref().is_some_and(is_out_of_memory) {
         return Some(End::LimitReached(Limit::Memory));
     }
     if error.is::<PoolConcurrencyLimitError>() {

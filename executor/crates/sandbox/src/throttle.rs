@@ -9,7 +9,7 @@ use a2g_types::limit::Bound;
 use a2g_types::quantity::CpuPercent;
 use std::time::{Duration, Instant};
 
-/// The deviation from its share that a guest may accumulate in either direction, in CPU seconds.
+/// Maximum deviation from its share that a guest can accumulate in either direction, in CPU seconds.
 const SLACK: f64 = 0.002;
 
 /// One execution's CPU limit.
@@ -48,8 +48,9 @@ mod tests {
     use super::*;
     use a2g_types::limit::Layer;
 
-    /// Runs a guest that is always busy on a simulated clock and returns its CPU per window.
-    fn busiest_and_laziest_second(percent: u64, oversleep: Duration) -> (f64, f64) {
+    /// Runs a guest that is always busy on a simulated clock. Returns the highest and the lowest CPU use of any second,
+    /// in percent.
+    fn max_and_min_cpu_of_a_second(percent: u64, oversleep: Duration) -> (f64, f64) {
         let value = CpuPercent::new(percent).unwrap();
         let start = a2g_types::clock::Clock::monotonic(&a2g_types::clock::SystemClock);
         let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
@@ -71,32 +72,32 @@ mod tests {
         };
         let windows = (0..1800).map(|i| Duration::from_millis(i * 10));
         let per_second = windows.map(|t| cpu_at(t + Duration::from_secs(1)) - cpu_at(t)).collect::<Vec<_>>();
-        let most = per_second.iter().copied().fold(0.0, f64::max);
-        let least = per_second.iter().copied().fold(f64::MAX, f64::min);
-        (most * 100.0, least * 100.0)
+        let max = per_second.iter().copied().fold(0.0, f64::max);
+        let min = per_second.iter().copied().fold(f64::MAX, f64::min);
+        (max * 100.0, min * 100.0)
     }
 
     #[test]
-    fn any_second_holds_within_the_promise() {
+    fn every_second_is_within_the_promised_deviation() {
         for percent in [1u64, 5, 10, 25, 50, 90] {
             for oversleep_us in [0, 100, 1000] {
-                let (most, least) = busiest_and_laziest_second(percent, Duration::from_micros(oversleep_us));
+                let (max, min) = max_and_min_cpu_of_a_second(percent, Duration::from_micros(oversleep_us));
                 let limit = f64::from(u32::try_from(percent).unwrap());
                 let allowed = if percent <= 10 { 1.0 } else { limit / 10.0 };
-                assert!(most <= limit + allowed, "{percent} %: {most} in some second");
-                assert!(least >= limit - allowed, "{percent} %: only {least} in some second");
+                assert!(max <= limit + allowed, "{percent} %: {max} in some second");
+                assert!(min >= limit - allowed, "{percent} %: only {min} in some second");
             }
         }
     }
 
     #[test]
-    fn idle_time_is_not_saved_up() {
+    fn idle_time_is_not_credited() {
         let start = a2g_types::clock::Clock::monotonic(&a2g_types::clock::SystemClock);
         let value = CpuPercent::new(10).unwrap();
         let mut throttle = Throttle::new(Bound { value, layer: Layer::Verdict }, start);
         let later = start + Duration::from_secs(3600);
         assert_eq!(throttle.charge(Duration::ZERO, later), None);
-        let owed = throttle.charge(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
-        assert!(owed > Duration::from_millis(60), "{owed:?}");
+        let sleep = throttle.charge(Duration::from_millis(10), later + Duration::from_millis(10)).unwrap();
+        assert!(sleep > Duration::from_millis(60), "{sleep:?}");
     }
 }

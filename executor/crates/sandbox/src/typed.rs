@@ -28,7 +28,7 @@ impl Host for StoreState {
     }
 
     fn progress(&mut self, percent: Option<f32>, message: String) -> wasmtime::Result<()> {
-        Ok(self.stats.collector.progress(percent, &message)?)
+        Ok(self.stats.collector.set_progress(percent, &message)?)
     }
 
     fn artifact(
@@ -39,13 +39,13 @@ impl Host for StoreState {
         last: bool,
     ) -> wasmtime::Result<Result<(), ToolError>> {
         // Invalid labels are an error that the tool can handle; only an exceeded limit ends its run.
-        let accepted = self.stats.collector.artifact(&name, &mime, &chunk, last)?;
+        let result = self.stats.collector.add_artifact_chunk(&name, &mime, &chunk, last)?;
         let invalid = |error: LabelError| ToolError {
             code: "invalid".to_owned(),
             message: error.to_string(),
             detail: None,
         };
-        Ok(accepted.map_err(invalid))
+        Ok(result.map_err(invalid))
     }
 
     fn network(&mut self) -> wasmtime::Result<bool> {

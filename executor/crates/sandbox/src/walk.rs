@@ -1,9 +1,9 @@
 //! Resolving paths below roots that are only partly granted.
 //!
 //! A path is walked name by name from its starting descriptor. Each folder is opened by its own name beneath the
-//! previous one and never through a symbolic link; a link is read, and its target walked instead. The grant is
-//! asked about the walked path, and the call then uses the last folder's handle with one name, so nothing can be
-//! swapped between check and use. A name that the grant neither contains nor leads through is never touched.
+//! previous one and never through a symbolic link; a link is read, and its target walked instead. The walked
+//! path is checked against the grant, and the call then uses the last folder's handle with one name, so nothing can be
+//! replaced between check and use. A name that the grant neither contains nor leads through is never touched.
 
 #[cfg(test)]
 mod tests;
@@ -20,12 +20,12 @@ use wasmtime_wasi::p2::bindings::filesystem::types::{
 };
 use wasmtime_wasi::p2::{FsError, FsResult};
 
-/// The most symbolic links followed for one path: the kernel's limit.
+/// Maximum number of symbolic links followed for one path: the kernel's limit.
 const MAX_LINKS: usize = 40;
-/// The most folders of one path.
+/// Maximum number of folders in one path.
 // Each takes a handle while the path is walked.
 const MAX_FOLDERS: usize = 128;
-/// The longest path and the longest link target, in bytes: the kernel's limit.
+/// Maximum size of a path and of a link target, in bytes: the kernel's limit.
 const MAX_PATH_BYTES: usize = 4096;
 
 /// A root and a path below it, as it was walked.
@@ -40,20 +40,20 @@ impl WalkedPath {
         Self { root: Arc::clone(&self.root), path: format!("{}/{name}", self.path) }
     }
 
-    /// Returns `true` if a listing of this folder includes the entry: the guest could also `stat` it.
+    /// Returns `true` if a listing of this folder shows the entry. The rule is the same as for `stat`.
     pub(super) fn shows(&self, name: &str, kind: DescriptorType) -> bool {
         let child = self.child(name);
-        let on_the_way = kind == DescriptorType::Directory && child.root.can_grant_below(&child.path);
-        child.root.grants(&child.path) || on_the_way
+        let leads_to_grant = kind == DescriptorType::Directory && child.root.can_grant_below(&child.path);
+        child.root.grants(&child.path) || leads_to_grant
     }
 }
 
 /// The grant that a call requires for its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PathRequirement {
-    /// Granted, or a folder on the way to something granted.
+    /// The path itself is granted, or it is a folder on the way to something granted.
     Visible,
-    /// Granted.
+    /// The path itself is granted.
     Granted,
 }
 
@@ -83,15 +83,15 @@ struct Walk {
     opened: Vec<Resource<Descriptor>>,
     /// The remaining names, the next one last.
     names: Vec<String>,
-    /// The path's form requires a folder at its end: `a/`, `a/.`, `a/..`.
-    folder: bool,
+    /// `true` if the form of the path requires a folder at its end: `a/`, `a/.`, `a/..`.
+    requires_folder: bool,
 }
 
 impl Walk {
     fn push(&mut self, path: &str) {
         let last = path.rsplit('/').next();
         if self.names.is_empty() {
-            self.folder |= matches!(last, Some("" | "." | ".."));
+            self.requires_folder |= matches!(last, Some("" | "." | ".."));
         }
         let names = path.split('/').rev().filter(|name| !matches!(*name, "" | "."));
         self.names.extend(names.map(str::to_owned));
@@ -107,15 +107,16 @@ impl AuditedFs<'_> {
         flags: PathFlags,
         required: PathRequirement,
     ) -> FsResult<ResolvedPath> {
-        // A walk costs a few system calls for each folder, so that whole trees go to wasmtime-wasi directly.
+        // A walk costs a few system calls for each folder, so whole trees go directly to wasmtime-wasi.
         if !self.0.walks {
             let (name, start) = (path.to_owned(), fd.rep());
             return Ok(ResolvedPath { opened: Vec::new(), start, name, walked: None, flags });
         }
         let start = self.walked_path(fd)?;
-        let mut walk = Walk { paths: vec![start], opened: Vec::new(), names: Vec::new(), folder: false };
-        let reached = self.walk(fd, path, flags, required, &mut walk).await;
-        let result = match reached {
+        let mut walk =
+            Walk { paths: vec![start], opened: Vec::new(), names: Vec::new(), requires_folder: false };
+        let result = self.walk(fd, path, flags, required, &mut walk).await;
+        let result = match result {
             Ok((name, walked)) => {
                 self.check_requirement(fd, &walk, &name, &walked, required).await.map(|()| (name, walked))
             }
@@ -137,13 +138,13 @@ impl AuditedFs<'_> {
     }
 
     /// Closes the folders that were opened on the way.
-    pub(super) fn release(&mut self, reached: ResolvedPath) {
-        self.close(reached.opened);
+    pub(super) fn release(&mut self, resolved: ResolvedPath) {
+        self.close(resolved.opened);
     }
 
     fn close(&mut self, opened: Vec<Resource<Descriptor>>) {
         for folder in opened {
-            let _was_there = self.0.wasi.ctx().table.delete(folder);
+            let _must_exist = self.0.wasi.ctx().table.delete(folder);
         }
     }
 
@@ -166,7 +167,7 @@ impl AuditedFs<'_> {
     /// Records a path that leads out of its starting descriptor.
     fn deny_escape(&mut self, fd: &Resource<Descriptor>, path: &str) -> FsError {
         let paths = [(self.preopen(fd), path)];
-        self.record(Refusal::Looking, &paths);
+        self.record(Refusal::Read, &paths);
         ErrorCode::NotPermitted.into()
     }
 
@@ -184,7 +185,7 @@ impl AuditedFs<'_> {
         let mut links = 0;
         let mut next = path.to_owned();
         loop {
-            // The path as received, then the target of each link.
+            // `next` is the path as received, and later the target of each link.
             if next.len() > MAX_PATH_BYTES {
                 return Err(ErrorCode::NameTooLong.into());
             }
@@ -196,9 +197,9 @@ impl AuditedFs<'_> {
                 let Some(here) = walk.paths.last().cloned() else { return Err(self.deny_escape(fd, path)) };
                 let Some(name) = walk.names.pop() else { return Ok((".".to_owned(), here)) };
                 if name == ".." {
-                    let Some(left) = walk.opened.pop() else { return Err(self.deny_escape(fd, path)) };
+                    let Some(folder) = walk.opened.pop() else { return Err(self.deny_escape(fd, path)) };
                     walk.paths.pop();
-                    self.close(vec![left]);
+                    self.close(vec![folder]);
                     continue;
                 }
                 let walked = here.child(&name);
@@ -206,7 +207,7 @@ impl AuditedFs<'_> {
                     return Err(self.deny_path(&walked).into());
                 }
                 let last = walk.names.is_empty();
-                if last && !walk.folder && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
+                if last && !walk.requires_folder && !flags.contains(PathFlags::SYMLINK_FOLLOW) {
                     return Ok((name, walked));
                 }
                 match self.entry_type(fd, walk, &name).await? {
@@ -223,7 +224,7 @@ impl AuditedFs<'_> {
                         if links > MAX_LINKS {
                             return Err(ErrorCode::Loop.into());
                         }
-                        let folder = folder(fd, walk);
+                        let folder = current_folder(fd, walk);
                         break self.inner().readlink_at(folder, name).await?;
                     }
                     Some(DescriptorType::Directory) if last => return Ok((name, walked)),
@@ -231,10 +232,12 @@ impl AuditedFs<'_> {
                         if walk.opened.len() >= MAX_FOLDERS {
                             return Err(ErrorCode::NameTooLong.into());
                         }
-                        let (folder, how) = (folder(fd, walk), OpenFlags::DIRECTORY);
-                        let read = DescriptorFlags::READ;
-                        let opened =
-                            self.inner().open_at(folder, PathFlags::empty(), name, how, read).await?;
+                        let folder = current_folder(fd, walk);
+                        let (open_flags, descriptor_flags) = (OpenFlags::DIRECTORY, DescriptorFlags::READ);
+                        let opened = self
+                            .inner()
+                            .open_at(folder, PathFlags::empty(), name, open_flags, descriptor_flags)
+                            .await?;
                         walk.opened.push(opened);
                         walk.paths.push(walked);
                     }
@@ -242,16 +245,16 @@ impl AuditedFs<'_> {
                     Some(_file) if !walked.root.grants(&walked.path) => {
                         return Err(if last { self.deny_path(&walked) } else { ErrorCode::NoEntry }.into());
                     }
-                    Some(_file) if last && !walk.folder => return Ok((name, walked)),
+                    Some(_file) if last && !walk.requires_folder => return Ok((name, walked)),
                     Some(_file) => return Err(ErrorCode::NotDirectory.into()),
-                    None if last && !walk.folder => return Ok((name, walked)),
+                    None if last && !walk.requires_folder => return Ok((name, walked)),
                     None => return Err(ErrorCode::NoEntry.into()),
                 }
             };
         }
     }
 
-    /// Refuses the end of a walk that lacks the required grant.
+    /// Refuses a walked path that does not have the required grant.
     async fn check_requirement(
         &mut self,
         fd: &Resource<Descriptor>,
@@ -263,20 +266,20 @@ impl AuditedFs<'_> {
         if walked.root.grants(&walked.path) {
             return Ok(());
         }
-        let a_folder_on_the_way = required == PathRequirement::Visible
+        let is_folder_on_the_way = required == PathRequirement::Visible
             && walked.root.can_grant_below(&walked.path)
             && self.entry_type(fd, walk, name).await? == Some(DescriptorType::Directory);
-        if a_folder_on_the_way { Ok(()) } else { Err(self.deny_path(walked).into()) }
+        if is_folder_on_the_way { Ok(()) } else { Err(self.deny_path(walked).into()) }
     }
 
-    /// The type of an entry, links not followed; `None` if there is no such entry.
+    /// The type of an entry, without following links; `None` if there is no such entry.
     async fn entry_type(
         &mut self,
         fd: &Resource<Descriptor>,
         walk: &Walk,
         name: &str,
     ) -> FsResult<Option<DescriptorType>> {
-        let stat = self.inner().stat_at(folder(fd, walk), PathFlags::empty(), name.to_owned()).await;
+        let stat = self.inner().stat_at(current_folder(fd, walk), PathFlags::empty(), name.to_owned()).await;
         match stat {
             Ok(stat) => Ok(Some(stat.type_)),
             Err(error) if matches!(error.downcast_ref(), Some(ErrorCode::NoEntry)) => Ok(None),
@@ -286,6 +289,6 @@ impl AuditedFs<'_> {
 }
 
 /// The current folder of a walk.
-fn folder(fd: &Resource<Descriptor>, walk: &Walk) -> Resource<Descriptor> {
+fn current_folder(fd: &Resource<Descriptor>, walk: &Walk) -> Resource<Descriptor> {
     Resource::new_borrow(walk.opened.last().map_or(fd.rep(), Resource::rep))
 }

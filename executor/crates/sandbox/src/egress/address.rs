@@ -1,8 +1,8 @@
-//! The rule for addresses: only those of the public Internet may be connected to.
+//! The rule for addresses: runs connect only to addresses of the public Internet.
 //!
 //! Refused are loopback, private and local networks (which include the metadata services of clouds), multicast, and
-//! every form of IPv6 that embeds an IPv4 address, which another parser might unwrap. The operator can lift the rule
-//! for services of their own.
+//! every form of IPv6 that embeds an IPv4 address, which another parser might unwrap. The operator can exempt
+//! addresses of their own services.
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::fmt;
@@ -29,8 +29,8 @@ const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
 ];
 
 /// The IPv6 network of global unicast addresses.
-// An allow list and not a block list: outside are the unspecified address, loopback, mapped and compatible IPv4, NAT64,
-// unique local, link-local, site-local and multicast addresses, and everything that is not assigned yet.
+// This is an allow list: it excludes the unspecified address, loopback, mapped and compatible IPv4, NAT64, unique
+// local, link-local, site-local and multicast addresses, and everything that is not assigned yet.
 const PUBLIC_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
 /// Networks inside [`PUBLIC_V6`] that are not the public Internet.
@@ -93,13 +93,13 @@ impl fmt::Display for AllowedAddress {
     }
 }
 
-/// A run may connect to the address at `port`; without a port, as at a look-up, at some port.
-pub(super) fn is_allowed(address: IpAddr, port: Option<u16>, lifted: &[AllowedAddress]) -> bool {
-    let lifts = |lifted: &AllowedAddress| {
-        let at = lifted.port.is_none_or(|lifted| port.is_none_or(|port| port == lifted));
-        lifted.network.contains(&address) && at
+/// Returns `true` if a run may connect to the address at `port`; without a port, as at a look-up, at some port.
+pub(super) fn is_allowed(address: IpAddr, port: Option<u16>, exempt: &[AllowedAddress]) -> bool {
+    let is_exempt = |exempt: &AllowedAddress| {
+        let has_port = exempt.port.is_none_or(|exempt| port.is_none_or(|port| port == exempt));
+        exempt.network.contains(&address) && has_port
     };
-    is_public(address) || lifted.iter().any(lifts)
+    is_public(address) || exempt.iter().any(is_exempt)
 }
 
 fn is_public(address: IpAddr) -> bool {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_special_network_is_refused_to_its_edges() {
+    fn special_networks_are_refused_up_to_their_boundaries() {
         for (first, last) in [
             ("0.0.0.0", "0.255.255.255"),
             ("10.0.0.0", "10.255.255.255"),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_ipv6_that_is_no_public_host_is_refused() {
+    fn ipv6_addresses_that_are_not_public_are_refused() {
         for text in [
             "::",
             "::1",
@@ -191,17 +191,20 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_lifts_exactly_what_is_written() {
-        let may = |address: &str, lifted: &[&str]| {
-            let lifted = lifted.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    fn the_operator_exempts_exactly_the_listed_addresses() {
+        let may = |address: &str, exempt: &[&str]| {
+            let exempt = exempt.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
             let address = address.parse::<SocketAddr>().unwrap();
-            let may = is_allowed(address.ip(), Some(address.port()), &lifted);
-            assert!(!may || is_allowed(address.ip(), None, &lifted), "{address}: at no port, and at this");
+            let may = is_allowed(address.ip(), Some(address.port()), &exempt);
+            assert!(
+                !may || is_allowed(address.ip(), None, &exempt),
+                "{address}: allowed at this port but at none"
+            );
             may
         };
-        let lifted = ["127.0.0.1:8080".parse().unwrap()];
-        assert!(is_allowed("127.0.0.1".parse().unwrap(), None, &lifted));
-        assert!(!is_allowed("127.0.0.2".parse().unwrap(), None, &lifted));
+        let exempt = ["127.0.0.1:8080".parse().unwrap()];
+        assert!(is_allowed("127.0.0.1".parse().unwrap(), None, &exempt));
+        assert!(!is_allowed("127.0.0.2".parse().unwrap(), None, &exempt));
         assert!(may("127.0.0.1:8080", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.1:8081", &["127.0.0.1:8080"]));
         assert!(!may("127.0.0.2:8080", &["127.0.0.1:8080"]));
@@ -223,9 +226,8 @@ mod tests {
     }
 
     proptest! {
-        /// No IPv6 form of an IPv4 address is allowed.
         #[test]
-        fn no_ipv6_form_carries_an_ipv4_address(number in any::<u32>()) {
+        fn ipv6_forms_of_ipv4_addresses_are_refused(number in any::<u32>()) {
             let [a, b, c, d] = number.to_be_bytes();
             let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             let inside = Ipv4Addr::from(number);

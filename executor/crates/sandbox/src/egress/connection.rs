@@ -46,7 +46,7 @@ pub enum TlsError {
 
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<TlsConnector, TlsError> {
     let mut config = client_config(ca_file)?;
-    // So that no server selects HTTP/2, which this client does not speak.
+    // Without this, a server could select HTTP/2, which this client does not support.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
@@ -77,7 +77,7 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
             return Err(unusable("it holds no certificate in PEM".into()));
         }
     }
-    // Named explicitly: a crate that installs a process-wide default must not change it.
+    // The provider is named, so that a crate that installs a process-wide default cannot change it.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     Ok(ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -85,7 +85,7 @@ pub fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, TlsError> {
         .with_no_client_auth())
 }
 
-/// A socket whose bytes are counted, and that fails at the end of the run's budget.
+/// A socket that counts its bytes, and fails when the run's budget is used up.
 pub(super) struct MeteredStream {
     stream: TcpStream,
     session: Arc<NetworkSession>,
@@ -113,12 +113,12 @@ impl AsyncRead for MeteredStream {
     ) -> Poll<io::Result<()>> {
         let Self { stream, session, contact, target } = self.get_mut();
         session
-            .receive(*contact, target, |left| {
-                if left == 0 {
-                    // Only tells whether a further byte is there, or the response just fits.
+            .receive(*contact, target, |budget| {
+                if budget == 0 {
+                    // Peeks for a further byte: the response may fit the budget exactly.
                     return stream.poll_peek(context, &mut ReadBuf::new(&mut [0]));
                 }
-                let space = into.initialize_unfilled_to(into.remaining().min(left));
+                let space = into.initialize_unfilled_to(into.remaining().min(budget));
                 let mut space = ReadBuf::new(space);
                 ready!(Pin::new(stream).poll_read(context, &mut space))?;
                 let read = space.filled().len();
@@ -132,8 +132,8 @@ impl AsyncRead for MeteredStream {
 impl AsyncWrite for MeteredStream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let Self { stream, session, contact, target } = self.get_mut();
-        session.transmit(*contact, target, |left| {
-            Pin::new(stream).poll_write(context, bytes.get(..left).unwrap_or(bytes))
+        session.transmit(*contact, target, |budget| {
+            Pin::new(stream).poll_write(context, bytes.get(..budget).unwrap_or(bytes))
         })
     }
 
@@ -146,7 +146,7 @@ impl AsyncWrite for MeteredStream {
     }
 }
 
-/// The most bytes that are read before the response's head is complete: interim heads, the head itself, and the part of
+/// Maximum number of bytes read before the response's head is complete: interim heads, the head itself, and the part of
 /// the body that arrives with it.
 // A server that sends interim heads without end would otherwise occupy the runtime.
 const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
@@ -154,7 +154,7 @@ const MAX_INTERIM_BYTES: usize = 4 * MAX_HEAD_BYTES;
 /// A stream that fails when too much is read from it before the response's head is complete.
 struct HeadLimit<S> {
     stream: S,
-    left: usize,
+    remaining: usize,
     head_received: Arc<AtomicBool>,
 }
 
@@ -164,13 +164,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeadLimit<S> {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { stream, left, head_received } = self.get_mut();
-        if !head_received.load(Ordering::Relaxed) && *left == 0 {
+        let Self { stream, remaining, head_received } = self.get_mut();
+        if !head_received.load(Ordering::Relaxed) && *remaining == 0 {
             return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::AnswerHead))));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(context, into))?;
-        *left = left.saturating_sub(into.filled().len() - before);
+        *remaining = remaining.saturating_sub(into.filled().len() - before);
         Poll::Ready(Ok(()))
     }
 }
@@ -197,7 +197,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Lifts the bound on bytes before the response's head.
+    /// Removes the limit on bytes before the response's head.
     pub(super) fn lift_head_limit(&self) {
         self.head_received.store(true, Ordering::Relaxed);
     }
@@ -228,7 +228,7 @@ pub(super) async fn tls_and_http_handshake(
     };
     let encrypted = tls.connect(name, stream).await.map_err(|error| {
         let inner = error.get_ref();
-        // A budget that ended during the handshake is a denial and no failure of TLS.
+        // A budget that is used up during the handshake is a denial, not a failure of TLS.
         if let Some(refusal) = inner.and_then(|inner| inner.downcast_ref::<EgressError>()) {
             return *refusal;
         }
@@ -245,18 +245,19 @@ async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     slot: ConnectionSlot,
 ) -> Result<(SendRequest<Body>, Connection), EgressError> {
     let head_received = Arc::<AtomicBool>::default();
-    let stream = HeadLimit { stream, left: MAX_INTERIM_BYTES, head_received: Arc::clone(&head_received) };
+    let stream =
+        HeadLimit { stream, remaining: MAX_INTERIM_BYTES, head_received: Arc::clone(&head_received) };
     let handshake = http1::Builder::new()
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_FIELDS)
         .handshake(TokioIo::new(stream));
     let (sender, connection) = handshake.await.map_err(|error| EgressError::from_hyper(&error))?;
-    let ended = slot.wait_ended();
+    let end = slot.wait_for_end();
     let driver = spawn::spawn_run_task(async move {
         tokio::select! {
             // The sender of the request, or the reader of the body, receives the error.
-            _told_elsewhere = connection => {}
-            () = ended => {}
+            _ = connection => {}
+            () = end => {}
         }
     });
     Ok((sender, Connection { head_received, driver: driver.abort_handle(), _slot: slot }))
@@ -265,14 +266,14 @@ async fn http_handshake<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
 /// The body of a response, which owns its connection.
 pub(super) struct ResponseBody {
     incoming: Incoming,
-    between: Option<Duration>,
-    waiting: Option<Pin<Box<Sleep>>>,
+    between_bytes: Option<Duration>,
+    timer: Option<Pin<Box<Sleep>>>,
     _connection: Connection,
 }
 
 impl ResponseBody {
-    pub(super) fn new(incoming: Incoming, between: Option<Duration>, connection: Connection) -> Self {
-        Self { incoming, between, waiting: None, _connection: connection }
+    pub(super) fn new(incoming: Incoming, between_bytes: Option<Duration>, connection: Connection) -> Self {
+        Self { incoming, between_bytes, timer: None, _connection: connection }
     }
 }
 
@@ -286,15 +287,15 @@ impl http_body::Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, EgressError>>> {
         match Pin::new(&mut self.incoming).poll_frame(context) {
             Poll::Ready(frame) => {
-                self.waiting = None;
+                self.timer = None;
                 // Trailers end a response, and guests do not receive them.
                 let frame = frame.filter(|frame| !frame.as_ref().is_ok_and(Frame::is_trailers));
                 Poll::Ready(frame.map(|frame| frame.map_err(|error| EgressError::from_hyper(&error))))
             }
             Poll::Pending => {
-                let Some(between) = self.between else { return Poll::Pending };
-                let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(between)));
-                ready!(waiting.as_mut().poll(context));
+                let Some(between_bytes) = self.between_bytes else { return Poll::Pending };
+                let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(between_bytes)));
+                ready!(timer.as_mut().poll(context));
                 Poll::Ready(Some(Err(NetworkError::AnswerTimeout.into())))
             }
         }

@@ -7,7 +7,7 @@
 //!
 //! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection
 //!    ─▶ resolve once ─▶ EVERY address checked ─▶ connect to a checked one ─▶ TLS ─▶ HTTP/1.1
-//! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ kept for this run
+//! NetworkSession::look_up: count ─▶ Reach ─▶ rate ─▶ resolve once ─▶ EVERY address checked ─▶ stored for this run
 //! NetworkSession::connect: looked up or listed? ─▶ count, rate ─▶ address checked again ─▶ connect ─▶ bytes
 //! ```
 //! A run reaches only hosts that its grant and the address rules allow, within its budgets, and its connections are
@@ -51,12 +51,12 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-/// The most bytes of the head of a request, and of the head of a response.
+/// Maximum size of the head of a request, and of the head of a response, in bytes.
 pub const MAX_HEAD_BYTES: usize = 64 << 10;
-/// The most header fields of a response.
+/// Maximum number of header fields of a response.
 const MAX_FIELDS: usize = 128;
-/// The most concurrent name look-ups of the process.
-// Each occupies a thread, which may have to wait for a name server.
+/// Maximum number of concurrent name look-ups of the process.
+// Each look-up occupies a thread, which may have to wait for a name server.
 pub const MAX_LOOKUPS: usize = 16;
 
 /// The body of a request or of a response.
@@ -69,7 +69,7 @@ pub type LookUpFuture = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, EgressEr
 /// The future connection, as the body that the other side sends. Dropping the body closes the connection.
 pub type ConnectFuture = Pin<Box<dyn Future<Output = Result<Body, EgressError>> + Send>>;
 
-/// The timeouts that a guest asks for. The executor's own limits apply as well.
+/// The timeouts that a guest requests. The executor's own limits apply as well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Timeouts {
     /// For establishing the connection.
@@ -89,7 +89,7 @@ pub trait NetworkBackend: Send + Sync {
     fn look_up(self: Arc<Self>, name: String) -> LookUpFuture;
 
     /// Connects over TCP and sends `upload`, whose end closes that direction only. The next chunk of `upload` is polled
-    /// for when the sending kernel has accepted the previous one; the body is dropped when no more of it is read.
+    /// when the kernel has accepted the previous one; `upload` is dropped when no more of it is read.
     fn connect(self: Arc<Self>, address: SocketAddr, upload: Body) -> ConnectFuture;
 }
 
@@ -125,7 +125,7 @@ impl Network {
         }
     }
 
-    /// Closes all connections of the run, and lets no request begin.
+    /// Closes all connections of the run, and refuses new requests.
     pub fn close(&self) {
         if let Some(session) = self.session() {
             session.close();
@@ -143,7 +143,7 @@ impl fmt::Debug for Network {
     }
 }
 
-/// The operator's settings for network access, besides the hosts that runs may reach.
+/// The operator's settings for network access, in addition to the hosts that runs may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressSettings {
     /// Addresses that runs may connect to although they are not public.

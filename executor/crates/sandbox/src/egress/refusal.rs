@@ -30,16 +30,16 @@ pub enum NetworkError {
     #[error("the head of the request is too large")]
     RequestHead,
     /// The request's body ended early.
-    #[error("the body of the request broke off")]
+    #[error("the body of the request ended early")]
     RequestBody,
     /// The name has no address.
     #[error("the name has no address")]
     Name,
     /// No address of the host accepted a connection.
-    #[error("no connection was accepted")]
+    #[error("no address of the host accepted a connection")]
     Refused,
     /// The connection was not established in time.
-    #[error("no connection was made in time")]
+    #[error("the connection was not established in time")]
     ConnectTimeout,
     /// The executor does not trust the certificate for this host.
     #[error("the certificate is not trusted for this host")]
@@ -63,7 +63,7 @@ pub enum NetworkError {
     #[error("the response is incomplete")]
     Incomplete,
     /// A TCP connection of the guest's own failed.
-    #[error("the connection broke")]
+    #[error("the connection failed")]
     Broken,
     /// The run has ended.
     #[error("the run has ended")]

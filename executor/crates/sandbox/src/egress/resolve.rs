@@ -27,8 +27,8 @@ impl Resolve for SystemResolver {
             // The trailing dot makes the name absolute. The resolver's search list would otherwise turn it into
             // another name, which was never checked.
             let name = format!("{}.", name.as_str());
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
+            let addresses = tokio::net::lookup_host((name, 0)).await?;
+            Ok(addresses.map(|address| address.ip()).collect())
         })
     }
 }

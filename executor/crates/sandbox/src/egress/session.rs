@@ -44,8 +44,8 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
     header::UPGRADE,
 ];
 
-/// The most characters of a target that a report quotes: the longest name with scheme, port and address.
-const MAX_TARGET_BYTES: usize = 320;
+/// Maximum number of characters of a target that a report quotes: the longest name with scheme, port and address.
+const MAX_TARGET_CHARS: usize = 320;
 
 /// The network of one run.
 pub struct NetworkSession {
@@ -63,8 +63,9 @@ pub struct NetworkSession {
 #[derive(Debug, Default)]
 struct NetworkAccounting {
     requests: u32,
-    /// The connections that are open now, and the most that were open at once.
+    /// The number of connections that are open now.
     open: u32,
+    /// The maximum number of connections that were open at the same time.
     connections: u32,
     sent: u64,
     received: u64,
@@ -99,17 +100,17 @@ impl NetworkSession {
         })
     }
 
-    /// Closes every connection, and lets no request begin.
+    /// Closes every connection, and refuses new requests.
     pub fn close(&self) {
         self.ended.send_replace(true);
     }
 
     /// Waits for the end of the run.
-    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut ended = self.ended.subscribe();
+    pub(super) fn wait_for_end(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut end = self.ended.subscribe();
         async move {
             // An error means that the session was dropped, which ends the run's network as well.
-            let _ended_or_dropped = ended.wait_for(|ended| *ended).await;
+            let _session_may_be_dropped = end.wait_for(|ended| *ended).await;
         }
     }
 
@@ -141,7 +142,7 @@ impl NetworkSession {
         }
     }
 
-    /// The denials so far, and `true` if some did not fit the list.
+    /// The denials so far, and `true` if the list is incomplete.
     #[must_use]
     pub fn denials(&self) -> (Vec<Denial>, bool) {
         let accounting = self.accounting();
@@ -149,8 +150,8 @@ impl NetworkSession {
     }
 
     /// Records a denial and returns it as an error.
-    pub fn deny(&self, reason: DenialReason, what: &str) -> EgressError {
-        self.accounting().deny(reason, what);
+    pub fn deny(&self, reason: DenialReason, subject: &str) -> EgressError {
+        self.accounting().deny(reason, subject);
         EgressError::Denied(reason)
     }
 
@@ -167,11 +168,11 @@ impl NetworkSession {
         read: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut accounting = self.accounting();
-        let left = self.budgets.received_bytes.saturating_sub(accounting.received);
-        let read = read(usize::try_from(left).unwrap_or(usize::MAX));
+        let remaining = self.budgets.received_bytes.saturating_sub(accounting.received);
+        let read = read(usize::try_from(remaining).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = read {
-            // Only a further byte exceeds the budget: a response that just fits it is not denied.
-            if left == 0 && bytes > 0 {
+            // Only a further byte exceeds the budget: a response that fits it exactly is not denied.
+            if remaining == 0 && bytes > 0 {
                 return Poll::Ready(Err(accounting.deny(DenialReason::ReceivedBytes, target)));
             }
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -191,11 +192,11 @@ impl NetworkSession {
         write: impl FnOnce(usize) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
         let mut accounting = self.accounting();
-        let left = self.budgets.sent_bytes.saturating_sub(accounting.sent);
-        if left == 0 {
+        let remaining = self.budgets.sent_bytes.saturating_sub(accounting.sent);
+        if remaining == 0 {
             return Poll::Ready(Err(accounting.deny(DenialReason::SentBytes, target)));
         }
-        let written = write(usize::try_from(left).unwrap_or(usize::MAX));
+        let written = write(usize::try_from(remaining).unwrap_or(usize::MAX));
         if let Poll::Ready(Ok(bytes)) = written {
             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
             accounting.sent = accounting.sent.saturating_add(bytes);
@@ -219,94 +220,96 @@ impl NetworkSession {
             EgressError::Denied(reason) => self.deny(reason, authority),
             EgressError::Failed(_) => refusal,
         })?;
-        let what = target.to_string();
-        self.check_host(&target.host, &what)?;
+        let subject = target.to_string();
+        self.check_host(&target.host, &subject)?;
         let request = sanitise(request, &target)?;
-        self.check_rate_limit(&what)?;
-        let slot = self.acquire_slot(&what)?;
+        self.check_rate_limit(&subject)?;
+        let slot = self.acquire_slot(&subject)?;
         // One deadline for look-up, connection and TLS handshake together.
-        let by = self.connect_deadline(timeouts.connect);
-        let connected = timeout_at(by, self.connect_target(&target, by, slot)).await;
-        let (mut sender, connection) = connected.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
-        let answer = sender.send_request(request);
-        let answer = match timeouts.first_byte {
-            Some(wanted) => timeout(wanted, answer).await.map_err(|_| NetworkError::AnswerTimeout)?,
-            None => answer.await,
+        let deadline = self.connect_deadline(timeouts.connect);
+        let result = timeout_at(deadline, self.connect_target(&target, deadline, slot)).await;
+        let (mut sender, connection) = result.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
+        let response = sender.send_request(request);
+        let response = match timeouts.first_byte {
+            Some(first_byte) => {
+                timeout(first_byte, response).await.map_err(|_| NetworkError::AnswerTimeout)?
+            }
+            None => response.await,
         };
-        let answer = answer.map_err(|error| EgressError::from_hyper(&error))?;
+        let response = response.map_err(|error| EgressError::from_hyper(&error))?;
         connection.lift_head_limit();
-        // Measured as it is passed on to the guest; hyper bounds only its buffer.
-        if head_bytes(answer.headers()) > MAX_HEAD_BYTES {
+        // The head is measured as the guest receives it; hyper limits only its own buffer.
+        if head_bytes(response.headers()) > MAX_HEAD_BYTES {
             return Err(NetworkError::AnswerHead.into());
         }
-        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(NetworkError::Upgrade.into());
         }
-        Ok(answer.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
+        Ok(response.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
     }
 
     /// Counts one request, regardless of its result.
-    pub(super) fn count(&self, what: &str) -> Result<(), EgressError> {
+    pub(super) fn count(&self, subject: &str) -> Result<(), EgressError> {
         let mut accounting = self.accounting();
         if accounting.requests >= self.budgets.requests {
             drop(accounting);
-            return Err(self.deny(DenialReason::Requests, what));
+            return Err(self.deny(DenialReason::Requests, subject));
         }
         accounting.requests += 1;
         Ok(())
     }
 
     /// Checks a host against the run's rules for names.
-    pub(super) fn check_host(&self, host: &Host, what: &str) -> Result<(), EgressError> {
-        self.reach.check(host).map_err(|unreachable| {
-            let reason = match unreachable {
+    pub(super) fn check_host(&self, host: &Host, subject: &str) -> Result<(), EgressError> {
+        self.reach.check(host).map_err(|error| {
+            let reason = match error {
                 ReachError::NotAllowed => DenialReason::DomainNotAllowed,
                 ReachError::Literal => DenialReason::IpLiteral,
                 ReachError::Blocked => DenialReason::DomainBlocked,
             };
-            self.deny(reason, what)
+            self.deny(reason, subject)
         })
     }
 
-    /// The run's rules list this address itself.
+    /// Returns `true` if the run's rules list this address itself.
     pub(super) fn is_listed(&self, address: IpAddr) -> bool {
         self.reach.check(&Host::Address(address)).is_ok()
     }
 
-    /// Takes one request from the agent's rate limit.
-    pub(super) fn check_rate_limit(&self, what: &str) -> Result<(), EgressError> {
+    /// Counts one request against the agent's rate limit.
+    pub(super) fn check_rate_limit(&self, subject: &str) -> Result<(), EgressError> {
         let Some(rate) = self.reach.requests_per_minute() else { return Ok(()) };
-        if self.egress.rates.take(&self.agent, rate.value, self.egress.clock.monotonic()) {
+        if self.egress.rates.try_take(&self.agent, rate.value, self.egress.clock.monotonic()) {
             return Ok(());
         }
-        Err(self.deny(DenialReason::RequestRate, what))
+        Err(self.deny(DenialReason::RequestRate, subject))
     }
 
     /// Acquires a slot for one connection or one look-up.
-    pub(super) fn acquire_slot(self: &Arc<Self>, what: &str) -> Result<ConnectionSlot, EgressError> {
-        // Refused and not queued: the guest would wait for connections of its own.
+    pub(super) fn acquire_slot(self: &Arc<Self>, subject: &str) -> Result<ConnectionSlot, EgressError> {
+        // The connection is refused and not queued, because the guest would wait for its own connections.
         let permit = Arc::clone(&self.slots).try_acquire_owned();
-        let permit = permit.map_err(|_| self.deny(DenialReason::Connections, what))?;
+        let permit = permit.map_err(|_| self.deny(DenialReason::Connections, subject))?;
         Ok(ConnectionSlot { session: Arc::clone(self), established: false, _permit: permit })
     }
 
     /// The deadline for a connection that is started now.
-    pub(super) fn connect_deadline(&self, wanted: Option<Duration>) -> Instant {
-        let longest = self.egress.settings.connect;
-        timer_now() + wanted.map_or(longest, |wanted| wanted.min(longest))
+    pub(super) fn connect_deadline(&self, requested: Option<Duration>) -> Instant {
+        let max = self.egress.settings.connect;
+        timer_now() + requested.map_or(max, |requested| requested.min(max))
     }
 
     /// Connects to a checked address of the target.
     async fn connect_target(
         self: &Arc<Self>,
         target: &Target,
-        by: Instant,
+        deadline: Instant,
         slot: ConnectionSlot,
     ) -> Result<(hyper::client::conn::http1::SendRequest<Body>, Connection), EgressError> {
-        let what = target.to_string();
-        let addresses = self.checked_addresses(&target.host, Some(target.port), &what).await?;
+        let subject = target.to_string();
+        let addresses = self.resolve_and_check(&target.host, Some(target.port), &subject).await?;
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, target.port));
-        let (stream, slot) = self.dial(&addresses.collect::<Vec<_>>(), &what, by, slot).await?;
+        let (stream, slot) = self.dial(&addresses.collect::<Vec<_>>(), &subject, deadline, slot).await?;
         tls_and_http_handshake(stream, target, &self.egress.tls, slot).await
     }
 
@@ -314,65 +317,67 @@ impl NetworkSession {
     pub(super) async fn dial(
         self: &Arc<Self>,
         addresses: &[SocketAddr],
-        what: &str,
-        by: Instant,
+        subject: &str,
+        deadline: Instant,
         mut slot: ConnectionSlot,
     ) -> Result<(MeteredStream, ConnectionSlot), EgressError> {
-        let mut last = NetworkError::Name;
+        let mut last_error = NetworkError::Name;
         for (index, address) in addresses.iter().enumerate() {
-            // An address that does not answer must leave the others their share of the time.
-            let others = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
-            let share = by.saturating_duration_since(timer_now()) / others;
-            last = match timeout(share, TcpStream::connect(address)).await {
+            // An address that does not answer must not use up the time of the others.
+            let remaining = u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
+            let share = deadline.saturating_duration_since(timer_now()) / remaining;
+            last_error = match timeout(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
                     // Nagle's algorithm would delay heads and small bodies. A failure only makes them slower.
                     let _only_slower = stream.set_nodelay(true);
                     slot.mark_established();
-                    let contact = self.accounting().record_contact(what, *address);
-                    let stream = MeteredStream::new(stream, Arc::clone(self), contact, what.to_owned());
+                    let contact = self.accounting().record_contact(subject, *address);
+                    let stream = MeteredStream::new(stream, Arc::clone(self), contact, subject.to_owned());
                     return Ok((stream, slot));
                 }
                 Ok(Err(_)) => NetworkError::Refused,
                 Err(_late) => NetworkError::ConnectTimeout,
             };
         }
-        Err(last.into())
+        Err(last_error.into())
     }
 
-    /// The addresses of a host, looked up once and all of them allowed: at `port`, or without one at some port.
-    pub(super) async fn checked_addresses(
+    /// Looks up the addresses of a host once, and checks that all of them are allowed: at `port`, or without one at
+    /// some port.
+    pub(super) async fn resolve_and_check(
         &self,
         host: &Host,
         port: Option<u16>,
-        what: &str,
+        subject: &str,
     ) -> Result<Vec<IpAddr>, EgressError> {
-        let found = match host {
+        let addresses = match host {
             Host::Address(address) => vec![*address],
             Host::Name(name) => match self.egress.settings.hosts.get(name) {
                 Some(addresses) => addresses.clone(),
                 None => self.resolve_name(name.clone()).await?,
             },
         };
-        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes
-        // the two is typical of an attack, and silence would hide it.
-        for address in &found {
-            self.check_address(*address, port, host, what)?;
+        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes both
+        // kinds is typical of an attack, and would not be recorded.
+        for address in &addresses {
+            self.check_address(*address, port, host, subject)?;
         }
-        Ok(found)
+        Ok(addresses)
     }
 
     /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
     async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
-        let turn = Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
+        let permit =
+            Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
         let resolver = Arc::clone(&self.egress.resolver);
-        // A task of its own: the resolver's thread cannot be cancelled, so it keeps its permit when the caller's
-        // wait is.
-        let found = spawn::spawn_run_task(async move {
-            let _turn = turn;
+        // This is a separate task, because the resolver's thread cannot be cancelled: it keeps its permit even if the
+        // caller stops waiting.
+        let addresses = spawn::spawn_run_task(async move {
+            let _permit = permit;
             resolver.addresses(&name).await
         });
-        let found = found.await.map_err(|_| NetworkError::Over)?;
-        found.map_err(|_| NetworkError::Name.into())
+        let addresses = addresses.await.map_err(|_| NetworkError::Over)?;
+        addresses.map_err(|_| NetworkError::Name.into())
     }
 
     /// Checks an address of `host` against the run's rules for addresses.
@@ -381,18 +386,18 @@ impl NetworkSession {
         address: IpAddr,
         port: Option<u16>,
         host: &Host,
-        what: &str,
+        subject: &str,
     ) -> Result<(), EgressError> {
-        let what = || match host {
-            Host::Name(_) => format!("{what} ({address})"),
-            Host::Address(_) => what.to_owned(),
+        let subject = || match host {
+            Host::Name(_) => format!("{subject} ({address})"),
+            Host::Address(_) => subject.to_owned(),
         };
         // An address on the block list is blocked under any name.
         if self.reach.check(&Host::Address(address)) == Err(ReachError::Blocked) {
-            return Err(self.deny(DenialReason::DomainBlocked, &what()));
+            return Err(self.deny(DenialReason::DomainBlocked, &subject()));
         }
         if !is_allowed(address, port, &self.egress.settings.allowed_addresses) {
-            return Err(self.deny(DenialReason::Address, &what()));
+            return Err(self.deny(DenialReason::Address, &subject()));
         }
         Ok(())
     }
@@ -405,10 +410,10 @@ impl NetworkSession {
         work: impl Future<Output = Result<T, EgressError>>,
     ) -> Result<T, EgressError> {
         tokio::select! {
-            // The end first: a request after the end of the run must not begin at all.
+            // The end is polled first, so that no request begins after the end of the run.
             biased;
-            () = self.wait_ended() => Err(NetworkError::Over.into()),
-            done = work => done,
+            () = self.wait_for_end() => Err(NetworkError::Over.into()),
+            result = work => result,
         }
     }
 }
@@ -430,7 +435,7 @@ impl NetworkBackend for NetworkSession {
 /// A slot among the connections of a run. Dropping it releases the slot.
 pub(super) struct ConnectionSlot {
     session: Arc<NetworkSession>,
-    /// The slot has an established connection, and not only a look-up or an attempt.
+    /// `true` if the slot has an established connection, and not only a look-up or an attempt.
     established: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -445,8 +450,8 @@ impl ConnectionSlot {
     }
 
     /// Waits for the end of the run.
-    pub(super) fn wait_ended(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.session.wait_ended()
+    pub(super) fn wait_for_end(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.session.wait_for_end()
     }
 }
 
@@ -460,19 +465,19 @@ impl Drop for ConnectionSlot {
 }
 
 impl NetworkAccounting {
-    fn deny(&mut self, reason: DenialReason, what: &str) -> io::Error {
+    fn deny(&mut self, reason: DenialReason, subject: &str) -> io::Error {
         // The target is the guest's text and ends up in reports and terminals.
-        let what: String = what.chars().take(MAX_TARGET_BYTES).flat_map(char::escape_default).collect();
-        let room = self.denied.len() < Usage::MAX_DENIALS;
-        match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == what) {
+        let subject: String = subject.chars().take(MAX_TARGET_CHARS).flat_map(char::escape_default).collect();
+        let has_capacity = self.denied.len() < Usage::MAX_DENIALS;
+        match self.denied.iter_mut().find(|denial| denial.reason == reason && denial.what == subject) {
             Some(denial) => denial.count = denial.count.saturating_add(1),
-            None if room => self.denied.push(Denial { what, reason, count: 1 }),
+            None if has_capacity => self.denied.push(Denial { what: subject, reason, count: 1 }),
             None => self.denied_truncated = true,
         }
         io::Error::other(EgressError::Denied(reason))
     }
 
-    /// Counts a request to `address` and returns its index; `None` if the list is full.
+    /// Counts a request to `address` and returns the index of its contact; `None` if the list is full.
     fn record_contact(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
@@ -519,7 +524,7 @@ fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, Eg
     if head_bytes(&parts.headers) + path.len() > MAX_HEAD_BYTES {
         return Err(NetworkError::RequestHead.into());
     }
-    // Read before the removal below: hyper would otherwise send a body of unknown length in chunks.
+    // The length is read before its field is removed: hyper would otherwise send the body in chunks.
     let length = content_length(&parts.headers)?;
     for name in STRIPPED_FIELDS.iter().chain([&header::CONTENT_LENGTH]) {
         parts.headers.remove(name);
@@ -541,8 +546,8 @@ fn head_bytes(fields: &HeaderMap) -> usize {
 
 /// The `Content-Length` of a request: one number, or none.
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
-    let mut named = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (first, second) = (named.next(), named.next());
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (first, second) = (values.next(), values.next());
     match (first, second) {
         (None, _) => Ok(None),
         (Some(length), None) => {
@@ -550,7 +555,7 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, EgressError> {
             let length = digits.and_then(|digits| digits.parse().ok());
             length.map(Some).ok_or(NetworkError::Request.into())
         }
-        // Two lengths are ambiguous, which is a means of request smuggling.
+        // Two lengths are ambiguous and would allow request smuggling.
         (Some(_), Some(_)) => Err(NetworkError::Request.into()),
     }
 }

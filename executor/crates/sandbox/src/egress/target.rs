@@ -24,11 +24,11 @@ impl Target {
             Some(_) | None => return Err(NetworkError::Scheme.into()),
         };
         let authority = uri.authority().ok_or(DenialReason::Authority)?;
-        // Split here and not by `Uri`, which ignores the part before an `@`: `user@host` is refused instead.
+        // Not split by `Uri`, which ignores the part before an `@`: `user@host` is refused instead.
         let (host, port) = match authority.as_str().rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => {
-                let read = port.parse::<u16>().ok().filter(|read| *read != 0 && read.to_string() == port);
-                (host, read.ok_or(DenialReason::Authority)?)
+                let number = port.parse::<u16>().ok().filter(|n| *n != 0 && n.to_string() == port);
+                (host, number.ok_or(DenialReason::Authority)?)
             }
             Some(_) | None => (authority.as_str(), if tls { 443 } else { 80 }),
         };
@@ -55,12 +55,12 @@ impl fmt::Display for Target {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<String, EgressError> {
+    fn parse(text: &str) -> Result<String, EgressError> {
         Target::parse(&text.parse().unwrap()).map(|target| format!("{target} {}", target.host_header()))
     }
 
     #[test]
-    fn a_target_has_one_reading() {
+    fn a_target_is_parsed_and_formatted() {
         for (text, target) in [
             ("https://Example.com/x", "https://example.com:443 example.com"),
             ("http://example.com./", "http://example.com:80 example.com"),
@@ -70,12 +70,12 @@ mod tests {
             ("http://[2606:2800::1]:8080/", "http://[2606:2800::1]:8080 [2606:2800::1]:8080"),
             ("http://127.0.0.1:8080/", "http://127.0.0.1:8080 127.0.0.1:8080"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(target), "{text}");
+            assert_eq!(parse(text).as_deref(), Ok(target), "{text}");
         }
     }
 
     #[test]
-    fn what_can_be_read_otherwise_is_denied() {
+    fn ambiguous_targets_are_denied() {
         for text in [
             "http://allowed.example@evil.example/",
             "http://allowed.example:80@evil.example/",
@@ -91,10 +91,10 @@ mod tests {
             "http://evil.example:/",
             "http://evil.example../",
         ] {
-            assert_eq!(read(text), Err(DenialReason::Authority.into()), "{text}");
+            assert_eq!(parse(text), Err(DenialReason::Authority.into()), "{text}");
         }
         for (scheme, text) in [("ftp", "ftp://example.com/"), ("none", "/path")] {
-            assert_eq!(read(text), Err(NetworkError::Scheme.into()), "{scheme}");
+            assert_eq!(parse(text), Err(NetworkError::Scheme.into()), "{scheme}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A guest's own TCP connections: name look-ups, and bytes in both directions.
 //!
 //! A run connects only to addresses that its own look-ups returned, or that its rules list as addresses.
-// Rules are about names, and `connect` about addresses. A reverse look-up would trust the owner of the address, and the
-// addresses of `*.example.com` cannot be enumerated. So the run remembers the name that gave it an address.
+// Rules apply to names, but `connect` has an address. A reverse look-up would trust the owner of the address, and the
+// addresses of `*.example.com` cannot be enumerated. The run therefore remembers the name of each address.
 
 use super::Body;
 use super::connection::MeteredStream;
@@ -25,11 +25,11 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout_at;
 
-/// The most look-ups that a run remembers. Addresses of a forgotten one have to be looked up again.
-const MAX_REMEMBERED_ADDRESSES: usize = 256;
-/// The most addresses of one name that a guest receives.
+/// Maximum number of look-ups that a run remembers. Addresses of older ones have to be looked up again.
+const MAX_REMEMBERED_LOOKUPS: usize = 256;
+/// Maximum number of addresses of one name that a guest receives.
 const MAX_ADDRESSES: usize = 32;
-/// The most bytes that are read from a socket at once.
+/// Maximum number of bytes of one read from a socket.
 const READ_BYTES: usize = 64 << 10;
 
 /// The results of a run's look-ups, the latest last.
@@ -41,25 +41,25 @@ pub(super) struct ResolvedNames(VecDeque<ResolvedName>);
 struct ResolvedName {
     name: Domain,
     addresses: Vec<IpAddr>,
-    /// The look-up has already been counted for the first connection to one of the addresses.
-    // A look-up goes to name servers, so it counts as a request; but `TcpStream::connect("name:port")` is one
-    // request to the person who set the limit.
-    prepaid: bool,
+    /// `true` until the first connection to one of the addresses, which was counted with the look-up.
+    // A look-up contacts name servers, so it counts as a request. `TcpStream::connect("name:port")` is nevertheless one
+    // request for the person who set the limit.
+    is_prepaid: bool,
 }
 
 impl ResolvedNames {
     fn insert(&mut self, name: Domain, addresses: Vec<IpAddr>) {
-        if self.0.len() >= MAX_REMEMBERED_ADDRESSES {
+        if self.0.len() >= MAX_REMEMBERED_LOOKUPS {
             self.0.pop_front();
         }
-        self.0.push_back(ResolvedName { name, addresses, prepaid: true });
+        self.0.push_back(ResolvedName { name, addresses, is_prepaid: true });
     }
 
-    /// The latest name that gave this address, and `true` if the connection has been counted already.
-    fn name_of(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
-        let mut gave = self.0.iter_mut().rev().filter(|answer| answer.addresses.contains(&address));
-        let latest = gave.next()?;
-        Some((latest.name.clone(), std::mem::take(&mut latest.prepaid)))
+    /// Finds the latest name with this address. Returns it with `true` if the connection has already been counted.
+    fn take_name(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
+        let mut lookups = self.0.iter_mut().rev().filter(|lookup| lookup.addresses.contains(&address));
+        let latest = lookups.next()?;
+        Some((latest.name.clone(), std::mem::take(&mut latest.is_prepaid)))
     }
 }
 
@@ -80,19 +80,20 @@ impl NetworkSession {
             Err(_) => Host::parse(text),
         };
         let host = host.map_err(|_| self.deny(DenialReason::Authority, text))?;
-        let what = host.to_string();
-        self.check_host(&host, &what)?;
-        self.check_rate_limit(&what)?;
-        // A look-up takes a connection's slot, because it may take as long.
-        let slot = self.acquire_slot(&what)?;
-        let found = timeout_at(self.connect_deadline(None), self.checked_addresses(&host, None, &what)).await;
+        let subject = host.to_string();
+        self.check_host(&host, &subject)?;
+        self.check_rate_limit(&subject)?;
+        // A look-up takes a connection's slot, because it may last as long as a connection attempt.
+        let slot = self.acquire_slot(&subject)?;
+        let result =
+            timeout_at(self.connect_deadline(None), self.resolve_and_check(&host, None, &subject)).await;
         drop(slot);
-        let mut addresses = found.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
+        let mut addresses = result.unwrap_or(Err(NetworkError::ConnectTimeout.into()))?;
         addresses.truncate(MAX_ADDRESSES);
         match host {
             Host::Name(_) if addresses.is_empty() => return Err(NetworkError::Name.into()),
             Host::Name(name) => self.resolved_names().insert(name, addresses.clone()),
-            // The rules list it, and are asked again when the guest connects.
+            // The rules list this address, and are checked again when the guest connects.
             Host::Address(_) => {}
         }
         Ok(addresses)
@@ -104,34 +105,34 @@ impl NetworkSession {
         address: SocketAddr,
         upload: Body,
     ) -> Result<Body, EgressError> {
-        // Without the scope id of IPv6, which would select a network interface of the server.
+        // This drops the scope id of IPv6, which would select a network interface of the server.
         let address = SocketAddr::new(address.ip(), address.port());
         let (ip, port) = (address.ip(), address.port());
-        let found = self.resolved_names().name_of(ip);
-        let (host, prepaid) = match found {
-            Some((name, prepaid)) => (Host::Name(name), prepaid),
+        let lookup = self.resolved_names().take_name(ip);
+        let (host, is_prepaid) = match lookup {
+            Some((name, is_prepaid)) => (Host::Name(name), is_prepaid),
             None => (Host::Address(ip), false),
         };
-        let what = format!("tcp://{host}:{port}");
-        if !prepaid {
-            self.count(&what)?;
+        let subject = format!("tcp://{host}:{port}");
+        if !is_prepaid {
+            self.count(&subject)?;
         }
         match &host {
-            Host::Name(_) => self.check_host(&host, &what)?,
+            Host::Name(_) => self.check_host(&host, &subject)?,
             Host::Address(ip) if self.is_listed(*ip) => {}
-            Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &what)),
+            Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &subject)),
         }
-        // Again, because the look-up was checked without a port.
-        self.check_address(ip, Some(port), &host, &what)?;
+        // The address is checked again, because the look-up was checked without a port.
+        self.check_address(ip, Some(port), &host, &subject)?;
         if port == 0 {
             return Err(NetworkError::Request.into());
         }
-        if !prepaid {
-            self.check_rate_limit(&what)?;
+        if !is_prepaid {
+            self.check_rate_limit(&subject)?;
         }
-        let slot = self.acquire_slot(&what)?;
-        let by = self.connect_deadline(None);
-        let (stream, slot) = self.dial(&[address], &what, by, slot).await?;
+        let slot = self.acquire_slot(&subject)?;
+        let deadline = self.connect_deadline(None);
+        let (stream, slot) = self.dial(&[address], &subject, deadline, slot).await?;
         Ok(ReceivedBody::new(stream, slot, upload).boxed_unsync())
     }
 }
@@ -145,15 +146,15 @@ struct ReceivedBody {
 
 impl ReceivedBody {
     fn new(stream: MeteredStream, slot: ConnectionSlot, upload: Body) -> Self {
-        // One chunk waits for the reader, and the next is read from the socket after that: TCP's own flow control then
-        // slows the sender down.
+        // The next chunk is read from the socket only after the reader has taken the previous one, so that TCP's flow
+        // control slows the sender down.
         let (sender, chunks) = mpsc::channel(1);
-        let ended = slot.wait_ended();
+        let end = slot.wait_for_end();
         let driver = spawn::spawn_run_task(async move {
             let (reading, writing) = tokio::io::split(stream);
             tokio::select! {
                 ((), ()) = async { tokio::join!(send(upload, writing), receive(reading, sender)) } => {}
-                () = ended => {}
+                () = end => {}
             }
         });
         Self { chunks, driver: driver.abort_handle(), _slot: slot }
@@ -182,18 +183,18 @@ impl http_body::Body for ReceivedBody {
 async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
     while let Some(Ok(part)) = upload.frame().await {
         let Ok(chunk) = part.into_data() else { break };
-        // A budget that was exceeded has been recorded by the socket. The guest's next write fails, because
+        // The socket has already recorded an exceeded budget. The guest's next write fails, because
         // `upload` is dropped.
         if to.write_all(&chunk).await.is_err() {
             return;
         }
     }
-    let _other_side_is_gone = to.shutdown().await;
+    let _peer_may_have_closed = to.shutdown().await;
 }
 
 /// Receives until the other side or the reader ends.
 async fn receive(mut from: ReadHalf<MeteredStream>, to: mpsc::Sender<Result<Bytes, EgressError>>) {
-    // The channel's slot first: bytes are read only when the reader has room for them.
+    // The channel's slot is reserved first, so that bytes are read only when the reader can accept them.
     while let Ok(slot) = to.reserve().await {
         let mut chunk = BytesMut::with_capacity(READ_BYTES);
         match from.read_buf(&mut chunk).await {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The timeout for the head of a response.
-const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// The network budget of one message in bytes, besides its own length. The body of the response is not read.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The network budget of one message in addition to its own length, in bytes. The body of the response is not read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Posts to hosts that the operator lists, and to no others.
@@ -34,7 +34,7 @@ impl WebhookClient {
     /// Checks that a URL names a listed host. The host's addresses are looked up and checked with every message.
     ///
     /// # Errors
-    /// [`EgressError`] with the reason that nothing would be posted to the URL.
+    /// [`EgressError`] with the reason why nothing would be posted to the URL.
     pub fn check(&self, url: &str) -> Result<(), EgressError> {
         let uri = url.parse::<http::Uri>().map_err(|_| NetworkError::Request)?;
         let target = Target::parse(&uri)?;
@@ -52,13 +52,9 @@ impl WebhookClient {
         headers: &[(&'static str, String)],
         body: String,
     ) -> Result<u16, EgressError> {
-        let most = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
-        let budgets = NetworkBudgets {
-            requests: 1,
-            connections: 1,
-            sent_bytes: most,
-            received_bytes: MAX_ANSWER_BYTES,
-        };
+        let sent_bytes = MAX_ANSWER_BYTES.saturating_add(u64::try_from(body.len()).unwrap_or(u64::MAX));
+        let budgets =
+            NetworkBudgets { requests: 1, connections: 1, sent_bytes, received_bytes: MAX_ANSWER_BYTES };
         let mut request = Request::post(url).header(http::header::CONTENT_TYPE, "application/json");
         for (name, value) in headers {
             let mut value = HeaderValue::try_from(value).map_err(|_| NetworkError::Request)?;
@@ -74,7 +70,7 @@ impl WebhookClient {
             self.reach.clone(),
             budgets,
         );
-        let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE), between_bytes: None };
+        let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE_TIMEOUT), between_bytes: None };
         let answer = Arc::clone(&session).send(request, timeouts).await;
         let status = answer.map(|answer| answer.status().as_u16());
         session.close();
