@@ -135,7 +135,7 @@ impl Executor {
     /// The fault for a decision that is effective here, but not recorded on the disk yet.
     fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy_fault(
+            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
                 "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
             ),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),

@@ -36,7 +36,7 @@ impl Executor {
     /// The fault for a call that cannot be recorded, and so is not run.
     pub(super) fn journal_fault(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
+            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => {
                 self.busy_fault(&error.to_string())
             }
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
