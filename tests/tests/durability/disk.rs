@@ -121,7 +121,7 @@ fn a_full_disk_starts_no_run_and_loses_no_record() {
     let refused = HttpClient::ask(address, "a2g/execute", &execute("mark", json!({ "n": "999999" })));
     let refused = refused.expect("an answer");
     assert!(busy(&refused), "{refused}");
-    assert!(refused["error"]["message"].as_str().unwrap().contains("no room"), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("disk is full"), "{refused}");
     assert!(!home.workspace().join("999999").exists());
     let health = HttpClient::connect(address).request("GET", "/health", &[], b"");
     assert!(health.text().contains("no room"), "{}", health.text());
@@ -234,7 +234,7 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
         process.wait_for_exit();
     };
     assert_eq!(process.wait_for_exit().code(), Some(1), "{}", process.stderr());
-    assert!(process.whole_stderr().contains("no room for the journal"), "{}", process.stderr());
+    assert!(process.whole_stderr().contains("no space for the journal"), "{}", process.stderr());
 }
 
 /// A task of A2A that was refused for want of room never was, also when there is room again.
@@ -258,7 +258,7 @@ fn a_task_that_could_not_be_stored_is_absent_later() {
         let answer = ask("message/send", &hello);
         answer.get("error").is_some().then_some(answer)
     });
-    assert!(refused["error"]["message"].as_str().unwrap().contains("no room"), "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("disk is full"), "{refused}");
     let kept = ask("tasks/list", &json!({}))["result"]["total"].as_u64();
     for _ in 0..5 {
         assert!(ask("message/send", &hello).get("error").is_some());

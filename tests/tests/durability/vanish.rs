@@ -246,7 +246,7 @@ fn a_backup_is_complete_and_can_be_served_elsewhere() {
     });
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("the journal holds"),
+        output.status.success() && said.contains("the journal is intact"),
         "{said}{}",
         String::from_utf8_lossy(&output.stderr)
     );

@@ -1,4 +1,5 @@
-//! The path of a call: a tool from the catalogue, a verdict, a claim in the journal, one run, and its report.
+//! The core: the catalogue of tools, the pipeline of a call from its verdict to its receipt, and the delivery of
+//! reports.
 
 pub mod catalog;
 pub mod deliver;

@@ -1,4 +1,4 @@
-//! One transaction of the writer: the effect of each entry on the records and on the tables that follow from them.
+//! One transaction of the writer: the effect of each entry on the records and on the tables derived from them.
 
 use super::chain::Hash;
 use super::error::{WriteError, changed_error};
@@ -30,18 +30,18 @@ pub(super) struct StartRecord {
     pub(super) task: Option<String>,
 }
 
-/// The result of a [`StartRecord`].
+/// The answer to a [`StartRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StartReply {
-    /// The start is on the disk, and no other call has it.
+    /// The start is on the disk, and this call runs the intent.
     New(RunId),
-    /// The intent has started before, or a person denied it.
+    /// The intent has already started, or a person denied it.
     Known,
-    /// Another intent has started under this proof.
+    /// Another intent has started with this proof.
     Replayed,
 }
 
-/// A receipt to be written.
+/// A receipt to write.
 #[derive(Debug, Clone)]
 pub(super) struct FinishRecord {
     pub(super) run: RunId,
@@ -51,12 +51,12 @@ pub(super) struct FinishRecord {
     pub(super) ended: i64,
 }
 
-/// An intent that is to wait.
+/// An intent to hold for a decision.
 #[derive(Debug)]
 pub(super) struct HoldRecord {
     pub(super) summary: IntentSummary,
     pub(super) content: Hash,
-    /// The text that a person is shown, verbatim.
+    /// The text shown to the person who decides, verbatim.
     pub(super) text: String,
     /// The expiry of its verdict, in microseconds since 1970.
     pub(super) until: i64,
@@ -65,15 +65,15 @@ pub(super) struct HoldRecord {
 /// The result of a [`HoldRecord`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum HoldResult {
-    /// It waits, since before or from now on.
+    /// The intent waits; it may have waited before.
     Waiting,
-    /// It has started.
+    /// The intent has started.
     Started,
-    /// A person denied it.
+    /// A person denied the intent.
     Denied(IntentDenial),
 }
 
-/// A caller stopped a run, or a queued intent.
+/// The stop of a run or a queued intent by a caller.
 #[derive(Debug)]
 pub(super) struct StopRecord {
     pub(super) intent: IntentId,
@@ -81,18 +81,18 @@ pub(super) struct StopRecord {
     pub(super) method: &'static str,
 }
 
-/// The governor revoked capabilities.
+/// A revocation by the governor.
 #[derive(Debug)]
 pub(super) struct RevocationRecord {
-    /// The agent that loses them; every agent when it is `None`.
+    /// The agent that loses its capabilities; `None` for every agent.
     pub(super) agent: Option<AgentDid>,
-    /// Restricts the revocation to this intent.
+    /// The only intent that is revoked; `None` for every intent.
     pub(super) intent: Option<IntentId>,
     pub(super) by: String,
     pub(super) stopped: usize,
 }
 
-/// One transaction.
+/// One transaction of the writer.
 pub(super) struct Batch<'a> {
     log: RecordLog<'a>,
     refusals: RefusalTip,
@@ -111,7 +111,7 @@ impl<'a> Batch<'a> {
         Ok(Self { log: RecordLog::resume(connection, tip)?, refusals, delivered: Vec::new(), now })
     }
 
-    /// Writes the records about the whole batch and the new ends of the chains. Returns those ends.
+    /// Writes the records that cover the whole batch, and the new ends of the chains. Returns these ends.
     pub(super) fn close(mut self) -> Result<(Tip, RefusalTip), WriteError> {
         if !self.delivered.is_empty() {
             let body = serde_json::to_vec(&self.delivered)?;
@@ -121,7 +121,7 @@ impl<'a> Batch<'a> {
             )?;
         }
         let is_new = self.log.has_new();
-        // Refusals alone append no mark: a flood of them would otherwise stay in the main chain until it is pruned.
+        // Not for refusals alone: a flood of them would fill the main chain with marks until it is pruned.
         if is_new {
             self.refusals.mark(&mut self.log, self.now)?;
         }
@@ -133,7 +133,7 @@ impl<'a> Batch<'a> {
         self.log.connection
     }
 
-    /// Appends a record about an intent with a JSON body.
+    /// Appends a record with a JSON body.
     pub(super) fn append(
         &mut self,
         kind: RecordKind,
@@ -158,13 +158,13 @@ impl<'a> Batch<'a> {
             fallback_receipt,
             task,
         } = start;
-        // The records decide inside the transaction: the caller's own look-up may have preceded the end of another run.
+        // Read inside the transaction: another run may have ended since the caller's own look-up.
         let held = match recorded_state(self.connection(), *intent)? {
             RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
             RecordedState::Unknown => None,
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
         };
-        // The unique index refuses a used proof too, but its error would break the journal instead of refusing one
+        // The unique index would also refuse a used proof, but its error would break the journal and not refuse one
         // call.
         if self.is_proof_used(proof.as_deref())? {
             return Ok(StartReply::Replayed);
@@ -172,8 +172,8 @@ impl<'a> Batch<'a> {
         let body = record::ClaimBody {
             content: Digest32(*content),
             keep_until: *keep_until,
-            // The record keeps the hash alone: the text in `open` goes with the receipt, and until then a change of it
-            // is found.
+            // The record has only the hash: the text is in `open` until the run has its receipt, and the hash reveals a
+            // change of it.
             fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
@@ -189,12 +189,10 @@ impl<'a> Batch<'a> {
         };
         let run = RunId(self.append(RecordKind::Claim, new, &body)?);
         self.connection()
-            // The receipt for a crash is on the disk before the guest begins, so that recovery has to ask nobody what
-            // to report.
+            // The fallback receipt is on the disk before the guest begins, so that recovery needs no other source.
             .prepare_cached("INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)")?
             .execute(params![run.0, fallback_receipt, task])?;
-        // The same transaction ends the wait, so that no crash leaves an intent that has started and can still be
-        // approved.
+        // In the same transaction, so that a crash never leaves an intent that has started and can still be approved.
         held.map_or(Ok(()), |held| self.remove_waiting_row(held))?;
         Ok(StartReply::New(run))
     }
@@ -202,11 +200,11 @@ impl<'a> Batch<'a> {
     fn is_proof_used(&self, proof: Option<&str>) -> Result<bool, WriteError> {
         let Some(proof) = proof else { return Ok(false) };
         let sql = "SELECT 1 FROM records WHERE proof = ?1";
-        let used = self.connection().prepare_cached(sql)?.query_row([proof], |_| Ok(())).optional()?;
-        Ok(used.is_some())
+        let row = self.connection().prepare_cached(sql)?.query_row([proof], |_| Ok(())).optional()?;
+        Ok(row.is_some())
     }
 
-    /// Writes a receipt and the task of its run. Returns the number of the record.
+    /// Writes a receipt and the task of its run. Returns the number of the receipt's record.
     pub(super) fn finish(&mut self, finish: &FinishRecord) -> Result<i64, WriteError> {
         let FinishRecord { run, receipt, body, task, ended } = finish;
         let new = NewRecord {
@@ -220,22 +218,22 @@ impl<'a> Batch<'a> {
             ..NewRecord::default()
         };
         let number = self.log.append(RecordKind::Receipt, &new)?;
-        let closed = self
+        let updated = self
             .connection()
             .prepare_cached(
                 "UPDATE open SET will = NULL, task = NULL, receipt = ?2 WHERE run = ?1 AND receipt IS NULL",
             )?
             .execute([run.0, number])?;
-        // A row that is gone, or has a receipt already, was changed by another program: continuing would hide that.
-        if closed != 1 {
-            return Err(changed_error(&format!("the row of `open` of the run {} is gone", run.0)));
+        // A row that is missing, or already has a receipt, was changed by another program: continuing would hide that.
+        if updated != 1 {
+            return Err(changed_error(&format!("table `open` has no open row for the run {}", run.0)));
         }
-        // The task ends with its receipt: a client that learns of the end must not find another one after a crash.
+        // In the same transaction: a client that has seen this end must not see another one after a crash.
         task.as_ref().map_or(Ok(()), |task| self.store_task(task))?;
         Ok(number)
     }
 
-    /// Undoes the start of an intent that was refused before its guest began.
+    /// Releases the claim of an intent that was refused before its guest began.
     pub(super) fn release(&mut self, run: RunId, intent: IntentId) -> Result<(), WriteError> {
         let new =
             NewRecord { at: self.now, intent: Some(intent), about: Some(run.0), ..NewRecord::default() };
@@ -244,16 +242,16 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Extends the time for which a claim is known.
+    /// Extends the time for which a claim is stored.
     pub(super) fn extend_claim(&mut self, intent: IntentId, until: i64) -> Result<(), WriteError> {
-        // A claim that was released meanwhile has nothing to extend: its intent may run again.
+        // A claim that was released in the meantime is not extended: its intent may run again.
         let RecordedState::Claimed(claimed) = recorded_state(self.connection(), intent)? else {
             return Ok(());
         };
         if until <= claimed.keep_until {
             return Ok(());
         }
-        // Twice as far ahead as required, so that many verdicts, each a little later, make few records.
+        // Doubled, so that many verdicts that each expire a little later add few records.
         let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
         let new = NewRecord { intent: Some(intent), about: Some(claimed.number), ..NewRecord::default() };
         self.append(RecordKind::Kept, new, &record::KeptBody { keep_until }).map(drop)
@@ -265,7 +263,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Stores an escalated intent, unless it has started or was denied. The first verdict for it stays.
+    /// Stores an escalated intent, unless it has started or was denied. A later verdict does not replace the first one.
     pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
         let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
         match recorded_state(self.connection(), *intent)? {
@@ -293,7 +291,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Applies a decision to a waiting intent. Returns `true` if it applies; an approved intent can only be taken back.
+    /// Applies a decision to a waiting intent. An approved intent can only be cancelled, revoked or expire. Returns
+    /// `true` if the decision applied.
     pub(super) fn resolve(&mut self, resolved: &ResolvedIntent) -> Result<bool, WriteError> {
         let ResolvedIntent { intent, resolution, by, risk_score, manifest } = resolved;
         let held = match (recorded_state(self.connection(), *intent)?, resolution) {
@@ -302,15 +301,14 @@ impl<'a> Batch<'a> {
                 RecordedState::Approved(held, _),
                 Resolution::Cancelled | Resolution::Revoked | Resolution::Expired,
             ) => held,
-            // An approval may already be starting the run, so a denial accepted after it would promise what it cannot
-            // keep.
+            // An approved intent may already be starting, so a denial could not be enforced.
             (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
             | (RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_), _) => {
                 return Ok(false);
             }
         };
         let (by, manifest) = (by.clone(), manifest.clone());
-        // The decision repeats what was shown, because a denial outlives the record of its wait, which pruning removes.
+        // The decision repeats the body of the wait, because pruning removes the record of the wait before the denial.
         let body = record::DecisionBody { by, held: held.body, risk_score: *risk_score, manifest };
         let new = NewRecord {
             intent: Some(*intent),
@@ -320,7 +318,7 @@ impl<'a> Batch<'a> {
             ..NewRecord::default()
         };
         self.append(resolution.kind(), new, &body)?;
-        // An approved intent keeps its text until it starts: after a crash in between it still has to run, once.
+        // An approved intent keeps its text until it starts: after a crash in between it still has to run.
         if *resolution != Resolution::Approved {
             self.remove_waiting_row(held.number)?;
         }
@@ -349,7 +347,7 @@ impl<'a> Batch<'a> {
         self.refusals.append(self.log.connection, &refusal.as_row())
     }
 
-    /// Appends a record about a task, whose id is that of its intent.
+    /// Appends a record about a task. Its id is that of its intent.
     pub(super) fn append_task_record(
         &mut self,
         kind: RecordKind,

@@ -1,18 +1,18 @@
-//! The head of a journal's receipts, as governors and operators store it: a checkpoint.
+//! The checkpoint of a journal's receipts, which governors and operators store.
 //!
-//! Changing, removing or reordering anything that was recorded before a receipt changes the hash of that receipt, so
-//! that a single hash stored elsewhere reveals the change.
+//! The hash of a receipt covers all earlier records, so that a single hash stored elsewhere reveals if one of them is
+//! changed, removed or moved.
 
-/// A SHA-256.
+/// A SHA-256 hash.
 pub type Hash = [u8; 32];
 
 /// The hash before the first record.
 pub const INITIAL_HASH: Hash = [0; 32];
 
-/// A checkpoint: the last receipt and its hash.
+/// A checkpoint: the number and the hash of the last receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The number of the last receipt; the first one has 1.
+    /// The number of the last receipt, counted from 1.
     pub number: u64,
     /// The hash of its record.
     pub hash: Hash,
@@ -33,12 +33,12 @@ pub fn to_hex(hash: &Hash) -> String {
     })
 }
 
-/// Parses a hash of 64 hexadecimal digits.
+/// Parses a hash from 64 hexadecimal digits.
 #[must_use]
 pub fn from_hex(digits: &str) -> Option<Hash> {
     let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());
     let hash = bytes.collect::<Option<Vec<_>>>()?.try_into().ok()?;
-    // Only one spelling is accepted, so that a comparison of texts is a comparison of hashes.
+    // Rejects other texts that `from_str_radix` accepts, such as `+0`.
     (to_hex(&hash) == digits.to_ascii_lowercase()).then_some(hash)
 }
 
@@ -47,12 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hex_has_one_accepted_spelling() {
+    fn only_64_hexadecimal_digits_are_parsed() {
         let hash: Hash = std::array::from_fn(|nth| u8::try_from(nth * 7).unwrap());
         let digits = to_hex(&hash);
         assert_eq!((from_hex(&digits), from_hex(&digits.to_uppercase())), (Some(hash), Some(hash)));
-        for other in ["", "00", &digits[1..], &format!("{digits}0"), &digits.replacen("00", "+0", 1), "é"] {
-            assert_eq!(from_hex(other), None, "{other}");
+        for invalid in ["", "00", &digits[1..], &format!("{digits}0"), &digits.replacen("00", "+0", 1), "é"]
+        {
+            assert_eq!(from_hex(invalid), None, "{invalid}");
         }
         assert_eq!(to_hex(&INITIAL_HASH), "0".repeat(64));
     }

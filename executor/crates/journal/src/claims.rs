@@ -1,4 +1,4 @@
-//! Claims: the intents that are open in this process, and those that were open before.
+//! Claims: the intents that are open in this process, and the look-up of earlier ones.
 
 use super::BrokenError;
 use super::batch::{FinishRecord, StartRecord, StartReply};
@@ -26,46 +26,46 @@ use tokio::sync::watch;
 /// The stage of an intent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
-    /// It waits for a slot.
+    /// The intent waits for a slot.
     Queued,
-    /// Its guest runs.
+    /// The guest runs.
     Running,
-    /// Its guest has ended, and its receipt is about to be written.
+    /// The guest has ended, and the receipt is about to be written.
     Ended,
-    /// It has finished.
+    /// The intent has finished.
     Finished(Arc<Receipt>),
-    /// It has finished, and its receipt was pruned.
+    /// The intent has finished, and its receipt was pruned.
     Pruned,
-    /// It was refused before it ran.
+    /// The intent was refused before it ran.
     Released,
 }
 
-/// An intent that is known already.
+/// A known intent, compared with a call that has the same id.
 #[derive(Debug)]
 pub enum KnownIntent {
-    /// With the same content: its stage, and the governor's verdict if the executor asked the governor.
+    /// The content is the same. Contains the stage, and the governor's verdict if the executor asked the governor.
     Same(StageSource, Option<Arc<Verdict>>),
-    /// With the same content, and a person denied it.
+    /// The content is the same, and a person denied the intent.
     Denied(IntentDenial),
-    /// With other content.
+    /// The content differs.
     Conflict,
 }
 
-/// A known intent, to be followed to its end.
+/// The stage of a known intent.
 #[derive(Debug)]
 pub enum StageSource {
-    /// It is open in this process.
+    /// The intent is open in this process, and its stage can change.
     Live(watch::Receiver<Stage>),
-    /// It has finished.
+    /// The intent has finished.
     Final(Stage),
 }
 
-/// The answer to a claim.
+/// The result of a claim.
 #[derive(Debug)]
 pub enum ClaimResult {
-    /// The intent is not open; the caller that claimed it has to finish or release it.
+    /// The intent is claimed. The caller has to finish or release it.
     New,
-    /// It is open already.
+    /// The intent is already open.
     Known(KnownIntent),
 }
 
@@ -74,13 +74,13 @@ pub enum ClaimResult {
 pub enum StartResult {
     /// The run may begin: its start is on the disk.
     New,
-    /// The intent has started before, or was denied, and must not run. The claim is released.
+    /// The intent has already started, or was denied, and must not run. The claim is released.
     Known(KnownIntent),
-    /// Another intent has started under the same proof. The claim is released.
+    /// Another intent has started with the same proof. The claim is released.
     Replayed,
 }
 
-/// The intents that are open in this process.
+/// An intent that is open in this process.
 #[derive(Debug)]
 pub(super) struct OpenIntent {
     agent: AgentDid,
@@ -90,7 +90,7 @@ pub(super) struct OpenIntent {
     run: Option<RunId>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
-    /// The expiry of the latest verdict that arrived since, if it is later.
+    /// The latest expiry of a verdict that arrived since the claim, if it is later than `keep_until`.
     extended: Option<OffsetDateTime>,
 }
 
@@ -101,17 +101,17 @@ pub(super) type OpenIntents = Arc<Mutex<HashMap<IntentId, OpenIntent>>>;
 pub struct StartRequest<'a> {
     /// The call.
     pub call: &'a Call,
-    /// The time until which the intent and its proof have to be known as used.
+    /// The time until which the intent and its proof must be stored as used.
     pub keep_until: OffsetDateTime,
-    /// The verdict's proof, which is valid for one intent.
+    /// The proof of the verdict. It is valid for one intent.
     pub proof: Option<&'a ProofId>,
-    /// The receipt that is written if the process ends before it can write another.
+    /// The receipt that recovery writes if the process ends during the run.
     pub fallback_receipt: &'a Receipt,
-    /// The task of the run, if it is stored nowhere else yet.
+    /// The task of the run, unless it is already stored.
     pub task: Option<&'a JournalTask>,
 }
 
-/// The intent, agent and tool of a call that has been consumed.
+/// The intent, agent and tool of a call, for use after the call itself was moved.
 #[derive(Debug, Clone)]
 pub struct IntentSummary {
     /// The intent.
@@ -123,7 +123,7 @@ pub struct IntentSummary {
 }
 
 impl IntentSummary {
-    /// The identity of a call.
+    /// The summary of a call.
     #[must_use]
     pub fn from_call(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
@@ -131,8 +131,8 @@ impl IntentSummary {
 }
 
 impl Journal {
-    /// Looks up a known intent, before a governor is asked. A verdict that came with the call extends the time for
-    /// which the intent is known to its expiry.
+    /// Looks up an intent before the governor is asked. If a verdict came with the call, the intent is stored at least
+    /// until `expires_at`, the expiry of that verdict.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
@@ -146,10 +146,10 @@ impl Journal {
             expires_at.into_iter().for_each(|until| open.extend(until));
             return Ok(Some(open.compare_content(content)));
         }
-        // The disk comes second: an intent leaves memory only once its end is on the disk, so none is missed in
-        // between.
+        // Memory is read before the disk: an intent leaves memory only after its end is on the disk, so one of the two
+        // has it.
         match self.recorded_state(call.intent)? {
-            // A waiting intent is known to its holder.
+            // The holder of waiting intents answers for them.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
             RecordedState::Denied(denied) if denied.body.held.content.0 == content => {
                 Ok(Some(KnownIntent::Denied(denied.body.into())))
@@ -158,8 +158,8 @@ impl Journal {
                 if let Some(later) = expires_at.map(to_micros).filter(|until| *until > claimed.keep_until) {
                     self.send(JournalEntry::Extend(call.intent, later));
                 }
-                let over = self.final_stage(claimed.end, IfFull::Refuse).await?;
-                Ok(Some(KnownIntent::Same(StageSource::Final(over), parse_verdict(&claimed)?.map(Arc::new))))
+                let stage = self.final_stage(claimed.end, IfFull::Refuse).await?;
+                Ok(Some(KnownIntent::Same(StageSource::Final(stage), parse_verdict(&claimed)?.map(Arc::new))))
             }
             RecordedState::Denied(_) | RecordedState::Claimed(_) => Ok(Some(KnownIntent::Conflict)),
         }
@@ -167,16 +167,15 @@ impl Journal {
 
     fn recorded_state(&self, intent: IntentId) -> Result<RecordedState, JournalError> {
         self.read(|reader| reader.recorded_state(intent).map(Some))
-            .map(|found| found.unwrap_or(RecordedState::Unknown))
+            .map(|state| state.unwrap_or(RecordedState::Unknown))
     }
 
     /// The stage of an intent that is not open in this process.
     async fn final_stage(&self, end: RunEnd, if_full: IfFull) -> Result<Stage, JournalError> {
         let receipt = match end {
-            // An earlier process started it, and opening the journal gave every such intent a receipt. This state is
-            // therefore impossible, and is an error instead of an end.
+            // Unreachable in an intact journal: opening it gave every interrupted intent a receipt.
             RunEnd::Pending => {
-                return Err(JournalError::Broken("an intent is neither open nor over".into()));
+                return Err(JournalError::Broken("an intent is neither open nor finished".into()));
             }
             RunEnd::Pruned => None,
             RunEnd::Receipt(number) => self.receipt(number, if_full).await?,
@@ -187,8 +186,8 @@ impl Journal {
     /// Claims an intent in this process.
     ///
     /// # Errors
-    /// [`JournalError::Backlog`] while too many reports wait, [`JournalError::NoRoom`] while nothing can be written,
-    /// [`JournalError::Broken`].
+    /// [`JournalError::Backlog`] while too many reports wait; [`JournalError::NoSpace`] while the disk is full or the
+    /// file is locked; [`JournalError::Broken`].
     pub fn claim(
         &self,
         call: &Call,
@@ -196,25 +195,25 @@ impl Journal {
         verdict: Option<Arc<Verdict>>,
     ) -> Result<ClaimResult, JournalError> {
         let content = content_hash(call);
-        let mut all = self.lock();
-        if let Some(open) = all.get_mut(&call.intent) {
+        let mut open_intents = self.lock();
+        if let Some(open) = open_intents.get_mut(&call.intent) {
             open.extend(keep_until);
             return Ok(ClaimResult::Known(open.compare_content(content)));
         }
-        // The condition comes second, so that a repeat of an open intent is answered while nothing can be written.
+        // Checked after the look-up, so that a repeat of an open intent is answered even while the disk is full.
         match self.condition() {
             Condition::Works => {}
-            Condition::Full => return Err(JournalError::NoRoom),
+            Condition::Full => return Err(JournalError::NoSpace),
             Condition::Broken(error) => return Err(JournalError::Broken(error)),
         }
-        // Each open intent will also need a place in the outbox.
-        if self.outbox.undelivered_count().saturating_add(all.len()) >= self.max_undelivered {
+        // Each open intent adds a report to the outbox when it finishes.
+        if self.outbox.undelivered_count().saturating_add(open_intents.len()) >= self.max_undelivered {
             return Err(JournalError::Backlog);
         }
         let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
         let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended: None };
-        // A claim is not written: an intent whose process dies in the queue has not run, and may be sent again.
-        all.insert(call.intent, open);
+        // A claim is not written: an intent that was queued when the process died has not run, and may be sent again.
+        open_intents.insert(call.intent, open);
         Ok(ClaimResult::New)
     }
 
@@ -232,7 +231,7 @@ impl Journal {
         let start = build_start_record(request, verdict.as_deref(), now)?;
         let reply = match self.request(|reply| JournalEntry::Start(Box::new(start), reply)).await {
             Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(_no_room)) => Err(JournalError::NoRoom),
+            Ok(Err(_no_space)) => Err(JournalError::NoSpace),
             Err(broken) => Err(broken),
         };
         if let Ok(StartReply::New(run)) = reply {
@@ -246,36 +245,36 @@ impl Journal {
         if reply? == StartReply::Replayed {
             return Ok(StartResult::Replayed);
         }
-        let gone = || JournalError::Broken("an open intent disappeared".into());
-        Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(gone)?))
+        let missing = || JournalError::Broken("an intent that has started is not in the journal".into());
+        Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
     }
 
-    /// Writes a receipt, its report in the outbox and the end of its task; all are on the disk on return. Waits while
-    /// there is no room.
+    /// Writes a receipt, its report in the outbox and the end of its task, and returns when they are on the disk. Waits
+    /// while the disk is full.
     ///
     /// # Errors
-    /// [`JournalError::Broken`]: it is not known whether they are on the disk.
+    /// [`JournalError::Broken`]: they may or may not be on the disk.
     pub async fn finish(
         &self,
         receipt: Arc<Receipt>,
         task: Option<JournalTask>,
         now: OffsetDateTime,
     ) -> Result<(), JournalError> {
-        let long =
-            usize::try_from(receipt.outcome.metrics.output_bytes).is_ok_and(|most| most > MAX_INLINE_BYTES);
-        let written = Arc::clone(&receipt);
-        let body = spawn_blocking_if_large(long, move || stored::write_receipt(&written)).await?.into();
+        let output_bytes = usize::try_from(receipt.outcome.metrics.output_bytes);
+        let is_long = output_bytes.is_ok_and(|bytes| bytes > MAX_INLINE_BYTES);
+        let shared = Arc::clone(&receipt);
+        let body = spawn_blocking_if_large(is_long, move || stored::write_receipt(&shared)).await?.into();
         let intent = receipt.intent;
         let open = self.lock().get(&intent).and_then(|open| {
             open.stage.send_replace(Stage::Ended);
             Some((open.run?, open.extended))
         });
         let Some((run, extended)) = open else {
-            return Err(JournalError::Broken("an intent finished that had not started".into()));
+            return Err(JournalError::Broken("an intent finished without a start".into()));
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now) };
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
-        // Repeats during the run extend its claim in memory, so that one entry covers all of them.
+        // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
         if let Some(until) = extended {
             self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
@@ -288,14 +287,14 @@ impl Journal {
     /// [`JournalError::Broken`].
     pub async fn release(&self, intent: IntentId) -> Result<(), JournalError> {
         let run = self.lock().get(&intent).and_then(|open| open.run);
-        let released = match run {
+        let result = match run {
             Some(run) => self.request(|reply| JournalEntry::Release(run, intent, reply)).await,
-            // A claim without a start is on no disk.
+            // A claim without a start is not on the disk.
             None => Ok(()),
         };
-        // The claim stays until then: a repeat in between would find the start on the disk and be told that it ran.
+        // Closed after the write: a repeat in between would find the start on the disk, and be answered that it ran.
         close_intent(&self.open, intent, Stage::Released);
-        released
+        result
     }
 
     /// The agent and the stage of a claimed intent.
@@ -331,7 +330,7 @@ impl Journal {
         }
     }
 
-    /// The stage of an intent that is open in this process, as it changes.
+    /// Subscribes to the stage of an intent; `None` if it is not open in this process.
     #[must_use]
     pub fn subscribe(&self, intent: IntentId) -> Option<watch::Receiver<Stage>> {
         self.lock().get(&intent).map(|open| open.stage.subscribe())
@@ -349,7 +348,7 @@ fn build_start_record(
         agent: call.agent.clone(),
         tool: call.tool.clone(),
         content: content_hash(call),
-        // Neither part contains white space.
+        // Neither part contains white space, so the text is unambiguous.
         proof: proof.map(|proof| format!("{} {}", proof.issuer(), proof.identifier())),
         keep_until: to_micros(keep_until),
         started: to_micros(now),
@@ -365,7 +364,7 @@ fn parse_verdict(claimed: &ClaimedIntent) -> Result<Option<Verdict>, JournalErro
 }
 
 impl OpenIntent {
-    /// A run that an earlier process left, and for whose receipt there has been no room yet.
+    /// An interrupted run of an earlier process whose receipt could not be written yet.
     pub(super) fn from_earlier_process(finish: &FinishRecord, content: [u8; 32]) -> Self {
         Self {
             agent: finish.receipt.agent.clone(),
@@ -392,20 +391,20 @@ impl OpenIntent {
     }
 }
 
-/// Removes an intent from the open ones, and sends its last stage to the tasks that wait for it.
-pub(super) fn close_intent(all: &OpenIntents, intent: IntentId, stage: Stage) {
-    let open = all.lock().remove(&intent);
+/// Removes an intent from the open intents, and sends its last stage to the subscribers.
+pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: Stage) {
+    let open = open_intents.lock().remove(&intent);
     if let Some(open) = open {
         open.stage.send_replace(stage);
     }
 }
 
-/// The identity of a call: agent, tool and arguments. Keys are hashed in order of their names, so that the order in
-/// which they were sent is irrelevant.
+/// The hash of a call's agent, tool and arguments. Members are hashed in the order of their names, so that their order
+/// in the message is irrelevant.
 pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
     for part in [call.agent.as_str(), call.tool.as_str()] {
-        // The lengths keep two calls apart whose names meet at another place.
+        // The length separates the agent from the tool.
         hasher.update(part.len().to_le_bytes());
         hasher.update(part);
     }

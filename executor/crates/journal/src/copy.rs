@@ -1,6 +1,6 @@
-//! Copies of a journal: backups of a journal that may be in use, and their restoration.
+//! Backups of a journal, which may be in use, and their restoration.
 //!
-//! SQLite makes a copy of one snapshot. The copy is checked as a whole, and gets its name when it is on the disk.
+//! SQLite copies one snapshot. The whole copy is checked, and gets its final name once it is on the disk.
 
 use super::error::OpenError;
 use super::files::{
@@ -18,27 +18,28 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The pause between attempts to lock a file that another program holds, and their number.
+/// The delay before another attempt to copy a journal that another program has locked.
 const BUSY_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// The maximum number of attempts to copy a locked journal.
 const MAX_BUSY_TRIES: u32 = 50;
 
-/// The reason for which there is no copy.
+/// The reason why a backup or a restoration failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CopyError {
     /// An error of one of the two journals.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A file has the name already.
-    #[error("there is a file `{0}` already: give another name")]
+    /// A file already has the name of the backup.
+    #[error("the file `{0}` already exists: choose another name for the backup")]
     Exists(PathBuf),
     /// There is a journal at the destination.
     #[error(
-        "there is a journal `{0}` already: `--replace` puts the backup in its place and keeps it aside. What ran since the \
-         backup was made would be forgotten, and could run again"
+        "the journal `{0}` already exists: `--replace` replaces it by the backup and keeps it under another name. Intents \
+         that ran since the backup could run again"
     )]
     Journal(PathBuf),
     /// The copy failed its check.
-    #[error("`{path}` does not hold, so that nothing was changed: {finding}")]
+    #[error("nothing was changed, because the copy `{path}` is damaged: {finding}")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -61,14 +62,14 @@ impl CopyError {
     }
 }
 
-/// A copy that was made.
+/// A copy of a journal.
 #[derive(Debug)]
 pub struct JournalCopy {
     /// The file.
     pub path: PathBuf,
     /// The finding of the check, with the checkpoint.
     pub finding: Finding,
-    /// Its size in bytes.
+    /// The size of the file, in bytes.
     pub bytes: u64,
 }
 
@@ -87,12 +88,12 @@ pub struct RestoredJournal {
 /// [`OpenError::Exists`], and the errors of the folder or the disk.
 pub fn init(journal: &Path) -> Result<(), OpenError> {
     let files = JournalFiles::open(journal, IfMissing::CreateAnyway, create)?;
-    // The marker of the lost journal would make the next start refuse the new one.
+    // With the marker of the lost journal, the next start would refuse the new one.
     files.update_marker(0, &super::chain::INITIAL_HASH);
     Ok(())
 }
 
-/// Copies a journal to the new file `to`, with mode 0600. A server may write the journal meanwhile.
+/// Copies a journal to the new file `to`, with mode 0600, even while a server writes the journal.
 ///
 /// # Errors
 /// [`CopyError`]; there is then nothing at `to`.
@@ -111,64 +112,63 @@ pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
 }
 
 fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError> {
-    let is = path.metadata().map_err(|error| CopyError::other(path, error))?;
-    Ok(JournalCopy { path: path.to_owned(), finding, bytes: is.len() })
+    let metadata = path.metadata().map_err(|error| CopyError::other(path, error))?;
+    Ok(JournalCopy { path: path.to_owned(), finding, bytes: metadata.len() })
 }
 
-/// Replaces a journal that no server holds by the backup `from`. With `replace`, an existing journal is preserved under
-/// another name.
+/// Restores the backup `from` as a journal that no server uses. With `replace`, an existing journal is renamed first.
 ///
 /// # Errors
 /// [`CopyError`]; an existing journal is then still there.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJournal, CopyError> {
-    let failed = |error: BoxedError| CopyError::other(journal, error);
+    let copy_error = |error: BoxedError| CopyError::other(journal, error);
     let source = Reader::open(from)?;
-    let real = resolve_links(journal).map_err(|error| failed(error.into()))?;
-    let is_there = real.exists();
-    if is_there && !replace {
+    let real = resolve_links(journal).map_err(|error| copy_error(error.into()))?;
+    let exists = real.exists();
+    if exists && !replace {
         return Err(CopyError::Journal(journal.to_owned()));
     }
     let (_journal, marker) = acquire_locks(&real, journal)?;
     let draft = draft_path(&real);
-    let restored = copy_and_check(source.connection(), &draft).and_then(|finding| {
+    let result = copy_and_check(source.connection(), &draft).and_then(|finding| {
         let tip = Connection::open(&draft)
             .and_then(|draft| Tip::read(&draft))
-            .map_err(|error| failed(error.into()))?;
-        // The journal moves only now, after the copy has passed its check.
-        let previous = if is_there { Some(move_aside(&real)?) } else { None };
-        set_aside_remains(&real).map_err(|error| failed(error.into()))?;
-        // The old marker goes before the new file comes: after a crash in between, it would refuse the restored
-        // journal.
-        marker.set_len(0).map_err(|error| failed(error.into()))?;
-        rename_new(&draft, &real).map_err(|error| failed(error.into()))?;
-        write_marker(&marker, tip.number, &tip.hash, &boot_id()).map_err(|error| failed(error.into()))?;
+            .map_err(|error| copy_error(error.into()))?;
+        // Only after the check of the copy.
+        let previous = if exists { Some(move_aside(&real)?) } else { None };
+        set_aside_remains(&real).map_err(|error| copy_error(error.into()))?;
+        // Before the rename: after a crash in between, a start would refuse the restored journal because of the old
+        // marker.
+        marker.set_len(0).map_err(|error| copy_error(error.into()))?;
+        rename_new(&draft, &real).map_err(|error| copy_error(error.into()))?;
+        write_marker(&marker, tip.number, &tip.hash, &boot_id()).map_err(|error| copy_error(error.into()))?;
         Ok((finding, previous))
     });
     remove_copy(&draft);
-    let (finding, previous) = restored?;
+    let (finding, previous) = result?;
     Ok(RestoredJournal { copy: describe_copy(journal, finding)?, previous })
 }
 
-/// Takes the locks of a server, so that none starts meanwhile.
+/// Takes the locks that a server takes, so that none starts in the meantime.
 fn acquire_locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
-    let failed = |error: BoxedError| CopyError::other(journal, error);
+    let copy_error = |error: BoxedError| CopyError::other(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
-    let database = real.exists().then(|| open(real)).transpose().map_err(|error| failed(error.into()))?;
+    let database = real.exists().then(|| open(real)).transpose().map_err(|error| copy_error(error.into()))?;
     database.iter().try_for_each(|database| lock_file(database, journal))?;
-    let marker = open_private(&sibling_path(real, ".lock")).map_err(|error| failed(error.into()))?;
+    let marker = open_private(&sibling_path(real, ".lock")).map_err(|error| copy_error(error.into()))?;
     lock_file(&marker, journal)?;
     Ok((database, marker))
 }
 
-/// Renames a journal and its log, and returns the journal's new path.
+/// Renames a journal and its other files. Returns the journal's new path.
 fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
-    let failed = |error: BoxedError| CopyError::other(real, error);
+    let copy_error = |error: BoxedError| CopyError::other(real, error);
     let previous = find_free_name(real, "replaced");
-    rename_new(real, &previous).map_err(|error| failed(error.into()))?;
-    // The log may hold the last records of the old journal, and SQLite would put it into the new one.
+    rename_new(real, &previous).map_err(|error| copy_error(error.into()))?;
+    // The log may have the last records of the old journal, and SQLite would apply it to the new one.
     for (old, new) in sidecar_files(real).iter().zip(sidecar_files(&previous)) {
         if old.exists() {
-            rename_new(old, &new).map_err(|error| failed(error.into()))?;
+            rename_new(old, &new).map_err(|error| copy_error(error.into()))?;
         }
     }
     Ok(previous)
@@ -176,20 +176,20 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
 
 /// Copies a snapshot of a journal into a new file, and checks the copy.
 fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> {
-    let failed = |error: BoxedError| CopyError::other(to, error);
+    let copy_error = |error: BoxedError| CopyError::other(to, error);
     remove_copy(to);
-    // The file has its mode before SQLite writes the first page, so that it is never readable by others.
-    let made = File::options().write(true).create_new(true).mode(0o600).open(to);
-    made.map_err(|error| failed(error.into()))?;
+    // Created with its mode before SQLite opens it, so that other users can never read it.
+    let file = File::options().write(true).create_new(true).mode(0o600).open(to);
+    drop(file.map_err(|error| copy_error(error.into()))?);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut copy = Connection::open_with_flags(to, flags).map_err(|error| failed(error.into()))?;
-    copy_pages(source, &mut copy).map_err(failed)?;
-    // A single file, without a log beside it.
-    copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| failed(error.into()))?;
+    let mut copy = Connection::open_with_flags(to, flags).map_err(|error| copy_error(error.into()))?;
+    copy_pages(source, &mut copy).map_err(copy_error)?;
+    // Mode DELETE makes the copy a single file, without a log.
+    copy.pragma_update(None, "journal_mode", "DELETE").map_err(|error| copy_error(error.into()))?;
     check_format(&copy, to)?;
-    let finding = verify(&copy, to, None, |_| ()).map_err(|error| failed(error.into()))?;
+    let finding = verify(&copy, to, None, |_| ()).map_err(|error| copy_error(error.into()))?;
     drop(copy);
-    File::open(to).and_then(|file| file.sync_all()).map_err(|error| failed(error.into()))?;
+    File::open(to).and_then(|file| file.sync_all()).map_err(|error| copy_error(error.into()))?;
     if matches!(finding, Finding::Holds { .. }) {
         Ok(finding)
     } else {
@@ -200,19 +200,19 @@ fn copy_and_check(source: &Connection, to: &Path) -> Result<Finding, CopyError> 
 fn copy_pages(source: &Connection, copy: &mut Connection) -> Result<(), BoxedError> {
     let backup = Backup::new(source, copy)?;
     for _ in 0..MAX_BUSY_TRIES {
-        // A single step copies one snapshot of a journal that others write; several steps would restart at each commit.
+        // One step for all pages: several steps would restart after each commit of a server.
         match backup.step(-1)? {
             StepResult::Done => return Ok(()),
             StepResult::More | StepResult::Busy | StepResult::Locked => std::thread::sleep(BUSY_RETRY_DELAY),
             other => return Err(format!("SQLite's backup ended as {other:?}").into()),
         }
     }
-    Err("another program holds the journal".into())
+    Err("another program has locked the journal".into())
 }
 
-/// Removes the remains of an incomplete copy.
+/// Removes the files of an incomplete copy.
 fn remove_copy(copy: &Path) {
     for file in [copy.to_owned(), sibling_path(copy, "-journal")].into_iter().chain(sidecar_files(copy)) {
-        let _is_gone = std::fs::remove_file(file);
+        let _already_absent = std::fs::remove_file(file);
     }
 }

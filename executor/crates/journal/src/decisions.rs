@@ -1,4 +1,4 @@
-//! Intents that wait for a person, the decisions of people, and calls that were not run.
+//! Records of waiting intents, of people's decisions about them, and of refused calls.
 //!
 //! A decision is recorded before its answer is sent.
 
@@ -14,18 +14,18 @@ use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::verdict::Manifest;
 use time::OffsetDateTime;
 
-/// The end of an intent's wait.
+/// The reason why an intent stopped waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resolution {
-    /// A person permitted the run.
+    /// A person approved the intent.
     Approved,
-    /// A person refused the run, for good.
+    /// A person denied the intent, permanently.
     Denied,
-    /// Its agent, or an operator, cancelled it.
+    /// The agent or an operator cancelled the intent.
     Cancelled,
-    /// The governor revoked it.
+    /// The governor revoked the intent.
     Revoked,
-    /// Its verdict expired, or it can no longer run.
+    /// The verdict expired, or the intent can no longer run.
     Expired,
 }
 
@@ -48,7 +48,7 @@ pub struct ResolvedIntent {
     pub intent: IntentId,
     /// The decision.
     pub resolution: Resolution,
-    /// The caller that decided, or the reason for which a decision is no longer possible.
+    /// The caller that decided, or the reason why a decision is no longer possible.
     pub by: String,
     /// The governor's risk estimate, for the answer to a repeat.
     pub risk_score: Option<f64>,
@@ -71,12 +71,12 @@ impl From<record::DecisionBody> for IntentDenial {
     }
 }
 
-/// An intent that an earlier process held.
+/// An escalated intent of an earlier process.
 #[derive(Debug, Clone)]
 pub struct HeldIntent {
-    /// The text of its holder, verbatim.
+    /// The text that was passed to [`Journal::hold`], verbatim.
     pub text: String,
-    /// The approval, if there is one; the intent has not started then.
+    /// The approval, if a person has approved the intent. It has not started.
     pub approval: Option<Approval>,
 }
 
@@ -90,9 +90,9 @@ pub struct Approval {
 }
 
 impl Journal {
-    /// Stores an escalated intent until it starts or is resolved, also across restarts. `text` is returned to its
-    /// holder verbatim after a restart; `until` is the expiry of its verdict. Held and resolved intents are written in
-    /// the order of the calls, however late their answers are awaited.
+    /// Stores an escalated intent until it starts or is resolved, also across restarts. [`Self::take_held`] returns
+    /// `text` after a restart; `until` is the expiry of the verdict. Calls of `hold` and [`Self::resolve`] are written
+    /// in their order, independent of when their futures are awaited.
     ///
     /// # Errors
     /// [`JournalError`]; the intent is then not stored.
@@ -108,30 +108,30 @@ impl Journal {
             text,
             until: to_micros(until),
         };
-        // The entry is sent before the future is polled, under the caller's lock: the file hears of changes in their
-        // order.
-        let held = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
-        async { held.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
+        // Sent here and not when the future is polled: the caller holds a lock that keeps the order of the changes.
+        let pending = self.submit(|reply| JournalEntry::Hold(Box::new(hold), reply));
+        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
     /// Records decisions about escalated intents: after the answer, a crash does not undo them. Returns the number of
-    /// intents that waited. While there is no room, an approval fails for good, and any other decision is retried.
+    /// decisions that applied. While the disk is full, an approval fails, and any other decision is retried.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: the decision is not on the disk yet, or never will be; [`JournalError::Broken`].
+    /// [`JournalError::NoSpace`]: the decision is not on the disk; unless it is an approval, it is retried.
+    /// [`JournalError::Broken`].
     pub fn resolve(
         &self,
         resolved: Vec<ResolvedIntent>,
     ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-        // As in `hold`. The answer is awaited, because a denial that a crash forgets could be followed by an approval.
-        let written = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
-        async { written.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
+        // Sent here as in `hold`.
+        let pending = self.submit(|reply| JournalEntry::Resolve(resolved, Some(reply)));
+        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
     /// Records the caller that stopped runs or queued intents, and the method.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
+    /// [`JournalError::NoSpace`]: the record is not on the disk yet, and is retried; [`JournalError::Broken`].
     pub async fn record_stop(
         &self,
         intents: &[IntentId],
@@ -142,7 +142,7 @@ impl Journal {
         let stops = stops.collect();
         self.request(|reply| JournalEntry::Stop(stops, Some(reply)))
             .await?
-            .map_err(|_no_room| JournalError::NoRoom)
+            .map_err(|_no_space| JournalError::NoSpace)
     }
 
     /// Records a revocation, with the number of runs and waiting intents that it ended.
@@ -157,17 +157,17 @@ impl Journal {
         stopped: usize,
     ) -> Result<(), JournalError> {
         let revocation = RevocationRecord { agent: agent.cloned(), intent, by: by.to_owned(), stopped };
-        let written = self.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
-        written.map_err(|_no_room| JournalError::NoRoom)
+        let result = self.request(|reply| JournalEntry::Revoke(Box::new(revocation), Some(reply))).await?;
+        result.map_err(|_no_space| JournalError::NoSpace)
     }
 
-    /// The escalated intents that an earlier process held. They are returned once.
+    /// Takes the escalated intents of the earlier process: a second call returns none.
     pub fn take_held(&self) -> Vec<HeldIntent> {
         std::mem::take(&mut *self.waiting.lock())
     }
 
-    /// Records that a call was not run, among the latest refusals. No caller waits for the record, and a full disk
-    /// drops it.
+    /// Records the refusal of a call. Only the latest refusals are stored. No caller waits for the record; it is
+    /// dropped if the disk is full.
     pub fn record_refusal(
         &self,
         summary: &IntentSummary,
@@ -182,8 +182,7 @@ impl Journal {
             agent: agent.clone(),
             tool: tool.clone(),
             blocked_by: blocked_by.as_str(),
-            // The sentence may quote an argument: it is for this file of mode 0600 and not for the log, which travels
-            // further.
+            // The message may quote an argument, so it is written to this private file and not to the log.
             message: message.to_owned(),
         })));
     }

@@ -1,40 +1,40 @@
-//! The reasons for which a journal cannot be opened, or written.
+//! The reasons why a journal cannot be opened, read or written.
 
 use a2g_types::error_chain::BoxedError;
 use rusqlite::ErrorCode;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The reason for which a journal cannot be opened.
+/// The reason why a journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process writes it.
+    /// Another process has locked the journal.
     #[error(
-        "the journal `{0}` is in use by another executor, which may know it under another name: stop that one, or give this \
-         one a `journal.path` of its own"
+        "the journal `{0}` is in use by another executor, perhaps under another name: stop that executor, or set another \
+         `journal.path`"
     )]
     InUse(PathBuf),
     /// The journal does not exist.
-    #[error("there is no journal `{0}`: it is made when the executor first serves")]
+    #[error("there is no journal `{0}`: `serve` creates it")]
     Missing(PathBuf),
-    /// The journal does not exist, but did before.
+    /// The journal does not exist, but another file shows that it did.
     #[error(
         "there is no journal `{path}`, but `{sign}` says that there was one: put it back, or restore a backup with \
-         `a2g-executor journal restore`. What ran under it could run again under a new one; only if that is acceptable, begin \
-         one with `a2g-executor journal init` or `serve --new-journal`"
+         `a2g-executor journal restore`. With a new journal, intents that already ran could run again; if that is \
+         acceptable, create one with `a2g-executor journal init` or `serve --new-journal`"
     )]
     Vanished {
         /// The path at which it should be.
         path: PathBuf,
-        /// The file that shows it.
+        /// The file that shows that there was a journal.
         sign: PathBuf,
     },
-    /// The journal exists already.
-    #[error("there is a journal `{0}` already: leave `--new-journal` out, or give another `journal.path`")]
+    /// The journal already exists.
+    #[error("the journal `{0}` already exists: omit `--new-journal`, or set another `journal.path`")]
     Exists(PathBuf),
-    /// Other users may read or write it.
+    /// Other users may access the file.
     #[error(
-        "the journal `{path}` has mode {mode:04o}, so that others may read or change it: `chmod 600 '{path}'`"
+        "other users may access the journal `{path}`, which has mode {mode:04o}: run `chmod 600 '{path}'`"
     )]
     Mode {
         /// The file.
@@ -44,7 +44,7 @@ pub enum OpenError {
     },
     /// The file has more than one name.
     #[error(
-        "the journal `{path}` has {names} names (hard links), and SQLite keeps a log of its own for each: remove the others"
+        "the journal `{path}` has {names} names (hard links), but SQLite would use another log for each: remove all but one"
     )]
     Names {
         /// The file.
@@ -52,10 +52,10 @@ pub enum OpenError {
         /// The number of its names.
         names: u64,
     },
-    /// The journal has a format before the previous one.
+    /// The format is older than the previous one.
     #[error(
-        "the journal `{path}` has format {format}, which this version does not read: keep it for the record, and begin \
-         another with `journal.path`; an executor of its own version can still list and export it"
+        "the journal `{path}` has format {format}, which this version does not read: archive it, and begin another with \
+         `journal.path`; an executor of the version that wrote it can still list and export it"
     )]
     Older {
         /// The file.
@@ -63,9 +63,9 @@ pub enum OpenError {
         /// Its format.
         format: i64,
     },
-    /// The journal has the previous format, which only `serve` converts.
+    /// The format is the previous one, which only `serve` converts.
     #[error(
-        "the journal `{path}` has format {format}: `serve` converts it at its next start, and keeps the old file beside it"
+        "the journal `{path}` has format {format}: the next start of `serve` converts it, and keeps the old file beside it"
     )]
     Unconverted {
         /// The file.
@@ -74,9 +74,7 @@ pub enum OpenError {
         format: i64,
     },
     /// The journal was written by a later version.
-    #[error(
-        "the journal `{path}` has format {format} of a later version of the executor: serve it with that one"
-    )]
+    #[error("the journal `{path}` has format {format} of a later version of the executor: use that version")]
     Newer {
         /// The file.
         path: PathBuf,
@@ -84,24 +82,24 @@ pub enum OpenError {
         format: i64,
     },
     /// The file is not a journal.
-    #[error("`{0}` is not a journal of the executor: give another `journal.path`")]
+    #[error("`{0}` is not a journal of the executor: set another `journal.path`")]
     NotAJournal(PathBuf),
-    /// Its content differs from the content that was written.
+    /// The content differs from the content that was written.
     #[error(
-        "the journal `{path}` is damaged: {found}. It is left as it is. `a2g-executor journal verify` says what holds; \
-         `a2g-executor journal restore --replace FILE` puts a backup in its place and keeps this one aside"
+        "the journal `{path}` is damaged: {found}. It was not changed. `a2g-executor journal verify` checks all of it; \
+         `a2g-executor journal restore --replace FILE` replaces it by a backup and keeps it under another name"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// The first thing that was found.
+        /// The first finding.
         found: String,
     },
     /// The journal ends before its marker.
     #[error(
-        "the journal `{path}` lacks its last records: it ends at {last}, and `{path}.lock` says that there was a record \
-         {marked}. An older copy was put there, or `{path}-wal` was removed: put back what belongs there. What the lost \
-         records say would be forgotten, and could run again; only if that may be, remove `{path}.lock`"
+        "the journal `{path}` lacks its last records: it ends at record {last}, but `{path}.lock` names record {marked}. \
+         It was replaced by an older copy, or `{path}-wal` was removed: put the right files back. Without the lost \
+         records, their intents could run again; if that is acceptable, remove `{path}.lock`"
     )]
     Behind {
         /// The file.
@@ -111,9 +109,9 @@ pub enum OpenError {
         /// The last record according to the marker.
         marked: i64,
     },
-    /// There is no room on its disk.
-    #[error("there is no room for the journal `{path}` on its disk: make room, and start again")]
-    NoRoom {
+    /// The disk is full.
+    #[error("there is no space for the journal `{path}` on its disk: free some, and start again")]
+    NoSpace {
         /// The file.
         path: PathBuf,
         /// The error of the system or SQLite.
@@ -136,22 +134,22 @@ impl OpenError {
 
     pub(super) fn from_io(path: &Path, error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::StorageFull {
-            Self::NoRoom { path: path.to_owned(), source: error.into() }
+            Self::NoSpace { path: path.to_owned(), source: error.into() }
         } else {
             Self::other(path, error)
         }
     }
 
-    /// Turns SQLite's error about a journal into an [`OpenError`].
+    /// Maps SQLite's error about a journal to an [`OpenError`].
     pub(super) fn from_sqlite(path: &Path) -> impl Fn(rusqlite::Error) -> Self + use<> {
         let path = path.to_owned();
         move |error| {
             let path = path.clone();
             match error.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => Self::NoRoom { path, source: error.into() },
-                // SQLite cannot create its files beside the journal on a full disk.
-                Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if has_no_room(&path) => {
-                    Self::NoRoom { path, source: error.into() }
+                Some(ErrorCode::DiskFull) => Self::NoSpace { path, source: error.into() },
+                // On a full disk, SQLite reports these when it cannot create its files beside the journal.
+                Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen) if is_disk_full(&path) => {
+                    Self::NoSpace { path, source: error.into() }
                 }
                 Some(ErrorCode::NotADatabase) => Self::NotAJournal(path),
                 Some(ErrorCode::DatabaseCorrupt) => Self::Damaged { path, found: error.to_string() },
@@ -161,33 +159,32 @@ impl OpenError {
     }
 }
 
-/// `true` if less space is free beside a file than SQLite needs to open it.
-fn has_no_room(path: &Path) -> bool {
-    const NEEDED: u64 = 1 << 20;
+/// `true` if the file's disk has less space than SQLite needs to open the file.
+fn is_disk_full(path: &Path) -> bool {
+    const MIN_FREE_BYTES: u64 = 1 << 20;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < NEEDED)
+    rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
 }
 
-/// The reason for which this process can no longer read or write its journal. It is shared because every waiting caller
-/// receives it.
+/// The reason why this process can no longer read or write its journal. Cheap to clone: every waiting caller gets it.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokenError {
-    /// SQLite could not write. After a failed fsync the kernel may have dropped the pages, so that another attempt
-    /// would only seem to succeed.
+    /// SQLite could not write. Not retried: after a failed fsync the kernel may have dropped the pages, so a later
+    /// success would not mean that they are on the disk.
     #[error(
-        "the journal cannot be written any more: what had started is reported when the executor starts again"
+        "the journal cannot be written any more: the next start of the executor reports the runs that had started"
     )]
     Write(#[source] Arc<rusqlite::Error>),
-    /// A record cannot be represented as JSON.
-    #[error("a record of the journal cannot be made")]
+    /// A record has no JSON form.
+    #[error("a record of the journal cannot be written as JSON")]
     Record(#[source] Arc<serde_json::Error>),
-    /// SQLite could not read, or a row has another form than the one that was written.
+    /// SQLite could not read, or a row has a form that this version does not write.
     #[error(transparent)]
     Read(Arc<dyn std::error::Error + Send + Sync>),
-    /// The files are not those that were opened.
+    /// The files are not the ones that were opened.
     #[error(transparent)]
     Files(Arc<ReplacedError>),
-    /// The records are not those that this process wrote.
+    /// The records are not the ones that this process wrote.
     #[error("the journal was changed by another program: {0}")]
     Changed(String),
     /// A contradiction within the journal.
@@ -196,7 +193,7 @@ pub enum BrokenError {
 }
 
 impl BrokenError {
-    /// The reason made from an error of SQLite, or of a row.
+    /// The reason for an error of SQLite or of a row.
     pub(super) fn from_read(error: impl Into<BoxedError>) -> Self {
         Self::Read(error.into().into())
     }
@@ -208,10 +205,10 @@ impl From<&'static str> for BrokenError {
     }
 }
 
-/// The journal's files are not those that this process opened.
+/// The journal's files are not the ones that this process opened.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the journal `{}` is not what this executor opened: {change}; nothing can be recorded there any more, so it stops",
+    "the journal `{}` is not what this executor opened: {change}; the executor stops because it can record nothing there",
     path.display()
 )]
 pub struct ReplacedError {
@@ -223,35 +220,35 @@ pub struct ReplacedError {
     pub(super) source: Option<std::io::Error>,
 }
 
-/// The reason for which nothing was written.
+/// The reason why nothing was written.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum WriteError {
-    /// There is no room, or the file is locked: a later attempt may succeed.
+    /// The disk is full, or another program has locked the file. A later attempt may succeed.
     #[error(transparent)]
-    NoRoom(#[from] NoRoomError),
-    /// The content of the disk is no longer known.
+    NoSpace(#[from] NoSpaceError),
+    /// The content of the file is no longer known.
     #[error(transparent)]
     Broken(#[from] BrokenError),
 }
 
-/// There is no room, or another program holds the file.
+/// The disk is full, or another program has locked the file.
 #[derive(Debug, Clone, thiserror::Error)]
-pub(super) enum NoRoomError {
-    /// SQLite reported it.
+pub(super) enum NoSpaceError {
+    /// SQLite's error.
     #[error(transparent)]
     Sqlite(Arc<rusqlite::Error>),
-    /// There was no room a moment ago, and the earlier entries go first.
-    #[error("no room")]
+    /// Earlier entries already wait for space.
+    #[error("no space")]
     Earlier,
 }
 
 impl From<rusqlite::Error> for WriteError {
     fn from(error: rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
-            // A transaction that ends like this is rolled back, so that another attempt is safe; after any other error
-            // nobody knows what is on the disk.
+            // SQLite rolls back a transaction that ends like this, so a retry is safe. After any other error, the
+            // content of the file is not known.
             Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                NoRoomError::Sqlite(error.into()).into()
+                NoSpaceError::Sqlite(error.into()).into()
             }
             Some(_) | None => BrokenError::Write(error.into()).into(),
         }
@@ -271,6 +268,6 @@ impl From<ReplacedError> for WriteError {
 }
 
 /// The error of a journal that another program has changed.
-pub(super) fn changed_error(what: &str) -> WriteError {
-    BrokenError::Changed(what.to_owned()).into()
+pub(super) fn changed_error(change: &str) -> WriteError {
+    BrokenError::Changed(change.to_owned()).into()
 }

@@ -1,14 +1,13 @@
-//! The files of a journal: their permissions, the lock of the one writing process, and their identity while they are
-//! open.
+//! The files of a journal: their permissions, the lock of the writing process, and their identity while they are open.
 //!
 //! ```text
-//! journal.db        the records; this process holds a lock on its inode, under whatever name it was opened
+//! journal.db        the records; this process locks the inode, so the lock holds for every name of the file
 //! journal.db-wal    SQLite's log: pages that are not yet in the journal
-//! journal.db-shm    memory that SQLite's connections share
-//! journal.db.lock   the marker: there is a journal, and this was its last record
+//! journal.db-shm    the shared memory of SQLite's connections
+//! journal.db.lock   the marker, which names the last record
 //! ```
-//! The marker is written after each commit and not awaited: after a kill it names the last record on the disk, after a
-//! power cut that record or an earlier one. A journal that ends before its marker has lost records.
+//! The marker is written after each commit and not synced: after a kill it names the last record on the disk, after a
+//! power failure that record or an earlier one. A journal that ends before its marker has lost records.
 
 use super::chain::{Hash, from_hex, to_hex};
 use super::error::{OpenError, ReplacedError};
@@ -23,32 +22,32 @@ use std::path::{Path, PathBuf};
 /// Readable and writable by the user of this process only.
 const PRIVATE_MODE: u32 = 0o600;
 const MARKER_PREFIX: &str = "a2g-executor journal 3";
-/// An upper bound for the size of a marker.
+/// The maximum number of bytes that are read from a marker.
 const MAX_MARKER_BYTES: u64 = 512;
 
-/// The action of a start that finds no journal.
+/// The action if there is no journal at the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
-    /// Creates one, unless a file beside its place shows that there was one.
+    /// Creates a journal, unless another file shows that there was one.
     Create,
-    /// Creates one, whatever is beside its place, as the operator demanded. An existing journal is refused.
+    /// Creates a journal even if other files show that there was one. An existing journal is refused.
     CreateAnyway,
 }
 
-/// The open files of the journal that this process writes.
+/// The locked files of the journal that this process writes.
 #[derive(Debug)]
 pub(super) struct JournalFiles {
-    /// The path as the operator wrote it.
+    /// The path in the operator's configuration.
     path: PathBuf,
     /// The path without symbolic links, from which SQLite derives the names of its other files.
     real: PathBuf,
-    /// The locked journal. Closing any descriptor of it would release SQLite's own locks on it, so this one has to
-    /// outlive every connection.
+    /// The locked journal. It has to outlive every connection: closing any descriptor of the file releases SQLite's own
+    /// locks on it.
     database: File,
     marker: File,
     boot: String,
     bytes: u64,
-    /// `-wal` and `-shm`, once they exist.
+    /// The inodes and sizes of `-wal` and `-shm`, once they exist.
     sidecars: [Option<(Inode, u64)>; 2],
 }
 
@@ -63,38 +62,37 @@ fn inode(file: &Metadata) -> Inode {
 pub(super) struct Marker {
     pub(super) number: i64,
     pub(super) hash: Hash,
-    /// The boot of the kernel under which it was written.
+    /// The id of the kernel's boot when it was written.
     pub(super) boot: String,
 }
 
 impl JournalFiles {
-    /// Locks the journal at `path`. `create` makes it if it does not exist and may be made.
+    /// Locks the journal at `path`. If there is none and `if_missing` allows it, calls `create`.
     ///
     /// # Ambient Authority
-    /// Makes the journal, its folder and its marker, for this user alone.
+    /// Creates the journal, its folder and its marker, with access for this user only.
     pub(super) fn open(
         path: &Path,
         if_missing: IfMissing,
         create: impl FnOnce(&Path) -> Result<(), OpenError>,
     ) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::from_io(path, error);
+        let open_error = |error: std::io::Error| OpenError::from_io(path, error);
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(open_error)?;
         }
-        // SQLite names its log after the path that it opens, so a link would get a second log for the same journal.
-        let real = resolve_links(path).map_err(failed)?;
-        // SQLite takes an empty file for a new database, so a journal that was cut to nothing would be begun anew in
-        // silence.
-        let is_there = real.metadata().is_ok_and(|file| file.len() > 0);
-        match (is_there, find_sign_of_journal(path, &real), if_missing) {
+        // SQLite names its log after the path that it opens, so a link would give the same journal a second log.
+        let real = resolve_links(path).map_err(open_error)?;
+        // An empty file counts as missing: SQLite would silently begin a new database in a journal that was truncated.
+        let exists = real.metadata().is_ok_and(|file| file.len() > 0);
+        match (exists, find_sign_of_journal(path, &real), if_missing) {
             (true, _, IfMissing::CreateAnyway) => return Err(OpenError::Exists(path.to_owned())),
             (true, _, IfMissing::Create) => {}
-            // Under a new journal, everything that ran before could run again.
+            // With a new journal, every intent that ran before could run again.
             (false, Some(sign), IfMissing::Create) => {
                 return Err(OpenError::Vanished { path: path.to_owned(), sign });
             }
             (false, _, IfMissing::Create | IfMissing::CreateAnyway) => {
-                set_aside_remains(&real).map_err(failed)?;
+                set_aside_remains(&real).map_err(open_error)?;
                 create_atomically(&real, create)?;
             }
         }
@@ -102,23 +100,24 @@ impl JournalFiles {
     }
 
     fn lock(path: &Path, real: PathBuf) -> Result<Self, OpenError> {
-        let failed = |error: std::io::Error| OpenError::from_io(path, error);
-        let database = OpenOptions::new().read(true).write(true).open(&real).map_err(failed)?;
-        // The journal itself is locked: a file beside it can be deleted, and is another one under another name.
+        let open_error = |error: std::io::Error| OpenError::from_io(path, error);
+        let database = OpenOptions::new().read(true).write(true).open(&real).map_err(open_error)?;
+        // The journal itself is locked: a lock file could be deleted, and a second name of the journal would have
+        // another.
         lock_file(&database, path)?;
-        let is = database.metadata().map_err(failed)?;
-        check_private(path, &is)?;
-        let marker = open_private(&sibling_path(&real, ".lock")).map_err(failed)?;
-        // An executor of an earlier format locks the marker alone.
+        let metadata = database.metadata().map_err(open_error)?;
+        check_private(path, &metadata)?;
+        let marker = open_private(&sibling_path(&real, ".lock")).map_err(open_error)?;
+        // An executor of an earlier format locks only the marker.
         lock_file(&marker, path)?;
-        // SQLite gives new files the mode of the journal, but files that a crash left keep the mode that they have.
+        // SQLite creates these files with the mode of the journal, but does not change the mode of existing ones.
         for file in sidecar_files(&real).iter().filter(|file| file.exists()) {
-            let file = OpenOptions::new().read(true).write(true).open(file).map_err(failed)?;
-            fchmod(&file, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| failed(error.into()))?;
+            let file = OpenOptions::new().read(true).write(true).open(file).map_err(open_error)?;
+            fchmod(&file, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| open_error(error.into()))?;
         }
-        fchmod(&marker, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| failed(error.into()))?;
-        let (path, boot, others) = (path.to_owned(), boot_id(), [None; 2]);
-        let files = Self { path, real, database, marker, boot, bytes: is.len(), sidecars: others };
+        fchmod(&marker, Mode::from_raw_mode(PRIVATE_MODE)).map_err(|error| open_error(error.into()))?;
+        let (path, boot, bytes) = (path.to_owned(), boot_id(), metadata.len());
+        let files = Self { path, real, database, marker, boot, bytes, sidecars: [None; 2] };
         // The file may have been replaced before it was locked.
         match files.check_database() {
             Ok(_bytes) => Ok(files),
@@ -131,21 +130,23 @@ impl JournalFiles {
         &self.real
     }
 
-    /// Compares the files at the journal's place with the open ones.
+    /// Compares the files at the journal's path with the open ones.
     ///
     /// # Errors
-    /// The difference.
+    /// [`ReplacedError`] with the difference.
     pub(super) fn check(&mut self) -> Result<(), ReplacedError> {
         self.bytes = self.check_database()?;
         for (nth, file) in sidecar_files(&self.real).iter().enumerate() {
             let Some(known) = self.sidecars.get_mut(nth) else { continue };
-            let is = file.metadata().ok().map(|is| (inode(&is), is.len()));
-            match (*known, is) {
-                (None, is) => *known = is,
-                // SQLite overwrites its log in place after a checkpoint and does not shorten it, so a shorter log has
+            let current = file.metadata().ok().map(|metadata| (inode(&metadata), metadata.len()));
+            match (*known, current) {
+                (None, current) => *known = current,
+                // SQLite overwrites its log in place after a checkpoint and never shortens it, so a shorter log has
                 // lost records.
-                (Some((was, had)), Some((is, bytes))) if was == is && bytes >= had => {
-                    *known = Some((is, bytes))
+                (Some((old_inode, old_bytes)), Some((inode, bytes)))
+                    if old_inode == inode && bytes >= old_bytes =>
+                {
+                    *known = Some((inode, bytes))
                 }
                 (Some(_), Some(_) | None) => {
                     let file = file.display();
@@ -160,24 +161,24 @@ impl JournalFiles {
 
     /// The size of the database, if it is still the file that was opened.
     fn check_database(&self) -> Result<u64, ReplacedError> {
-        // SQLite's own `HAS_MOVED` compares the inode alone, of the database alone: a cut file and a second name pass
-        // it.
+        // SQLite's own `HAS_MOVED` compares only the inode of the database: it detects neither a truncated file nor a
+        // second name.
         let open = self.database.metadata().map_err(|error| self.inspect_error(error))?;
-        // The operator's path is looked up again, so that a renamed folder or a redirected link counts as well.
-        let there = match self.path.metadata() {
-            Ok(there) => there,
+        // The configured path is resolved again, so that a renamed folder or a changed link is detected as well.
+        let current = match self.path.metadata() {
+            Ok(current) => current,
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(self.replaced_error("it was removed, or its folder was renamed"));
             }
             Err(error) => return Err(self.inspect_error(error)),
         };
         match () {
-            () if inode(&there) != inode(&open) => {
+            () if inode(&current) != inode(&open) => {
                 Err(self.replaced_error("another file was put in its place"))
             }
-            // SQLite keeps a log for each name, so a process under the second name would not see what this one writes.
+            // SQLite has one log for each name, so a process that uses the second name would not see this one's writes.
             () if open.nlink() != 1 => Err(self.replaced_error(format!("it has {} names", open.nlink()))),
-            // Pruned pages are used again, so a journal that is served never becomes shorter by itself.
+            // SQLite reuses pruned pages, so the file never becomes shorter while it is served.
             () if open.len() < self.bytes => Err(self.replaced_error(format!(
                 "it was cut short: it had {} bytes and has {}",
                 self.bytes,
@@ -192,32 +193,32 @@ impl JournalFiles {
     }
 
     fn inspect_error(&self, error: std::io::Error) -> ReplacedError {
-        ReplacedError { source: Some(error), ..self.replaced_error("it cannot be looked at") }
+        ReplacedError { source: Some(error), ..self.replaced_error("its files cannot be inspected") }
     }
 
-    /// Writes the last record into the marker. A failure leaves an earlier record there, which is valid as well.
+    /// Writes the last record into the marker. A failure is ignored: the marker then names an earlier record, which is
+    /// valid.
     pub(super) fn update_marker(&self, number: i64, hash: &Hash) {
-        // The marker is not synced: after a power cut it may name an earlier record, and a commit waits for the disk
-        // only once.
-        let _less_is_known = write_marker(&self.marker, number, hash, &self.boot);
+        // Not synced, so that a commit waits for the disk only once.
+        let _names_earlier_record = write_marker(&self.marker, number, hash, &self.boot);
     }
 
-    /// The content of the marker; `None` when it cannot be read.
+    /// Reads the marker; `None` if it is not valid.
     pub(super) fn read_marker(&self) -> Option<Marker> {
         parse_marker(&self.marker)
     }
 }
 
-/// Writes a marker; its length is constant.
+/// Writes a marker.
 pub(super) fn write_marker(marker: &File, number: i64, hash: &Hash, boot: &str) -> std::io::Result<()> {
-    // The number has a fixed width, so that one write replaces the marker and leaves no rest of a longer one.
+    // The number has a fixed width, so that one write replaces the previous marker completely.
     let text = format!("{MARKER_PREFIX} {number:020} {} {boot}", to_hex(hash));
-    // A power cut may tear the write: the digest makes such a marker unreadable instead of wrong.
+    // A power failure may tear the write: the digest makes such a marker invalid instead of wrong.
     let check = to_hex(&digest(text.as_bytes()).0);
     marker.write_all_at(format!("{text} {check}\n").as_bytes(), 0)
 }
 
-/// The content of the marker beside a journal that is only read.
+/// Reads the marker of a journal that this process does not lock; `None` if it is missing or not valid.
 pub(super) fn read_marker(journal: &Path) -> Option<Marker> {
     let real = resolve_links(journal).ok()?;
     parse_marker(&File::open(sibling_path(&real, ".lock")).ok()?)
@@ -225,9 +226,9 @@ pub(super) fn read_marker(journal: &Path) -> Option<Marker> {
 
 fn parse_marker(marker: &File) -> Option<Marker> {
     let mut text = String::new();
-    let mut from_the_start = marker.try_clone().ok()?;
-    std::io::Seek::rewind(&mut from_the_start).ok()?;
-    from_the_start.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
+    let mut file = marker.try_clone().ok()?;
+    std::io::Seek::rewind(&mut file).ok()?;
+    file.take(MAX_MARKER_BYTES).read_to_string(&mut text).ok()?;
     let (text, check) = text.strip_suffix('\n')?.rsplit_once(' ')?;
     if from_hex(check)? != digest(text.as_bytes()).0 {
         return None;
@@ -241,13 +242,13 @@ fn parse_marker(marker: &File) -> Option<Marker> {
 pub(super) fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let id = id.trim();
-    // Without an id, all boots look the same, so that no loss of records is ever taken for that of a power cut.
+    // With one constant for unknown ids, a loss of records is never attributed to a power failure.
     if id.is_empty() { "unknown".to_owned() } else { id.to_owned() }
 }
 
-/// Locks a file for this process, under whatever name it was opened. The lock ends with the descriptor.
+/// Locks a file for this process, until the descriptor is closed. The lock is on the inode, not on the name.
 pub(super) fn lock_file(file: &File, journal: &Path) -> Result<(), OpenError> {
-    // `flock` is independent of SQLite's POSIX locks on the same file, and ends with the process however that ends.
+    // `flock` is independent of SQLite's POSIX locks on the same file, and the kernel releases it if the process dies.
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(journal.to_owned())),
@@ -255,7 +256,7 @@ pub(super) fn lock_file(file: &File, journal: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Checks that no other user may access the journal, and that it has one name.
+/// Checks that no other user may access the journal, and that the file has one name.
 pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenError> {
     let mode = file.mode() & 0o7777;
     if mode & !PRIVATE_MODE != 0 {
@@ -267,12 +268,12 @@ pub(super) fn check_private(path: &Path, file: &Metadata) -> Result<(), OpenErro
     Ok(())
 }
 
-/// Opens a file for this user alone, and creates it if it does not exist.
+/// Opens a file, and creates it with mode 0600 if it does not exist.
 pub(super) fn open_private(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).truncate(false).read(true).write(true).mode(PRIVATE_MODE).open(path)
 }
 
-/// Resolves symbolic links, also of a file that does not exist yet.
+/// Resolves symbolic links. The file itself need not exist.
 pub(super) fn resolve_links(path: &Path) -> std::io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -283,27 +284,27 @@ pub(super) fn resolve_links(path: &Path) -> std::io::Result<PathBuf> {
     Ok(folder.canonicalize()?.join(name))
 }
 
-/// The file that shows that there was a journal at a place without one.
+/// Finds a file that shows that there was a journal at a path without one.
 fn find_sign_of_journal(path: &Path, real: &Path) -> Option<PathBuf> {
     let mut signs = vec![sibling_path(real, ".lock"), sibling_path(real, "-wal"), sibling_path(real, "-shm")];
-    // A dangling link, or the remains of a file that was truncated to nothing.
+    // A symbolic link whose target is missing or empty.
     signs.extend(path.is_symlink().then(|| path.to_owned()));
     signs.into_iter().find(|sign| sign.symlink_metadata().is_ok())
 }
 
-/// Makes the journal under another name, and renames it when it is complete.
+/// Creates the journal under another name, and renames it when it is complete.
 fn create_atomically(
     real: &Path,
     create: impl FnOnce(&Path) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
-    // A crash in the middle leaves a draft and no journal without tables, which would look like a damaged one.
+    // A crash in between leaves a draft, and never a journal without tables, which would look damaged.
     let draft = draft_path(real);
-    let failed = |error: std::io::Error| OpenError::from_io(real, error);
-    let made = open_private(&draft).map_err(failed).and_then(|_file| create(&draft));
-    let made = made.and_then(|()| match rename_new(&draft, real) {
-        // Another start was faster, and its lock decides.
+    let open_error = |error: std::io::Error| OpenError::from_io(real, error);
+    let result = open_private(&draft).map_err(open_error).and_then(|_file| create(&draft));
+    let result = result.and_then(|()| match rename_new(&draft, real) {
+        // Another process created it first; the lock decides which one uses it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        renamed => renamed.map_err(failed),
+        renamed => renamed.map_err(open_error),
     });
     for file in [
         draft.clone(),
@@ -311,55 +312,56 @@ fn create_atomically(
         sibling_path(&draft, "-shm"),
         sibling_path(&draft, "-journal"),
     ] {
-        let _is_gone = std::fs::remove_file(file);
+        let _already_absent = std::fs::remove_file(file);
     }
-    made
+    result
 }
 
-/// The path beside a journal for one that is not complete.
+/// The path of an incomplete journal, beside the final path.
 pub(super) fn draft_path(real: &Path) -> PathBuf {
-    // The process id keeps the drafts of two starts at the same moment apart.
+    // The process id gives two processes that start at the same time different drafts.
     sibling_path(real, &format!(".draft-{}", std::process::id()))
 }
 
 /// Renames a file to a name that no file has, atomically.
 pub(super) fn rename_new(from: &Path, to: &Path) -> std::io::Result<()> {
-    // Without the flag, a file that got the name in between would be lost: the journal of a faster start, for example.
+    // Without the flag, the rename would replace a file that got the name in between, such as another process's
+    // journal.
     renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?;
-    // A rename survives a power cut only once its folder is on the disk.
+    // A rename survives a power failure only once its folder is on the disk.
     sync_folder_of(to)
 }
 
-/// Waits until the entries of a file's folder are on the disk.
+/// Syncs the folder of a file, and with it the file's name.
 pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
 
-/// Renames the remains of a journal, so that SQLite does not put its log into another one.
+/// Removes or renames the leftover files of a missing journal, so that SQLite does not apply its log to a new one.
 pub(super) fn set_aside_remains(real: &Path) -> std::io::Result<()> {
     if real.metadata().is_ok_and(|file| file.len() == 0) {
         std::fs::remove_file(real)?;
     }
-    // SQLite rebuilds this file from the log, so nothing is lost with it.
-    let _is_not_there = std::fs::remove_file(sibling_path(real, "-shm"));
+    // SQLite rebuilds this file from the log.
+    let _already_absent = std::fs::remove_file(sibling_path(real, "-shm"));
     let log = sibling_path(real, "-wal");
     if !log.exists() {
         return Ok(());
     }
-    // The log may be the only place of the last records, so it is set aside and not removed.
+    // The log may have the only copy of the last records, so it is renamed and not removed.
     rename_new(&log, &find_free_name(&log, "lost"))
 }
 
-/// An unused name: `FILE.WORD-1`, or a higher number.
+/// Finds an unused path: `FILE.WORD-1`, or a higher number.
 pub(super) fn find_free_name(path: &Path, word: &str) -> PathBuf {
     let names = (1_u32..).map(|nth| sibling_path(path, &format!(".{word}-{nth}")));
-    // A dangling link takes its name as well.
+    // `symlink_metadata`, because a dangling link also occupies its name.
     let mut free = names.filter(|name| name.symlink_metadata().is_err());
     free.next().unwrap_or_else(|| sibling_path(path, &format!(".{word}")))
 }
 
-/// The files of a journal that grow with it.
+/// The files of a journal that contain its records.
 pub(super) fn data_files(path: &Path) -> [PathBuf; 2] {
     [path.to_owned(), sibling_path(path, "-wal")]
 }
@@ -369,7 +371,7 @@ pub(super) fn sidecar_files(real: &Path) -> [PathBuf; 2] {
     [sibling_path(real, "-wal"), sibling_path(real, "-shm")]
 }
 
-/// A path beside another, with `ending` appended to its name.
+/// A path with `ending` appended to the name.
 pub(super) fn sibling_path(path: &Path, ending: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(ending);

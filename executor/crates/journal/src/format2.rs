@@ -1,7 +1,7 @@
-//! Journals of format 2: their conversion, and their chain of receipts, which continues to be checked.
+//! The conversion of journals of format 2, and the hashes of their receipts, which are still checked.
 //!
-//! The new journal is made beside the old one, in one transaction, and checked; then the two names are exchanged
-//! atomically. So at any moment there is one whole journal, and the old one stays as `journal.db.format-2`.
+//! The new journal is written beside the old one, in one transaction, and checked; then the two names are exchanged
+//! atomically. So there is a complete journal at any time, and the old one stays as `journal.db.format-2`.
 
 use super::chain::Head;
 use super::error::{OpenError, WriteError};
@@ -31,11 +31,11 @@ const FORMAT: i64 = 2;
 /// The maximum number of receipts in one record of deliveries.
 const MAX_DELIVERED_PER_RECORD: usize = 500;
 
-/// The head of the chain of receipts after one more receipt, as format 2 hashed it.
+/// The checkpoint after one more receipt, with the hash of format 2.
 pub(super) fn next_head(head: Head, receipt: &JournalRecord<'_>) -> Option<Head> {
     let number = head.number + 1;
     let mut hasher = Sha256::new();
-    // These bytes never change: governors and operators keep checkpoints of this chain.
+    // Never change these bytes: governors and operators store checkpoints of this chain.
     hasher.update(b"a2g-executor receipt 1\n");
     hasher.update(head.hash);
     hasher.update(number.to_le_bytes());
@@ -49,7 +49,7 @@ pub(super) fn next_head(head: Head, receipt: &JournalRecord<'_>) -> Option<Head>
     Some(Head { number, hash: hasher.finalize().into() })
 }
 
-/// `true` if a journal has to be converted before use.
+/// `true` if the journal has format 2.
 pub(super) fn needs_conversion(connection: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT count(*) FROM sqlite_schema WHERE name IN ('intents', 'receipts', 'chain')";
     let tables = connection.query_row(sql, [], |row| row.get::<_, i64>(0))?;
@@ -62,41 +62,40 @@ pub(super) fn needs_conversion(connection: &Connection) -> rusqlite::Result<bool
 /// [`OpenError`]; the journal is then unchanged.
 pub(super) fn convert(files: &JournalFiles, path: &Path) -> Result<(), OpenError> {
     let (real, new) = (files.real(), sibling_path(files.real(), ".format-2"));
-    let failed = |error: std::io::Error| OpenError::from_io(path, error);
-    tracing::info!(journal = %path.display(), old = %new.display(), "the journal is converted to this version's format");
-    // A conversion in place would need the old tables, the new ones and a log of both, and leave a file of twice the
-    // size.
+    let open_error = |error: std::io::Error| OpenError::from_io(path, error);
+    tracing::info!(journal = %path.display(), old = %new.display(), "converting the journal to the format of this version");
+    // A conversion in place would leave a file of twice the size, and need a log of that size as well.
     free_old_name(&new, path)?;
-    open_private(&new).map_err(failed)?;
+    open_private(&new).map_err(open_error)?;
     create(&new)?;
-    let converted = Conversion::convert_all(real, &new, path);
-    if converted.is_err() {
-        let _is_gone = std::fs::remove_file(&new);
+    let result = Conversion::convert_all(real, &new, path);
+    if result.is_err() {
+        let _already_absent = std::fs::remove_file(&new);
     }
-    converted?;
-    renameat_with(CWD, &new, CWD, real, RenameFlags::EXCHANGE).map_err(|error| failed(error.into()))?;
-    sync_folder_of(real).map_err(failed)
+    result?;
+    renameat_with(CWD, &new, CWD, real, RenameFlags::EXCHANGE).map_err(|error| open_error(error.into()))?;
+    sync_folder_of(real).map_err(open_error)
 }
 
-/// Frees the name of the old journal: the remains of an interrupted conversion are removed, and an older journal that
-/// was converted before gets another name.
+/// Frees the name that the old journal will get. The files of an interrupted conversion are removed; another converted
+/// journal is renamed.
 fn free_old_name(name: &Path, path: &Path) -> Result<(), OpenError> {
-    let failed = |error: std::io::Error| OpenError::from_io(path, error);
-    let is_one =
+    let open_error = |error: std::io::Error| OpenError::from_io(path, error);
+    let is_journal =
         || Connection::open(name).and_then(|connection| needs_conversion(&connection)).unwrap_or(false);
-    if name.exists() && is_one() {
-        return rename_new(name, &find_free_name(name, "before")).map_err(failed);
+    if name.exists() && is_journal() {
+        return rename_new(name, &find_free_name(name, "before")).map_err(open_error);
     }
     for file in [name, &sidecar_files(name)[0], &sidecar_files(name)[1]] {
         match std::fs::remove_file(file) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            removed => removed.map_err(failed)?,
+            result => result.map_err(open_error)?,
         }
     }
     Ok(())
 }
 
-/// An escalated intent as format 2 stored it.
+/// The JSON text of a waiting intent in format 2.
 #[derive(Deserialize)]
 struct WaitingRow {
     #[serde(with = "v1::Call")]
@@ -105,7 +104,7 @@ struct WaitingRow {
     verdict: Verdict,
 }
 
-/// Reads the old journal and writes the new one.
+/// A conversion of the journal `old` to `new`.
 struct Conversion<'a> {
     old: &'a Connection,
     new: &'a Connection,
@@ -114,7 +113,7 @@ struct Conversion<'a> {
     delivered: Vec<i64>,
 }
 
-/// The reason for which a conversion failed.
+/// The reason why a conversion failed.
 enum ConversionError {
     Write(WriteError),
     Damaged(String),
@@ -131,34 +130,34 @@ impl Conversion<'_> {
         let from_sqlite = OpenError::from_sqlite(path);
         let old = Connection::open(real).map_err(&from_sqlite)?;
         let mut new = Connection::open(draft).map_err(&from_sqlite)?;
-        let written = || -> Result<(), ConversionError> {
+        let convert = || -> Result<(), ConversionError> {
             let transaction = new.transaction()?;
-            // One snapshot of the old journal, which no process writes.
+            // One snapshot for all queries.
             let _snapshot = old.unchecked_transaction()?;
             Conversion::begin(&old, &transaction)?.run()?;
             Ok(transaction.commit()?)
         };
-        let damaged = |found: String| OpenError::Damaged { path: path.to_owned(), found };
-        match { written }() {
+        let damage_error = |found: String| OpenError::Damaged { path: path.to_owned(), found };
+        match { convert }() {
             Ok(()) => {}
-            Err(ConversionError::Damaged(found)) => return Err(damaged(found)),
-            Err(ConversionError::Write(WriteError::NoRoom(error))) => {
-                return Err(OpenError::NoRoom { path: path.to_owned(), source: error.into() });
+            Err(ConversionError::Damaged(found)) => return Err(damage_error(found)),
+            Err(ConversionError::Write(WriteError::NoSpace(error))) => {
+                return Err(OpenError::NoSpace { path: path.to_owned(), source: error.into() });
             }
             Err(ConversionError::Write(WriteError::Broken(error))) => {
                 return Err(OpenError::other(path, error));
             }
         }
-        // A journal that fails its check is never given the name, and the old one stays as it was.
+        // Checked before the exchange of the names, so that the old journal stays in place if the check fails.
         match verify_all(&new) {
-            Ok(_holds) => {}
-            Err(CheckError::Found(found)) => return Err(damaged(found.to_string())),
+            Ok(_intact) => {}
+            Err(CheckError::Found(found)) => return Err(damage_error(found.to_string())),
             Err(CheckError::Sqlite(error)) => return Err(from_sqlite(error)),
         }
-        // Each is a single file from here on.
+        // Moves the logs into the files, because only the files are renamed.
         for connection in [&old, &new] {
-            let done = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-            done.map_err(&from_sqlite)?;
+            let result = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            result.map_err(&from_sqlite)?;
         }
         Ok(())
     }
@@ -195,16 +194,17 @@ impl<'a> Conversion<'a> {
         Ok(self.log.append(kind, &NewRecord { at, body: &body, ..new })?)
     }
 
+    /// Appends the records that name the end of the old chain and its pruned part.
     fn append_origin(&mut self) -> Result<(), ConversionError> {
         let pruned = self.log.tip.head;
         let last = "SELECT number, hash FROM receipts ORDER BY number DESC LIMIT 1";
         let last = self.old.query_row(last, [], read_head).optional()?.unwrap_or(pruned);
-        // Every intent names its receipt, so that a missing end is noticed.
-        let named = "SELECT max((SELECT coalesce(max(receipt), 0) FROM intents), (SELECT coalesce(max(receipt), 0) FROM open))";
-        let named = self.old.query_row(named, [], |row| row.get(0).map(from_sqlite_int))?;
-        if named > last.number {
+        // Every intent names its receipt, so missing last receipts are detected.
+        let last_named = "SELECT max((SELECT coalesce(max(receipt), 0) FROM intents), (SELECT coalesce(max(receipt), 0) FROM open))";
+        let last_named = self.old.query_row(last_named, [], |row| row.get(0).map(from_sqlite_int))?;
+        if last_named > last.number {
             return Err(ConversionError::Damaged(format!(
-                "the receipts {} to {named} are missing",
+                "the receipts {} to {last_named} are missing",
                 last.number + 1
             )));
         }
@@ -264,31 +264,31 @@ impl<'a> Conversion<'a> {
     }
 
     fn convert_receipt(&mut self, row: &Row<'_>) -> Result<(), ConversionError> {
-        let nth = row.get::<_, i64>(0)?;
-        let damaged = |what: &str| ConversionError::Damaged(format!("receipt {nth} {what}"));
-        if from_sqlite_int(nth) != self.log.tip.head.number + 1 {
-            return Err(damaged("does not come after the one before it"));
+        let number = row.get::<_, i64>(0)?;
+        let damage_error = |what: &str| ConversionError::Damaged(format!("receipt {number} {what}"));
+        if from_sqlite_int(number) != self.log.tip.head.number + 1 {
+            return Err(damage_error("does not come after the one before it"));
         }
         let text = |column: usize| row.get::<_, String>(column);
         let (agent, tool, status) = (text(2)?, text(3)?, text(4)?);
         let intent = Some(IntentId::from_bytes(row.get(1)?));
-        let content = row.get::<_, Option<[u8; 32]>>(8)?.ok_or_else(|| damaged("has no intent"))?;
+        let content = row.get::<_, Option<[u8; 32]>>(8)?.ok_or_else(|| damage_error("has no intent"))?;
         let proof = row.get::<_, Option<String>>(9)?;
         let base = NewRecord { intent, agent: Some(&agent), tool: Some(&tool), ..NewRecord::default() };
         let claim = record::ClaimBody {
             content: Digest32(content),
             keep_until: row.get(10)?,
-            // Format 2 drops this text at the end of a run, and a check compares the hash only while one runs.
+            // Format 2 drops this text at the end of the run, and a check compares its hash only during a run.
             fallback_receipt: digest(b""),
             task: None,
             verdict: read_verdict(row, 12)?,
         };
-        let claimed = NewRecord { at: row.get(11)?, proof: proof.as_deref(), ..base };
-        let claim = self.append(RecordKind::Claim, claimed, &claim)?;
+        let new = NewRecord { at: row.get(11)?, proof: proof.as_deref(), ..base };
+        let claim = self.append(RecordKind::Claim, new, &claim)?;
         let body =
-            row.get_ref(6)?.as_blob().map_err(|_other_type| damaged("is not what was written there"))?;
+            row.get_ref(6)?.as_blob().map_err(|_other_type| damage_error("is not what was written there"))?;
         let (at, about, root) = (row.get(5)?, Some(claim), Some(row.get(7)?));
-        let ended = NewRecord {
+        let new = NewRecord {
             at,
             about,
             root,
@@ -299,7 +299,7 @@ impl<'a> Conversion<'a> {
             tool: Some(&tool),
             proof: None,
         };
-        let receipt = self.log.append(RecordKind::Receipt, &ended)?;
+        let receipt = self.log.append(RecordKind::Receipt, &new)?;
         if row.get::<_, bool>(13)? {
             let sql = "INSERT INTO open(run, receipt) VALUES (?1, ?2)";
             self.new.prepare_cached(sql)?.execute([claim, receipt])?;
@@ -320,7 +320,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// Converts the intents that had started and have no receipt.
+    /// Converts the intents that have started and have no receipt.
     fn convert_running_intents(&mut self) -> Result<(), ConversionError> {
         let task = if self.has_column("open", "task")? { "open.task" } else { "NULL" };
         let sql = format!(
@@ -332,14 +332,14 @@ impl<'a> Conversion<'a> {
         while let Some(row) = rows.next()? {
             let intent = IntentId::from_bytes(row.get(0)?);
             let (agent, proof) = (row.get::<_, String>(1)?, row.get::<_, Option<String>>(3)?);
-            let no_will =
-                || ConversionError::Damaged(format!("the intent {intent} is neither open nor over"));
-            let will = row.get::<_, Option<String>>(7)?.ok_or_else(no_will)?;
+            let no_receipt =
+                || ConversionError::Damaged(format!("the intent {intent} is neither open nor finished"));
+            let fallback_receipt = row.get::<_, Option<String>>(7)?.ok_or_else(no_receipt)?;
             let task = row.get::<_, Option<String>>(8)?;
             let body = record::ClaimBody {
                 content: Digest32(row.get(2)?),
                 keep_until: row.get(4)?,
-                fallback_receipt: digest(will.as_bytes()),
+                fallback_receipt: digest(fallback_receipt.as_bytes()),
                 task: task.as_ref().map(|task| digest(task.as_bytes())),
                 verdict: read_verdict(row, 6)?,
             };
@@ -348,7 +348,7 @@ impl<'a> Conversion<'a> {
                 NewRecord { at, intent: Some(intent), agent: Some(&agent), proof, ..NewRecord::default() };
             let run = self.append(RecordKind::Claim, new, &body)?;
             let sql = "INSERT INTO open(run, will, task) VALUES (?1, ?2, ?3)";
-            self.new.execute(sql, params![run, will, task])?;
+            self.new.execute(sql, params![run, fallback_receipt, task])?;
         }
         Ok(())
     }
@@ -371,7 +371,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// A journal that is older than tasks has no table of them, and an early one of format 2 has them in another order.
+    /// Early journals of format 2 have no table of tasks, or one without the column `number`.
     fn convert_tasks(&mut self) -> Result<(), ConversionError> {
         if !self.has_column("tasks", "task")? {
             return Ok(());
@@ -420,7 +420,7 @@ fn read_verdict(row: &Row<'_>, column: usize) -> Result<Option<Box<RawValue>>, C
     Ok(row.get::<_, Option<String>>(column)?.map(RawValue::from_string).transpose()?)
 }
 
-/// Checks the new journal, and with it the chain of the old one.
+/// Checks all records of the new journal, and with them the receipts of the old chain.
 fn verify_all(new: &Connection) -> Result<Finding, CheckError> {
     let mut verifier = Verifier::full(new, None)?;
     while verifier.check_chunk(new, CHUNK_RECORDS)? {}

@@ -1,4 +1,4 @@
-//! The journal as people query it: the runs, refusals and decisions, and its integrity.
+//! Queries of the journal for operators: runs, refusals and decisions, and the integrity of the file.
 
 use super::chain::{Hash, Head};
 use super::error::OpenError;
@@ -15,57 +15,57 @@ use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 
-/// The reason for which a query has no answer.
+/// The reason why a query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// An error of the file.
     #[error("the journal cannot be read")]
     Sqlite(#[from] rusqlite::Error),
     /// A receipt that cannot be parsed.
-    #[error("receipt {number} cannot be understood")]
+    #[error("receipt {number} cannot be parsed")]
     Receipt {
-        /// Its number.
+        /// The number of the receipt.
         number: u64,
         /// The parser's error.
         source: serde_json::Error,
     },
 }
 
-/// A selection of receipts. Members that are `None` or `false` select everything.
+/// A selection of receipts. A field that is `None` or `false` does not restrict it.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Those of this agent.
+    /// Selects receipts of this agent.
     pub agent: Option<AgentDid>,
-    /// Those of this tool.
+    /// Selects receipts of this tool.
     pub tool: Option<ToolName>,
-    /// Those with this status.
+    /// Selects receipts with this status.
     pub status: Option<Status>,
-    /// Those that ended at this time or later.
+    /// Selects runs that ended at this time or later.
     pub since: Option<OffsetDateTime>,
-    /// Those that ended before this time.
+    /// Selects runs that ended before this time.
     pub until: Option<OffsetDateTime>,
-    /// Those that the governor does not have.
+    /// Selects receipts whose reports are undelivered.
     pub undelivered: bool,
 }
 
-/// One receipt with its place in the chain.
+/// A receipt with its position in the chain.
 #[derive(Debug, Clone)]
 pub struct ReceiptEntry {
-    /// Its number, from 1.
+    /// The number among the receipts, from 1.
     pub number: u64,
-    /// Its intent.
+    /// The intent.
     pub intent: IntentId,
-    /// Its agent.
+    /// The agent.
     pub agent: String,
-    /// Its tool.
+    /// The tool.
     pub tool: String,
-    /// Its status word.
+    /// The status, such as `SUCCESS`.
     pub status: String,
-    /// The time at which it ended.
+    /// The end time of the run.
     pub ended: OffsetDateTime,
-    /// `true` if the governor has its report.
+    /// `true` if the report was delivered to the governor.
     pub delivered: bool,
-    /// Its hash.
+    /// The hash of the record.
     pub hash: Hash,
     body: Vec<u8>,
 }
@@ -74,14 +74,14 @@ impl ReceiptEntry {
     /// Parses the receipt.
     ///
     /// # Errors
-    /// [`HistoryError::Receipt`] if it was written by another version, or changed.
+    /// [`HistoryError::Receipt`] if a later version wrote the receipt, or it was changed.
     pub fn parse_receipt(&self) -> Result<Receipt, HistoryError> {
         stored::read_receipt(&self.body)
             .map_err(|source| HistoryError::Receipt { number: self.number, source })
     }
 }
 
-/// A call that was not run.
+/// A refused call.
 #[derive(Debug, Clone)]
 pub struct RefusalEntry {
     /// The time of the refusal.
@@ -92,38 +92,38 @@ pub struct RefusalEntry {
     pub agent: String,
     /// The tool.
     pub tool: String,
-    /// The reason, as a word.
+    /// The code of the reason.
     pub blocked_by: String,
-    /// The reason, as a sentence.
+    /// The reason as text.
     pub message: String,
 }
 
-/// A record in readable form.
+/// A record, for output.
 #[derive(Debug, Clone)]
 pub struct RecordEntry {
-    /// Its number.
+    /// The number among the records, from 1.
     pub number: u64,
-    /// Its kind, as a word.
+    /// The name of the kind.
     pub kind: &'static str,
     /// The time at which it was written.
     pub at: OffsetDateTime,
     /// The intent that it is about.
     pub intent: Option<IntentId>,
-    /// Its agent.
+    /// The agent.
     pub agent: Option<String>,
-    /// Its tool.
+    /// The tool.
     pub tool: Option<String>,
-    /// The status word of a receipt.
+    /// The status of a receipt.
     pub status: Option<String>,
     /// The record that this one is about.
     pub about: Option<i64>,
-    /// The rest of its content, as JSON; `None` for a receipt, which has a report, and for a task.
+    /// The rest of the content, as JSON; `None` for a receipt and for a task.
     pub body: Option<Box<RawValue>>,
-    /// Its hash.
+    /// The hash of the record.
     pub hash: Hash,
 }
 
-/// A journal that is only read. A server may write it meanwhile.
+/// A read-only view of a journal. A server may write the journal at the same time.
 pub struct History(Reader, PathBuf);
 
 impl History {
@@ -135,7 +135,7 @@ impl History {
         Ok(Self(Reader::open(path)?, path.to_owned()))
     }
 
-    /// Passes receipts to `each`, newest first unless `oldest_first`, at most `most`.
+    /// Passes up to `limit` receipts to `each`, newest first unless `oldest_first`.
     ///
     /// # Errors
     /// [`HistoryError`], and the errors of `each`.
@@ -143,7 +143,7 @@ impl History {
         &self,
         filter: &Filter,
         oldest_first: bool,
-        most: Option<u64>,
+        limit: Option<u64>,
         mut each: impl FnMut(ReceiptEntry) -> Result<(), E>,
     ) -> Result<(), E> {
         let Filter { agent, tool, status, since, until, undelivered } = filter;
@@ -155,17 +155,17 @@ impl History {
                AND (NOT ?6 OR number IN (SELECT receipt FROM open WHERE receipt IS NOT NULL))
              ORDER BY number {order} LIMIT ?7"
         );
-        let chosen = params![
+        let params = params![
             agent.as_ref().map(AgentDid::as_str),
             tool.as_ref().map(ToolName::as_str),
             status.map(Status::as_str),
             since.map(to_micros),
             until.map(to_micros),
             undelivered,
-            most.map_or(-1, to_sqlite_int),
+            limit.map_or(-1, to_sqlite_int),
         ];
         let mut statement = self.0.connection().prepare(&sql).map_err(HistoryError::from)?;
-        let rows = statement.query_map(chosen, read_entry).map_err(HistoryError::from)?;
+        let rows = statement.query_map(params, read_entry).map_err(HistoryError::from)?;
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
@@ -181,7 +181,7 @@ impl History {
         Ok(connection.query_row(&sql, [record], read_entry).optional()?)
     }
 
-    /// Passes records to `each`, oldest first: those of an intent, or all.
+    /// Passes the records of an intent, or all records, to `each`, oldest first.
     ///
     /// # Errors
     /// [`HistoryError`], and the errors of `each`.
@@ -198,48 +198,47 @@ impl History {
         rows.into_iter().try_for_each(|row| each(row.map_err(HistoryError::from)?))
     }
 
-    /// The intents whose ids begin with these bytes, at most ten.
+    /// The first ten intents whose ids begin with these bytes.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn intents_with_prefix(&self, block: [u8; 4]) -> Result<Vec<IntentId>, HistoryError> {
-        const MAX_SHOWN: u64 = 10;
-        let bound = |rest: u8| {
-            let mut id = [rest; 16];
-            id.iter_mut().zip(block).for_each(|(byte, given)| *byte = given);
+    pub fn intents_with_prefix(&self, prefix: [u8; 4]) -> Result<Vec<IntentId>, HistoryError> {
+        const LIMIT: u64 = 10;
+        let bound = |padding: u8| {
+            let mut id = [padding; 16];
+            id.iter_mut().zip(prefix).for_each(|(byte, prefix_byte)| *byte = prefix_byte);
             id
         };
-        // A range and the conditions of the partial index let SQLite search by it, where a prefix would read every
-        // record.
+        // The range and the conditions of the partial index let SQLite use that index instead of reading every record.
         let sql = "SELECT DISTINCT intent FROM records
                    WHERE intent BETWEEN ?1 AND ?2 AND intent IS NOT NULL AND kind <> 'receipt'
                    ORDER BY intent LIMIT ?3";
         let mut statement = self.0.connection().prepare(sql)?;
-        let chosen = params![bound(0), bound(u8::MAX), to_sqlite_int(MAX_SHOWN)];
-        let rows = statement.query_map(chosen, |row| Ok(IntentId::from_bytes(row.get(0)?)))?;
+        let params = params![bound(0), bound(u8::MAX), to_sqlite_int(LIMIT)];
+        let rows = statement.query_map(params, |row| Ok(IntentId::from_bytes(row.get(0)?)))?;
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The latest refusals that match a filter's agent, tool and times, newest first.
+    /// Up to `limit` refusals that match the filter's agent, tool and times, newest first.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
-    pub fn refusals(&self, filter: &Filter, most: u64) -> Result<Vec<RefusalEntry>, HistoryError> {
+    pub fn refusals(&self, filter: &Filter, limit: u64) -> Result<Vec<RefusalEntry>, HistoryError> {
         // A refusal has no status and no report.
         let Filter { agent, tool, status: _, since, until, undelivered: _ } = filter;
         let sql = "SELECT refused, intent, agent, tool, blocked_by, message FROM refusals
                    WHERE (?1 IS NULL OR agent = ?1) AND (?2 IS NULL OR tool = ?2)
                      AND (?3 IS NULL OR refused >= ?3) AND (?4 IS NULL OR refused < ?4)
                    ORDER BY number DESC LIMIT ?5";
-        let chosen = params![
+        let params = params![
             agent.as_ref().map(AgentDid::as_str),
             tool.as_ref().map(ToolName::as_str),
             since.map(to_micros),
             until.map(to_micros),
-            to_sqlite_int(most),
+            to_sqlite_int(limit),
         ];
         let mut statement = self.0.connection().prepare(sql)?;
-        let rows = statement.query_map(chosen, |row| {
+        let rows = statement.query_map(params, |row| {
             Ok(RefusalEntry {
                 at: from_micros(row.get(0)?),
                 intent: IntentId::from_bytes(row.get(1)?),
@@ -252,7 +251,7 @@ impl History {
         Ok(rows.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// The undecided escalated intents, by the texts that were passed to [`Journal::hold`](super::Journal::hold).
+    /// The texts of the undecided intents, as passed to [`Journal::hold`](super::Journal::hold).
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -267,9 +266,9 @@ impl History {
         Ok(statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?)
     }
 
-    /// Checks the whole journal: each record against its hash and the one before it, the records of each intent against
-    /// each other, every other table against the records, and the whole against a checkpoint. `progress` receives the
-    /// number of checked records from time to time.
+    /// Checks the whole journal: each record against its hash and the previous record, the records of each intent
+    /// against each other, every other table against the records, and the receipts against a checkpoint. `progress`
+    /// receives the number of the last checked record after each chunk.
     ///
     /// # Errors
     /// [`HistoryError::Sqlite`].
@@ -302,17 +301,17 @@ fn read_entry(row: &Row<'_>) -> rusqlite::Result<ReceiptEntry> {
 
 fn read_record(row: &Row<'_>) -> rusqlite::Result<RecordEntry> {
     let (record, hash) = JournalRecord::read(row)?;
-    let has_no_text = matches!(record.kind, RecordKind::Receipt | RecordKind::Task);
-    let body = (!has_no_text).then(|| serde_json::from_slice(record.body).ok()).flatten();
-    let own = |text: Option<&str>| text.map(str::to_owned);
+    let has_no_body = matches!(record.kind, RecordKind::Receipt | RecordKind::Task);
+    let body = (!has_no_body).then(|| serde_json::from_slice(record.body).ok()).flatten();
+    let to_owned = |text: Option<&str>| text.map(str::to_owned);
     Ok(RecordEntry {
         number: from_sqlite_int(record.number),
         kind: record.kind.as_str(),
         at: from_micros(record.at),
         intent: record.intent.map(IntentId::from_bytes),
-        agent: own(record.agent),
-        tool: own(record.tool),
-        status: own(record.status),
+        agent: to_owned(record.agent),
+        tool: to_owned(record.tool),
+        status: to_owned(record.status),
         about: record.about,
         body,
         hash,

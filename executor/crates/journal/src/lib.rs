@@ -1,5 +1,4 @@
-//! The history of each intent, and the reports that the governor does not have yet: on disk, so that a crash loses
-//! nothing and repeats nothing.
+//! The history of each intent and the undelivered reports, on the disk: a crash loses no record and repeats no run.
 //!
 //! ```text
 //! claim (in memory) ─▶ started (on disk, before the guest begins) ─▶ finished (receipt and outbox
@@ -7,11 +6,11 @@
 //!   ├─ same content: the receipt of the one run, now or as soon as it exists
 //!   └─ other content: conflict
 //! ```
-//! An intent that has started and not finished when the journal is opened gets the receipt that was stored with its
+//! When the journal is opened, an intent that has started and not finished gets the receipt that was stored with its
 //! start: `ABORTED`. It is never started again. Only open intents are held in memory.
 //!
-//! Every promise is in one chain of *records* (`record`), which is append-only; the other tables follow from it and are
-//! compared with it (`verify`).
+//! The append-only chain of *records* (`record`) is authoritative. The other tables are derived from it and compared
+//! with it (`verify`).
 
 mod batch;
 pub mod chain;
@@ -73,25 +72,27 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use writer::JournalEntry;
 
-/// Receipts and tasks up to this many bytes of JSON are read and written in place; longer ones would block other work.
-// A look-up reads a few pages that are mostly in memory, in less time than a thread takes to wake up.
+/// The maximum size of a receipt or task, in bytes of JSON, that is read and written on the caller's thread. A longer
+/// one would block other work.
+// A look-up of a few pages, mostly in memory, takes less time than waking another thread.
 const MAX_INLINE_BYTES: usize = 256 << 10;
 
-/// The reason for which an entry was not written.
+/// The reason why an entry was not written, or a query not answered.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
     /// Too many reports wait for the governor.
-    #[error("too many reports wait for the governor, which does not acknowledge them")]
+    #[error("too many reports wait for the governor to acknowledge them (`journal.max_undelivered`)")]
     Backlog,
-    /// There is no room, or the file is locked; a later attempt may succeed. The system's error is for the log.
-    #[error("the journal has no room for another run on its disk, or another program holds its file")]
-    NoRoom,
+    /// The disk is full, or the file is locked; a later attempt may succeed. The log has the system's error.
+    #[error("nothing can be recorded: the journal's disk is full, or another program has locked its file")]
+    NoSpace,
     /// Too many long queries wait to be read, or the memory budget is used up.
     #[error(
-        "too many lists and long receipts wait to be read from the journal, or the memory budget is used up"
+        "too many lists and long receipts wait to be read from the journal, or the memory budget \
+         (`server.max_memory_mb`) is used up"
     )]
     Busy,
-    /// The content of the disk is not known. The process has to end.
+    /// The content of the file is not known. The process has to end.
     #[error("the journal is broken")]
     Broken(#[source] BrokenError),
 }
@@ -101,18 +102,18 @@ pub enum JournalError {
 pub enum Condition {
     /// It can be written.
     Works,
-    /// There is no room for it, or another program holds its file.
+    /// The disk is full, or another program has locked the file.
     Full,
-    /// It cannot be written again in this process.
+    /// This process cannot write it again.
     Broken(BrokenError),
 }
 
 /// The result of the recovery when the journal was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoverySummary {
-    /// Interrupted runs, which are `ABORTED` now.
+    /// The number of interrupted runs, which are `ABORTED` now.
     pub aborted: usize,
-    /// Reports that still go to the governor, including those of the interrupted runs.
+    /// The number of undelivered reports, including those of the interrupted runs.
     pub undelivered: usize,
 }
 
@@ -125,31 +126,31 @@ pub struct Journal {
     durability: Durability,
     head: watch::Receiver<Head>,
     condition: watch::Receiver<Condition>,
-    /// The sender by which a reader reports damage, for a journal in a file.
+    /// Reports damage that a reader finds; `None` for a journal in memory.
     condition_sender: Option<Arc<watch::Sender<Condition>>>,
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
-    /// Ends the check in the background.
+    /// Stops the background check.
     is_closed: Arc<AtomicBool>,
 }
 
 /// The storage of the journal.
 enum JournalBackend {
-    /// A file, which one thread writes. The connection `reader` answers point look-ups.
+    /// A file with one writer thread. `reader` answers look-ups of single rows, and `readers` long queries.
     Disk { path: PathBuf, reader: Mutex<Reader>, readers: Readers, entries: mpsc::Sender<JournalEntry> },
-    /// No storage; the number of entries that were sent to the writer.
+    /// No storage. Counts the entries.
     Memory(AtomicI64),
 }
 
 impl Journal {
-    /// Opens or makes the journal at `path`, checks its end, and writes the receipts of interrupted runs. Admits
-    /// nothing while `max_undelivered` reports wait. The rest of the journal is checked in the background.
+    /// Opens or creates the journal at `path`, checks its last records, and writes the receipts of interrupted runs. No
+    /// claim is admitted while `max_undelivered` reports wait. The rest of the journal is checked in the background.
     ///
     /// # Ambient Authority
-    /// Makes the file, its folder and a marker beside it, for this user alone.
+    /// Creates the file, its folder and a marker beside it, with access for this user only.
     ///
     /// # Errors
-    /// [`OpenError`] if the journal is in use, is no journal, is damaged or gone, or cannot be read or written.
+    /// [`OpenError`] if the file is in use, missing, damaged or not a journal, or cannot be read or written.
     pub fn open(
         path: &Path,
         max_undelivered: usize,
@@ -157,22 +158,22 @@ impl Journal {
         now: OffsetDateTime,
     ) -> Result<(Self, RecoverySummary), OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
-        let failed = |error: BoxedError| OpenError::other(path, error);
+        let open_error = |error: BoxedError| OpenError::other(path, error);
         let mut store = Store::open(path, options)?;
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
-        let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(failed)?;
+        let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(open_error)?;
         // The reports are read after the recovery, because its receipts are among them.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
             AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
         });
         let undelivered = undelivered.collect::<Result<Vec<_>, a2g_types::ident::IdentError>>();
-        let undelivered = undelivered.map_err(|error| failed(error.into()))?;
+        let undelivered = undelivered.map_err(|error| open_error(error.into()))?;
         let recovered = RecoverySummary { aborted, undelivered: undelivered.len() + unwritten.len() };
         let held = store.held_intents().map_err(&from_sqlite)?;
-        let (entries, to_write) = mpsc::channel();
-        // The store comes first: it makes, locks, converts and checks the file that the readers open.
+        let (entries, queue) = mpsc::channel();
+        // The store was opened first: it creates, locks, converts and checks the file that the readers open.
         let (reader, readers) = (Mutex::new(Reader::open(path)?), Readers::open(path)?);
         let backend = JournalBackend::Disk { path: path.to_owned(), reader, readers, entries };
         let (head_sender, head) = watch::channel(store.head());
@@ -199,25 +200,25 @@ impl Journal {
             metrics: journal.metrics.clone(),
         };
         let on_finished = journal.on_finished();
-        // A thread and not a task: the thread that waits for the fsync would be the one that watches all sockets and
-        // timers, and behind one refused call `/health` would take as long as the fsync.
-        spawn_thread("journal", move || writer.run(&to_write, unwritten, on_finished))
-            .map_err(|error| failed(error.into()))?;
+        // A thread and not a task: waiting for an fsync in a task would block the thread that polls all sockets and
+        // timers, and delay even an answer to `/health`.
+        spawn_thread("journal", move || writer.run(&queue, unwritten, on_finished))
+            .map_err(|error| open_error(error.into()))?;
         let (file, is_closed) = (path.to_owned(), Arc::clone(&journal.is_closed));
         spawn_thread("journal check", move || {
             check::check_in_background(&file, &is_closed, &condition_sender)
         })
-        .map_err(|error| failed(error.into()))?;
+        .map_err(|error| open_error(error.into()))?;
         Ok((journal, recovered))
     }
 
-    /// A journal that holds the open intents and stores no finished ones: for a single call that is not queried later.
+    /// A journal without a file: it holds open intents and forgets finished ones. For a single call.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
             open: OpenIntents::default(),
-            // `run` takes the pipeline of `serve`, but no caller can ask about its one call later, so a file would
-            // serve nobody.
+            // The command `run` uses the pipeline of `serve`, but its one call is never queried later, so it needs no
+            // file.
             backend: JournalBackend::Memory(AtomicI64::new(1)),
             outbox: Arc::new(Outbox::new([])),
             max_undelivered: usize::MAX,
@@ -231,25 +232,25 @@ impl Journal {
         }
     }
 
-    /// The action on a finished run once its receipt has a number.
+    /// The callback for each receipt that is on the disk, with the number of its record.
     fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
-            // The outbox counts the run before the open intents stop counting it, so that `claim` never admits one run
-            // too many.
+            // The outbox counts the run before it leaves the open intents, so that `claim` never admits one run too
+            // many.
             outbox.push(number, finish.run, &finish.receipt);
             close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
     }
 
-    /// Entries for the receipts of interrupted runs for which there is no room yet. Until they are written, the runs
-    /// count as running.
+    /// The entries for receipts of interrupted runs that could not be written because the disk is full. Until they are
+    /// written, the intents count as open.
     fn reopen(&self, unwritten: Vec<(FinishRecord, [u8; 32])>) -> Vec<JournalEntry> {
         let entries = unwritten.into_iter().map(|(finish, content)| {
-            // The open entry answers repeats until the receipt is on the disk: the records alone would read as a
-            // contradiction.
+            // The open intent answers repeats until its receipt is on the disk: `final_stage` treats records without a
+            // receipt as an error.
             self.lock().insert(finish.receipt.intent, OpenIntent::from_earlier_process(&finish, content));
-            // The caller of this run was lost with the earlier process.
+            // The caller of this run belonged to the earlier process.
             JournalEntry::Finish(Box::new(finish), oneshot::channel().0)
         });
         entries.collect()
@@ -259,7 +260,7 @@ impl Journal {
         self.open.lock()
     }
 
-    /// Looks up one row on the disk, on this thread. Without a disk, returns the default.
+    /// Runs a short query on this thread. Without a file, returns the default.
     fn read<T: Default>(
         &self,
         query: impl FnOnce(&Reader) -> rusqlite::Result<T>,
@@ -269,7 +270,7 @@ impl Journal {
         query(&reader).map_err(|error| self.report_read_error(error))
     }
 
-    /// As [`Self::read`], on a thread of its own: for a query that reads many rows or a long one.
+    /// Like [`Self::read`], on a reader thread, for a query that reads many rows or a long one.
     async fn read_long<T: Default + Send + 'static>(
         &self,
         if_full: IfFull,
@@ -279,11 +280,11 @@ impl Journal {
         readers.query(if_full, query).await?.map_err(|error| self.report_read_error(error))
     }
 
-    /// Breaks the journal if the file is damaged, for every connection that reads it.
+    /// Maps a read error. If the file is damaged, the whole journal becomes [`Condition::Broken`].
     fn report_read_error(&self, error: rusqlite::Error) -> JournalError {
         let is_damage = is_damage(&error);
         let error = BrokenError::from_read(error);
-        // Damage stops the server, whoever finds it; any other error concerns this query alone.
+        // Damage stops the server; any other error affects this query only.
         if let (true, Some(condition_sender)) = (is_damage, &self.condition_sender) {
             tracing::error!(reason = %ErrorChain(&error), "the journal cannot be read");
             condition_sender.send_replace(Condition::Broken(error.clone()));
@@ -291,7 +292,7 @@ impl Journal {
         JournalError::Broken(error)
     }
 
-    /// Sends an entry to the writer. The result awaits its answer.
+    /// Sends an entry to the writer, and returns its pending answer.
     fn submit<T>(&self, entry: impl FnOnce(oneshot::Sender<T>) -> JournalEntry) -> PendingReply<T> {
         let (reply, answer) = oneshot::channel();
         self.send(entry(reply));
@@ -306,10 +307,10 @@ impl Journal {
         self.submit(entry).wait().await
     }
 
-    /// Sends an entry to the writer without an answer. If the writer is gone, the process is about to end.
+    /// Sends an entry to the writer without waiting for an answer. If the writer has ended, so will the process.
     fn send(&self, entry: JournalEntry) {
         match &self.backend {
-            // The channel is unbounded, so that decisions can be sent under their caller's lock, which keeps their
+            // The channel is unbounded, so that sending never blocks: callers send decisions under a lock to keep their
             // order.
             JournalBackend::Disk { entries, .. } => drop(entries.send(entry)),
             JournalBackend::Memory(count) => {
@@ -320,11 +321,10 @@ impl Journal {
 
     /// The receipt of a record; `None` if it was pruned.
     async fn receipt(&self, record: i64, if_full: IfFull) -> Result<Option<Arc<Receipt>>, JournalError> {
-        // The length is read first: long receipts come into memory only as many at a time as there are readers.
+        // The length is read first: the number of readers bounds the number of long receipts in memory.
         let Some(length) = self.read(|reader| reader.body_length(record))? else { return Ok(None) };
         let read = move |reader: &Reader| {
-            // The text is parsed on the same thread, because parsing a long receipt would block a worker of the runtime
-            // as well.
+            // Parsed on the reader's thread, because parsing a long receipt would block a worker of the runtime.
             let body = reader.body(record)?;
             Ok(body.map(|body| stored::read_receipt(&body).map(Arc::new)))
         };
@@ -342,20 +342,20 @@ impl Journal {
         let receipt = match due.cached.take() {
             Some(receipt) => receipt,
             None => {
-                // Pruning stops at the first run in `open`, so the receipt of an undelivered report can only be lost by
-                // damage.
-                let gone = || JournalError::Broken("a report is gone that was not delivered".into());
-                // The delivery waits for room in the queue: unlike a caller, it cannot be told to come again.
-                self.receipt(due.record, IfFull::Wait).await?.ok_or_else(gone)?
+                // Pruning stops at the first run in `open`, so the receipt of an undelivered report is missing only
+                // after damage.
+                let missing =
+                    || JournalError::Broken("the receipt of an undelivered report is missing".into());
+                // Unlike a caller, the delivery cannot be asked to retry, so it waits for capacity in the queue.
+                self.receipt(due.record, IfFull::Wait).await?.ok_or_else(missing)?
             }
         };
         Ok((due, receipt))
     }
 
-    /// Records that the governor has a report.
+    /// Records that the governor has acknowledged a report.
     pub fn mark_delivered(&self, due: &DueReport) {
-        // The entry is sent first: a server that stops waits for an empty outbox, and must not end before the entry
-        // exists.
+        // The entry is sent first: a server that stops waits only for an empty outbox, and would end without the entry.
         self.send(JournalEntry::Delivered(due.run, due.record));
         self.outbox.mark_delivered(due);
     }
@@ -363,8 +363,8 @@ impl Journal {
     /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes it to
     /// [`Self::requeue`].
     #[must_use]
-    pub fn mark_failed(&self, due: DueReport, refused: bool) -> DueReport {
-        self.outbox.mark_failed(due, refused)
+    pub fn mark_failed(&self, due: DueReport, is_refusal: bool) -> DueReport {
+        self.outbox.mark_failed(due, is_refusal)
     }
 
     /// Queues a report for another attempt.
@@ -372,18 +372,18 @@ impl Journal {
         self.outbox.requeue(due);
     }
 
-    /// The number of reports that the governor does not have yet.
+    /// The number of undelivered reports.
     #[must_use]
     pub fn undelivered_count(&self) -> usize {
         self.outbox.undelivered_count()
     }
 
-    /// The time at which the oldest run ended whose report the governor does not have yet.
+    /// The end time of the oldest run with an undelivered report.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
     pub async fn oldest_undelivered_at(&self) -> Result<Option<OffsetDateTime>, JournalError> {
-        // A report that was delivered just now may still be undelivered on the disk.
+        // The last delivery may not be on the disk yet.
         if self.undelivered_count() == 0 {
             return Ok(None);
         }
@@ -398,7 +398,7 @@ impl Journal {
         files::data_files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
-    /// The event that a commit waits for.
+    /// The failure that a committed entry survives.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.durability
@@ -410,7 +410,7 @@ impl Journal {
         &self.metrics
     }
 
-    /// Waits until the governor has every report.
+    /// Waits until every report has been delivered.
     pub async fn wait_until_delivered(&self) {
         self.outbox.wait_until_delivered().await;
     }
@@ -435,24 +435,24 @@ impl Journal {
         self.condition.borrow().clone()
     }
 
-    /// Waits until the journal breaks, and returns the reason. The process has to end then.
+    /// Waits until the journal is broken, and returns the reason. The process then has to end.
     pub async fn wait_until_broken(&self) -> BrokenError {
         wait_until_broken(self.condition.clone()).await
     }
 }
 
-/// Waits until the journal breaks. The writer announces it shortly after it has dropped its entries.
+/// Waits until the journal is broken. The writer may report that only after it has dropped its entries.
 async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {
         Ok(Condition::Broken(error)) => error.clone(),
-        Ok(Condition::Works | Condition::Full) | Err(_) => "its writer is gone".into(),
+        Ok(Condition::Works | Condition::Full) | Err(_) => "the journal's writer has ended".into(),
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // The check holds a connection, and SQLite moves its log into the file only when the last one is closed.
+        // SQLite moves its log into the file when the last connection is closed, and the check holds one.
         self.is_closed.store(true, Relaxed);
     }
 }
@@ -467,16 +467,16 @@ impl<T> PendingReply<T> {
     async fn wait(self) -> Result<T, JournalError> {
         match self.answer.await {
             Ok(answer) => Ok(answer),
-            Err(_gone) => Err(JournalError::Broken(wait_until_broken(self.condition).await)),
+            Err(_dropped) => Err(JournalError::Broken(wait_until_broken(self.condition).await)),
         }
     }
 }
 
-/// Receipts to be written for interrupted runs, with the content of their intents.
+/// Receipts of interrupted runs that are not written yet, with the content hashes of their intents.
 type UnwrittenReceipts = Vec<(FinishRecord, [u8; 32])>;
 
-/// Writes a receipt and the task for each interrupted run. Returns the number of such runs, and the receipts for which
-/// there is no room.
+/// Writes a receipt and the task for each interrupted run. Returns the number of such runs, and the receipts that could
+/// not be written because the disk is full.
 fn recover(store: &mut Store, now: i64) -> Result<(usize, UnwrittenReceipts), BoxedError> {
     let runs = store.interrupted_runs()?;
     if runs.is_empty() {
@@ -489,13 +489,13 @@ fn recover(store: &mut Store, now: i64) -> Result<(usize, UnwrittenReceipts), Bo
     };
     let finishes = runs.into_iter().map(finish).collect::<serde_json::Result<Vec<_>>>()?;
     let aborted = finishes.len();
-    let written =
-        // One transaction for all runs: a process that is killed here leaves each of them as it found it.
+    let result =
+        // One transaction for all runs: a process that is killed here changes none of them.
         store.commit(now, |batch| finishes.iter().try_for_each(|(finish, _)| batch.finish(finish).map(drop)));
-    match written {
+    match result {
         Ok(()) => Ok((aborted, Vec::new())),
-        // A start on a full disk serves: it answers what is known, and writes these receipts when there is room.
-        Err(WriteError::NoRoom(_no_room)) => Ok((aborted, finishes)),
+        // A server that starts on a full disk answers known intents, and writes these receipts once there is space.
+        Err(WriteError::NoSpace(_no_space)) => Ok((aborted, finishes)),
         Err(WriteError::Broken(error)) => Err(error.into()),
     }
 }
@@ -504,18 +504,18 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Re
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Runs a JSON conversion, on another thread if it is long.
+/// Runs a JSON conversion, on another thread if `is_long`.
 async fn spawn_blocking_if_large<T: Send + 'static>(
-    long: bool,
+    is_long: bool,
     work: impl FnOnce() -> serde_json::Result<T> + Send + 'static,
 ) -> Result<T, JournalError> {
     let broken = |error: BoxedError| JournalError::Broken(BrokenError::from_read(error));
-    let done = if long {
+    let result = if is_long {
         tokio::task::spawn_blocking(work).await.map_err(|error| broken(error.into()))?
     } else {
         work()
     };
-    done.map_err(|error| broken(error.into()))
+    result.map_err(|error| broken(error.into()))
 }
 
 /// `true` if the error means that the file is not an intact database.
@@ -524,9 +524,9 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase))
 }
 
-/// The text for a row, or the error of a value without a JSON form.
-fn to_row_text(written: serde_json::Result<String>) -> Result<String, JournalError> {
-    written.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
+/// Maps the error of a value that has no JSON form.
+fn to_row_text(text: serde_json::Result<String>) -> Result<String, JournalError> {
+    text.map_err(|error| JournalError::Broken(BrokenError::Record(error.into())))
 }
 
 /// Microseconds since 1970.

@@ -1,6 +1,6 @@
-//! Appending to the chain of records, and to that of refusals.
+//! The chain of records and the chain of refusals, and appending to them.
 //!
-//! Every write to a chain updates the end of the chain in `chains` as well, so that a missing end is noticed.
+//! Every write to a chain also updates the end of the chain in `chains`, so that missing last records are detected.
 
 use super::chain::{Hash, Head};
 use super::error::{WriteError, changed_error};
@@ -10,11 +10,12 @@ use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use rusqlite::{Connection, Row, params};
 use sha2::{Digest as _, Sha256};
 
-/// The number of latest refusals that are stored.
-// Any caller can cause refusals, so their number has a bound; the log has had those that are dropped.
+/// The maximum number of stored refusals; older ones are dropped.
+// Bounded, because any caller can cause refusals. The log also has the dropped ones.
 const MAX_REFUSALS: i64 = 100_000;
 
 /// The tables of the two chains.
+// A check compares this text with the file, comments included.
 pub(super) const TABLES: &str = "
 CREATE TABLE records(
     number INTEGER PRIMARY KEY,
@@ -59,13 +60,13 @@ INSERT INTO chains VALUES
     ('refusals', 0, zeroblob(32), 0, zeroblob(32), 0, zeroblob(32));
 ";
 
-/// The beginning and the end of a chain, as stored in `chains`.
+/// The first and the last record of a chain, as stored in `chains`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// The number of the last pruned record; 0 if none was pruned.
     pub(super) first: i64,
     pub(super) first_hash: Hash,
-    /// The number of receipts up to there, and their checkpoint.
+    /// The checkpoint of the last pruned receipt.
     pub(super) pruned: Head,
     pub(super) last: i64,
     pub(super) last_hash: Hash,
@@ -96,7 +97,7 @@ pub(super) struct Tip {
     pub(super) hash: Hash,
     /// The record of the latest receipt.
     pub(super) latest: i64,
-    /// The checkpoint of that receipt.
+    /// The checkpoint of the latest receipt.
     pub(super) head: Head,
 }
 
@@ -107,7 +108,7 @@ impl Tip {
         Self { number: first, hash: first_hash, latest: 0, head: pruned }
     }
 
-    /// The tip in the file.
+    /// Reads the tip from the file.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let extent = Extent::read(connection, "records")?;
         Self::at_record(connection, extent.last, &extent)
@@ -120,7 +121,7 @@ impl Tip {
         }
         let sql = "SELECT latest, hash FROM records WHERE number = ?1";
         let (latest, hash) = connection.query_row(sql, [record], |row| Ok((row.get(0)?, row.get(1)?)))?;
-        // The latest receipt may have been pruned; its checkpoint is then in `chains` alone.
+        // If the latest receipt has been pruned, only `chains` has its checkpoint.
         let head = if latest > extent.first { read_checkpoint(connection, latest)? } else { extent.pruned };
         Ok(Self { number: record, hash, latest, head })
     }
@@ -128,24 +129,24 @@ impl Tip {
     /// The tip after one more record, with its hash.
     pub(super) fn with_record(self, record: &JournalRecord<'_>, hash: Hash) -> Self {
         let JournalRecord { number: at, latest, receipt, root, .. } = *record;
-        // Only receipts move the checkpoint: governors take another hash under the same count for another journal.
+        // Only receipts change the checkpoint: a governor treats another hash with the same count as another journal.
         let head = receipt.map_or(self.head, |receipt| Head {
             number: from_sqlite_int(receipt),
-            // A converted receipt keeps its old hash, so that checkpoints from before the upgrade stay valid.
+            // A converted receipt keeps its old hash here, so that checkpoints from before the conversion stay valid.
             hash: root.unwrap_or(hash),
         });
         Self { number: at, hash, latest, head }
     }
 }
 
-/// The checkpoint of a record that is a receipt.
+/// Reads the checkpoint of a receipt by the number of its record.
 fn read_checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Head> {
     let sql = "SELECT receipt, coalesce(root, hash) FROM records WHERE number = ?1 AND kind = 'receipt'";
     connection
         .query_row(sql, [record], |row| Ok(Head { number: from_sqlite_int(row.get(0)?), hash: row.get(1)? }))
 }
 
-/// The content of a new record; its other columns follow from the record before it.
+/// The content of a new record. Its other columns are derived from the previous record.
 #[derive(Debug, Default)]
 pub(super) struct NewRecord<'a> {
     pub(super) at: i64,
@@ -159,17 +160,17 @@ pub(super) struct NewRecord<'a> {
     pub(super) body: &'a [u8],
 }
 
-/// The records, in one transaction.
+/// The chain of records, in one transaction.
 #[derive(Debug)]
 pub(super) struct RecordLog<'a> {
     pub(super) connection: &'a Connection,
     pub(super) tip: Tip,
-    /// The tip in the file.
+    /// The tip that is in `chains`.
     saved: Tip,
 }
 
 impl<'a> RecordLog<'a> {
-    /// Continues from `tip`, or from the records that another program, such as `journal prune`, has appended to it.
+    /// Continues from `tip`, or from the records that another program, such as `journal prune`, has appended since.
     ///
     /// # Errors
     /// [`WriteError::Broken`] if the records in the file do not continue `tip`.
@@ -183,15 +184,15 @@ impl<'a> RecordLog<'a> {
             () => read_appended(connection, Tip::before_first(&extent))?,
         };
         if (tip.number, tip.hash) != (last, last_hash) {
-            return Err(changed_error("its end is not the one that was written"));
+            return Err(changed_error("its last record is not the one that was written"));
         }
         Ok(Self { connection, tip, saved: tip })
     }
 
-    /// Appends a record, and returns its number.
+    /// Appends a record. Returns its number.
     pub(super) fn append(&mut self, kind: RecordKind, new: &NewRecord<'_>) -> Result<i64, WriteError> {
         let NewRecord { at, intent, agent, tool, status, about, proof, root, body } = *new;
-        // The hash covers the number, so SQLite cannot assign it on insertion.
+        // The hash covers the number, so SQLite cannot assign it.
         let number = self.tip.number + 1;
         let is_receipt = kind == RecordKind::Receipt;
         let receipt = is_receipt.then(|| to_sqlite_int(self.tip.head.number) + 1);
@@ -237,7 +238,7 @@ impl<'a> RecordLog<'a> {
         Ok(number)
     }
 
-    /// `true` if records were appended.
+    /// `true` if records were appended since the last save.
     pub(super) fn has_new(&self) -> bool {
         self.tip != self.saved
     }
@@ -246,7 +247,7 @@ impl<'a> RecordLog<'a> {
     pub(super) fn save(&mut self) -> Result<(), WriteError> {
         if self.has_new() {
             self.connection
-                // This row costs a page with each commit; without it, a chain whose end was cut off would still hold.
+                // One more page for each commit; without it, a chain without its last records would still be valid.
                 .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'records'")?
                 .execute(params![self.tip.number, self.tip.hash])?;
             self.saved = self.tip;
@@ -262,7 +263,7 @@ fn read_appended(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteErro
     let mut rows = statement.query([tip.number])?;
     while let Some(row) = rows.next()? {
         let (record, hash) = JournalRecord::read(row)?;
-        // The other program is not believed: the next record would seal whatever stands here.
+        // Checked, because the hash of the next record would make any content of these records valid.
         if record.number != tip.number + 1 || record.hash(&tip.hash) != hash {
             return Err(changed_error(&format!(
                 "its record {} does not come after the one before it",
@@ -274,7 +275,7 @@ fn read_appended(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteErro
     Ok(tip)
 }
 
-/// A call that was not run, as a record.
+/// A refused call to record.
 #[derive(Debug)]
 pub(super) struct RefusalRecord {
     pub(super) refused: i64,
@@ -293,7 +294,7 @@ impl RefusalRecord {
     }
 }
 
-/// A refusal as it is written and hashed.
+/// A refusal in the form that is written and hashed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefusalRow<'a> {
     pub(super) refused: i64,
@@ -305,7 +306,7 @@ pub(super) struct RefusalRow<'a> {
 }
 
 impl<'a> RefusalRow<'a> {
-    /// Reads a refusal from a row that has its columns from `first` on.
+    /// Reads a refusal from the columns of a row that begin at `first`.
     pub(super) fn read(row: &'a Row<'_>, first: usize) -> rusqlite::Result<Self> {
         let text = |column: usize| row.get_ref(first + column)?.as_str().map_err(rusqlite::Error::from);
         Ok(Self {
@@ -321,13 +322,13 @@ impl<'a> RefusalRow<'a> {
     pub(super) fn hash(&self, number: i64, previous: &Hash) -> Hash {
         let Self { refused, intent, agent, tool, blocked_by, message } = self;
         let mut hasher = Sha256::new();
-        // A prefix of its own keeps a refusal from having the hash of a record.
+        // Another prefix than that of records, so that no refusal has the hash of a record.
         hasher.update(b"a2g-executor refusal 3\n");
         hasher.update(previous);
         [number, *refused].into_iter().for_each(|number| hasher.update(number.to_le_bytes()));
         hasher.update(intent);
         for part in [agent, tool, blocked_by, message] {
-            // The lengths keep parts that are split elsewhere apart.
+            // The lengths make the boundaries of the parts unambiguous.
             hasher.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
             hasher.update(part);
         }
@@ -335,16 +336,17 @@ impl<'a> RefusalRow<'a> {
     }
 }
 
-/// The end of the refusals, and the number of the refusal up to which a record of the main chain names them.
+/// The end of the chain of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RefusalTip {
     pub(super) number: i64,
     pub(super) hash: Hash,
+    /// The number of the last refusal whose hash is in the main chain.
     pub(super) marked: i64,
 }
 
 impl RefusalTip {
-    /// The tip in the file. The last mark is not looked up: a repeated mark is harmless.
+    /// Reads the tip from the file. The last mark is not looked up, because a repeated mark is harmless.
     pub(super) fn read(connection: &Connection) -> rusqlite::Result<Self> {
         let Extent { last, last_hash, .. } = Extent::read(connection, "refusals")?;
         Ok(Self { number: last, hash: last_hash, marked: 0 })
@@ -354,11 +356,11 @@ impl RefusalTip {
     pub(super) fn append(
         &mut self,
         connection: &Connection,
-        refused: &RefusalRow<'_>,
+        refusal: &RefusalRow<'_>,
     ) -> Result<(), WriteError> {
         let number = self.number + 1;
-        let hash = refused.hash(number, &self.hash);
-        let RefusalRow { refused, intent, agent, tool, blocked_by, message } = refused;
+        let hash = refusal.hash(number, &self.hash);
+        let RefusalRow { refused, intent, agent, tool, blocked_by, message } = refusal;
         connection
             .prepare_cached(
                 "INSERT INTO refusals(number, refused, intent, agent, tool, blocked_by, message, hash)
@@ -372,12 +374,12 @@ impl RefusalTip {
         drop_refusals(connection, number - MAX_REFUSALS)
     }
 
-    /// Appends a record with the end of the refusals, unless there is one.
+    /// Appends a record with the end of the refusals to the main chain, unless the last one is still current.
     pub(super) fn mark(&mut self, log: &mut RecordLog<'_>, now: i64) -> Result<(), WriteError> {
         if self.marked == self.number {
             return Ok(());
         }
-        // The chain of refusals could be made anew as a whole; its hash in the main chain shows that.
+        // The hash in the main chain reveals if the whole chain of refusals is replaced by a new one.
         let body = serde_json::to_vec(&RefusalsBody { number: self.number, hash: Digest32(self.hash) })?;
         log.append(RecordKind::Refusals, &NewRecord { at: now, body: &body, ..NewRecord::default() })?;
         self.marked = self.number;
@@ -390,7 +392,7 @@ fn drop_refusals(connection: &Connection, last: i64) -> Result<(), WriteError> {
     if last <= 0 {
         return Ok(());
     }
-    // The hash is taken before its row is deleted, because the first remaining refusal continues from it.
+    // Reads the hash before its row is deleted, because the first remaining refusal continues from it.
     connection
         .prepare_cached(
             "UPDATE chains SET first = ?1, first_hash = (SELECT hash FROM refusals WHERE number = ?1)

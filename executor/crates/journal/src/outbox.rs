@@ -1,8 +1,8 @@
-//! The order in which reports go to the governor.
+//! The order in which reports are sent to the governor.
 //!
-//! Reports of one agent go one after another, in the order in which their runs ended; those of different agents go in
-//! parallel. A report that the governor keeps refusing leaves its agent's lane, so that it does not hold up the others,
-//! and is retried without a limit.
+//! Reports of one agent are sent one after another, in the order in which their runs ended; those of different agents
+//! are sent in parallel. A report that the governor keeps refusing is moved to its own lane, so that it does not block
+//! the agent's other reports, and is retried without limit.
 
 use super::store::RunId;
 use a2g_types::ident::AgentDid;
@@ -12,30 +12,31 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{Notify, watch};
 
-/// The number of refusals of a report after which others of its agent go first.
+/// The number of refusals after which a report no longer blocks the later ones of its agent.
 const MAX_REFUSALS: u32 = 8;
-/// The maximum size of cached receipts, in bytes. The others are read again when their turn comes.
+/// The maximum size of cached receipts, in bytes. Other receipts are read from the journal when they are sent.
 const MAX_CACHED_BYTES: u64 = 8 << 20;
-/// The ratio of a parsed result's memory to its text: measured at 60 for small objects.
+/// The memory of a parsed result, as a multiple of its text: measured at 60 for small objects.
 const PARSED_FACTOR: u64 = 60;
-/// The memory of a receipt without the output of its tool, in bytes.
+/// The memory of a receipt without the tool's output, in bytes.
 const RECEIPT_BYTES: u64 = 2 << 10;
 
-/// A lane of reports that wait for each other.
+/// A queue of reports that are sent one after another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Lane {
     Agent(AgentDid),
+    /// A report that the governor keeps refusing, by the record of its receipt.
     Isolated(i64),
 }
 
-/// A report whose turn it is.
+/// A report that is due to be sent.
 #[derive(Debug)]
 pub struct DueReport {
     lane: Lane,
     /// The record of its receipt.
     pub(super) record: i64,
     pub(super) run: RunId,
-    /// The number of earlier attempts.
+    /// The number of failed attempts.
     pub tries: u32,
     /// The receipt, if it is cached.
     pub(super) cached: Option<Arc<Receipt>>,
@@ -71,10 +72,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox with the reports that an earlier process left, oldest first.
-    pub(super) fn new(left: impl IntoIterator<Item = (i64, RunId, AgentDid)>) -> Self {
+    /// An outbox with the undelivered reports of an earlier process, oldest first.
+    pub(super) fn new(reports: impl IntoIterator<Item = (i64, RunId, AgentDid)>) -> Self {
         let outbox = Self { inner: Mutex::default(), ready: Notify::new(), undelivered: watch::channel(0).0 };
-        left.into_iter()
+        reports
+            .into_iter()
             .for_each(|(record, run, agent)| outbox.add(agent, QueuedReport { record, run, cached: None }));
         outbox
     }
@@ -89,9 +91,9 @@ impl Outbox {
             receipt.outcome.metrics.output_bytes.saturating_mul(PARSED_FACTOR).saturating_add(RECEIPT_BYTES);
         let cached = {
             let mut inner = self.lock();
-            let room = inner.cached_bytes.saturating_add(bytes) <= MAX_CACHED_BYTES;
-            inner.cached_bytes += if room { bytes } else { 0 };
-            room.then(|| (Arc::clone(receipt), bytes))
+            let fits = inner.cached_bytes.saturating_add(bytes) <= MAX_CACHED_BYTES;
+            inner.cached_bytes += if fits { bytes } else { 0 };
+            fits.then(|| (Arc::clone(receipt), bytes))
         };
         self.add(receipt.agent.clone(), QueuedReport { record, run, cached });
     }
@@ -101,7 +103,7 @@ impl Outbox {
         let lane = Lane::Agent(agent);
         let state = inner.lanes.entry(lane.clone()).or_default();
         state.reports.push_back(report);
-        // A lane is due once, for its first report: two at a time could arrive out of order.
+        // A lane is queued only once, for its first report: two reports at a time could arrive out of order.
         if state.reports.len() == 1 {
             inner.due.push_back(lane);
         }
@@ -110,8 +112,8 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// Waits for the next report. It belongs to the caller until [`Self::mark_delivered`], or [`Self::mark_failed`] and
-    /// [`Self::requeue`].
+    /// Waits for the next report. The caller has to pass it to [`Self::mark_delivered`], or to [`Self::mark_failed`]
+    /// and then [`Self::requeue`].
     pub(super) async fn next(&self) -> DueReport {
         loop {
             let ready = self.ready.notified();
@@ -122,7 +124,7 @@ impl Outbox {
         }
     }
 
-    /// Removes a report that the governor has.
+    /// Removes a report that the governor has acknowledged.
     pub(super) fn mark_delivered(&self, due: &DueReport) {
         let mut inner = self.lock();
         inner.pop(&due.lane);
@@ -134,13 +136,12 @@ impl Outbox {
 
     /// Records that the governor refused the report, or could not be reached. After a pause, the caller passes it to
     /// [`Self::requeue`].
-    pub(super) fn mark_failed(&self, mut due: DueReport, refused: bool) -> DueReport {
+    pub(super) fn mark_failed(&self, mut due: DueReport, is_refusal: bool) -> DueReport {
         let mut inner = self.lock();
         let Some(state) = inner.lanes.get_mut(&due.lane) else { return due };
         state.tries += 1;
-        // A governor that cannot be reached says nothing about the report, so that only refusals move it out of its
-        // lane.
-        state.refusals += u32::from(refused);
+        // Only refusals move a report out of its lane: an unreachable governor is no problem of the report.
+        state.refusals += u32::from(is_refusal);
         due.tries = state.tries;
         if state.refusals < MAX_REFUSALS || matches!(due.lane, Lane::Isolated(_)) {
             return due;
@@ -149,7 +150,7 @@ impl Outbox {
         let tries = state.tries;
         inner.pop(&due.lane);
         inner.advance(&due.lane);
-        // `pop` has released the room of its receipt in the cache.
+        // Without `cached`: `pop` has subtracted the receipt from `cached_bytes`.
         let reports = VecDeque::from([QueuedReport { record: due.record, run: due.run, cached: None }]);
         inner.lanes.insert(isolated.clone(), LaneState { reports, tries, refusals: 0 });
         drop(inner);
@@ -163,12 +164,12 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// The number of reports that the governor does not have.
+    /// The number of undelivered reports.
     pub(super) fn undelivered_count(&self) -> usize {
         *self.undelivered.borrow()
     }
 
-    /// Waits until the governor has every report.
+    /// Waits until every report has been delivered.
     pub(super) async fn wait_until_delivered(&self) {
         drop(self.undelivered.subscribe().wait_for(|count| *count == 0).await);
     }
@@ -192,7 +193,7 @@ impl OutboxState {
         self.cached_bytes = self.cached_bytes.saturating_sub(bytes);
     }
 
-    /// Queues a lane for its next report, or removes the lane if it is empty.
+    /// Makes a lane due for its next report, or removes the lane if it is empty.
     fn advance(&mut self, lane: &Lane) {
         if self.lanes.get(lane).is_some_and(|state| state.reports.is_empty()) {
             self.lanes.remove(lane);
@@ -206,8 +207,10 @@ impl OutboxState {
 mod tests {
     use super::*;
 
-    fn outbox(left: &[(i64, &str)]) -> Outbox {
-        Outbox::new(left.iter().map(|(record, agent)| (*record, RunId(0), AgentDid::parse(agent).unwrap())))
+    fn outbox(reports: &[(i64, &str)]) -> Outbox {
+        Outbox::new(
+            reports.iter().map(|(record, agent)| (*record, RunId(0), AgentDid::parse(agent).unwrap())),
+        )
     }
 
     fn next(outbox: &Outbox) -> Option<DueReport> {
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_one_agent_are_sequential() {
+    fn reports_of_one_agent_are_sent_in_order() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x"), (3, "did:a:y")]);
         let (first, other) = (next(&outbox).unwrap(), next(&outbox).unwrap());
         assert_eq!((first.record, other.record), (1, 3));
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn repeatedly_refused_reports_are_isolated() {
+    fn a_repeatedly_refused_report_does_not_block_the_next_one() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for tries in 1..MAX_REFUSALS {
             let failed = outbox.mark_failed(next(&outbox).unwrap(), true);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn unreachable_governors_keep_the_order() {
+    fn an_unreachable_governor_does_not_change_the_order() {
         let outbox = outbox(&[(1, "did:a:x"), (2, "did:a:x")]);
         for _ in 0..3 * MAX_REFUSALS {
             let failed = outbox.mark_failed(next(&outbox).unwrap(), false);

@@ -1,7 +1,7 @@
-//! Removal of old records from the front of the chain.
+//! Removal of the oldest records of the chain.
 //!
-//! The promises in them are written again at the end of the chain: intents that were used, that wait, or that a person
-//! decided about, and the hashes of tasks. A record states the last removed record.
+//! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions about them,
+//! and the hashes of tasks. Another record names the last removed record.
 
 use super::chain::Hash;
 use super::error::{OpenError, WriteError};
@@ -17,14 +17,14 @@ use serde::Serialize;
 use std::path::Path;
 use time::{Duration, OffsetDateTime};
 
-/// The maximum number of records that one transaction prunes, so that a server that writes meanwhile waits briefly.
+/// The maximum number of records that one transaction prunes, so that a server that writes waits only briefly.
 const MAX_PRUNED_PER_TRANSACTION: i64 = 10_000;
 
-/// The time for which an intent stays known after its verdicts have expired. A clock that is ahead by less, for a
-/// while, cannot make an intent run again.
+/// The time for which an intent is stored after its verdicts have expired. A clock that is temporarily ahead by less
+/// cannot make an intent run again.
 const EXPIRED_RETENTION: Duration = Duration::DAY;
 
-/// The reason for which nothing, or not everything, was pruned.
+/// The reason why pruning failed. It may have removed some records.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
     /// The journal cannot be opened.
@@ -50,37 +50,37 @@ impl From<rusqlite::Error> for PruneError {
 /// The numbers of pruned receipts, intents and tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PruneSummary {
-    /// Removed receipts.
+    /// The number of removed receipts.
     pub receipts: u64,
-    /// Removed intents: all of their verdicts expired a day ago or earlier.
+    /// The number of removed intents, whose verdicts all expired at least a day ago.
     pub intents: u64,
-    /// Removed tasks, which ended before the limit.
+    /// The number of removed tasks.
     pub tasks: u64,
 }
 
-/// Removes records that are older than `before`, from the front of the chain up to the first run that has not finished
-/// or whose receipt the governor does not have, and forgets intents whose verdicts all expired a day ago or earlier. A
-/// server may write meanwhile.
+/// Removes the first records of the chain that are older than `before`, up to the first run that has not finished or
+/// whose report is undelivered, and with them intents whose verdicts all expired at least a day ago. Also removes tasks
+/// that ended before `before`. A server may write at the same time.
 ///
 /// # Errors
-/// [`PruneError`]. Records that were pruned before it stay pruned.
+/// [`PruneError`]. Records that were already removed stay removed.
 pub fn prune(path: &Path, before: OffsetDateTime, now: OffsetDateTime) -> Result<PruneSummary, PruneError> {
     let mut connection = open_writable(path)?;
-    let mut pruned =
+    let mut summary =
         PruneSummary { tasks: prune_tasks(&mut connection, before, now)?, ..PruneSummary::default() };
-    // Records that are written from here on, including those of this function, are left for the next time.
+    // Records that are written from now on, such as the copies, are not pruned.
     let end = Extent::read(&connection, "records")?.last;
     loop {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let extent = Extent::read(&transaction, "records")?;
         let cut = find_cut(&transaction, &extent, to_micros(before), end)?;
         if cut <= extent.first {
-            return Ok(pruned);
+            return Ok(summary);
         }
         let mut pruning = Pruning::begin(&transaction, &extent, cut, to_micros(now))?;
-        pruning.carry_over()?;
-        pruned.receipts += pruning.receipts;
-        pruned.intents += pruning.forgotten;
+        pruning.run()?;
+        summary.receipts += pruning.receipts;
+        summary.intents += pruning.dropped_intents;
         transaction.commit()?;
     }
 }
@@ -108,23 +108,23 @@ fn prune_tasks(
     Ok(dropped)
 }
 
-/// The last record that can be removed.
+/// Finds the last record that can be removed.
 fn find_cut(connection: &Connection, extent: &Extent, before: i64, end: i64) -> rusqlite::Result<i64> {
-    let most = extent.first.saturating_add(MAX_PRUNED_PER_TRANSACTION).min(end);
-    // Records leave from the front alone, so that the rest is still one chain: an open run keeps everything after it.
-    // A chain whose bodies can be erased in the middle would keep a skeleton of every run.
-    let stays = connection.query_row(
-        // The journal's own records have no meaning without those that they are about.
+    let max_cut = extent.first.saturating_add(MAX_PRUNED_PER_TRANSACTION).min(end);
+    // Only the first records can be removed, because the rest has to remain one chain. If bodies were erased in the
+    // middle instead, the chain would still grow with every run.
+    let first_needed = connection.query_row(
+        // Records about the journal itself are removed at any age.
         "SELECT min(number) FROM records WHERE number > ?1 AND number <= ?2
          AND (at >= ?3 AND kind NOT IN ('delivered', 'refusals', 'pruned', 'migrated') OR number >= (SELECT coalesce(min(run), ?2 + 1) FROM open))",
-        params![extent.first, most, before],
+        params![extent.first, max_cut, before],
         |row| row.get::<_, Option<i64>>(0),
     )?;
-    Ok(stays.map_or(most, |stays| stays - 1))
+    Ok(first_needed.map_or(max_cut, |number| number - 1))
 }
 
-/// A record to be written again.
-struct CarriedRecord {
+/// A record to copy to the end of the chain.
+struct RecordCopy {
     kind: RecordKind,
     intent: IntentId,
     agent: String,
@@ -142,7 +142,7 @@ struct Pruning<'a> {
     now: i64,
     log: RecordLog<'a>,
     receipts: u64,
-    forgotten: u64,
+    dropped_intents: u64,
 }
 
 impl<'a> Pruning<'a> {
@@ -150,25 +150,26 @@ impl<'a> Pruning<'a> {
         let log = RecordLog::resume(connection, Tip::read(connection)?)?;
         let sql = "SELECT count(*) FROM records WHERE number <= ?1 AND kind = 'receipt'";
         let receipts = connection.query_row(sql, [cut], |row| row.get(0).map(store::from_sqlite_int))?;
-        Ok(Self { connection, extent: *extent, cut, now, log, receipts, forgotten: 0 })
+        Ok(Self { connection, extent: *extent, cut, now, log, receipts, dropped_intents: 0 })
     }
 
-    fn carry_over(&mut self) -> Result<(), PruneError> {
+    /// Copies the records that are needed, removes all records up to the cut, and records the pruning.
+    fn run(&mut self) -> Result<(), PruneError> {
         let sql = "SELECT intent FROM records WHERE number <= ?1 AND intent IS NOT NULL
                    GROUP BY intent ORDER BY min(number)";
         let mut statement = self.connection.prepare(sql)?;
         let intents = statement.query_map([self.cut], |row| row.get(0).map(IntentId::from_bytes))?;
-        let mut carried = Vec::new();
+        let mut copies = Vec::new();
         for intent in intents.collect::<rusqlite::Result<Vec<_>>>()? {
-            self.carry_intent(intent, &mut carried)?;
+            self.copy_intent(intent, &mut copies)?;
         }
-        // The new front of the chain is the hash of the last removed record.
+        // The hash of the last removed record is the new beginning of the chain.
         let at_cut = Tip::at_record(self.connection, self.cut, &self.extent)?;
-        // The old claims go first: the unique index of proofs would refuse the carried ones beside them.
+        // Deleted before the copies are written: the unique index of proofs allows no second claim with a proof.
         self.connection.execute("DELETE FROM records WHERE number <= ?1", [self.cut])?;
         let mut held = None;
-        for record in &carried {
-            held = self.write_carried(record, held)?;
+        for record in &copies {
+            held = self.write_copy(record, held)?;
         }
         let body = record::PrunedBody {
             number: at_cut.number,
@@ -186,14 +187,10 @@ impl<'a> Pruning<'a> {
         Ok(self.log.save()?)
     }
 
-    /// Writes a record again. A waiting intent keeps its text under the new number, and its decision refers to that
-    /// number.
-    fn write_carried(
-        &mut self,
-        carried: &CarriedRecord,
-        held: Option<i64>,
-    ) -> Result<Option<i64>, PruneError> {
-        let CarriedRecord { kind, intent, agent, tool, about, proof, body } = carried;
+    /// Writes a copy. Returns the number of a copied wait: the row of its text gets this number, and the approval that
+    /// follows refers to it as `held`.
+    fn write_copy(&mut self, copy: &RecordCopy, held: Option<i64>) -> Result<Option<i64>, PruneError> {
+        let RecordCopy { kind, intent, agent, tool, about, proof, body } = copy;
         let about = if *kind == RecordKind::Approved { held } else { *about };
         let new = NewRecord {
             at: self.now,
@@ -210,13 +207,13 @@ impl<'a> Pruning<'a> {
             return Ok(None);
         }
         self.connection
-            .execute("UPDATE waiting SET number = ?2 WHERE number = ?1", params![carried.about, number])?;
+            .execute("UPDATE waiting SET number = ?2 WHERE number = ?1", params![copy.about, number])?;
         Ok(Some(number))
     }
 
-    /// Collects the records to be written again for an intent that has records up to the cut.
-    fn carry_intent(&mut self, intent: IntentId, carried: &mut Vec<CarriedRecord>) -> Result<(), PruneError> {
-        let new = |kind, agent: String, tool: String, about, body| CarriedRecord {
+    /// Collects the copies for an intent that has records up to the cut.
+    fn copy_intent(&mut self, intent: IntentId, copies: &mut Vec<RecordCopy>) -> Result<(), PruneError> {
+        let new = |kind, agent: String, tool: String, about, body| RecordCopy {
             kind,
             intent,
             agent,
@@ -228,24 +225,24 @@ impl<'a> Pruning<'a> {
         match recorded_state(self.connection, intent)? {
             RecordedState::Unknown => {}
             RecordedState::Waiting(WaitingIntent { number, agent, tool, body }) if number <= self.cut => {
-                carried.push(new(RecordKind::Held, agent, tool, Some(number), to_json(&body)?));
+                copies.push(new(RecordKind::Held, agent, tool, Some(number), to_json(&body)?));
             }
             RecordedState::Approved(WaitingIntent { number, agent, tool, body }, decided)
                 if number <= self.cut =>
             {
-                carried.push(new(
+                copies.push(new(
                     RecordKind::Held,
                     agent.clone(),
                     tool.clone(),
                     Some(number),
                     to_json(&body)?,
                 ));
-                carried.push(new(RecordKind::Approved, agent, tool, None, to_json(&decided)?));
+                copies.push(new(RecordKind::Approved, agent, tool, None, to_json(&decided)?));
             }
             RecordedState::Denied(denied) if denied.number <= self.cut => {
-                // A denial goes as a run does: with an expired verdict the intent can no longer be approved.
-                if self.is_known(denied.body.held.until) {
-                    carried.push(new(
+                // With an expired verdict, the intent can no longer be approved.
+                if self.must_retain(denied.body.held.until) {
+                    copies.push(new(
                         RecordKind::Denied,
                         denied.agent,
                         denied.tool,
@@ -253,46 +250,47 @@ impl<'a> Pruning<'a> {
                         to_json(&denied.body)?,
                     ));
                 } else {
-                    self.forgotten += 1;
+                    self.dropped_intents += 1;
                 }
             }
             RecordedState::Claimed(claimed) if claimed.number <= self.cut => {
-                self.carry_claim(intent, claimed, carried)?
+                self.copy_claim(intent, claimed, copies)?
             }
             RecordedState::Waiting(_)
             | RecordedState::Approved(..)
             | RecordedState::Denied(_)
             | RecordedState::Claimed(_) => {}
         }
-        // The row of the task stays, and a check would find it without a record.
+        // The row of the task stays, and needs a record with its hash.
         if let Some(hash) = self.task_hash(intent)? {
-            carried.push(new(RecordKind::Task, String::new(), String::new(), None, hash.to_vec()));
+            copies.push(new(RecordKind::Task, String::new(), String::new(), None, hash.to_vec()));
         }
         Ok(())
     }
 
-    fn is_known(&self, until: i64) -> bool {
-        let longer = i64::try_from(EXPIRED_RETENTION.whole_microseconds()).unwrap_or(i64::MAX);
-        until.saturating_add(longer) > self.now
+    /// `true` if an intent must still be stored whose last verdict expires at `until`.
+    fn must_retain(&self, until: i64) -> bool {
+        let retention = i64::try_from(EXPIRED_RETENTION.whole_microseconds()).unwrap_or(i64::MAX);
+        until.saturating_add(retention) > self.now
     }
 
-    fn carry_claim(
+    fn copy_claim(
         &mut self,
         intent: IntentId,
         claimed: ClaimedIntent,
-        carried: &mut Vec<CarriedRecord>,
+        copies: &mut Vec<RecordCopy>,
     ) -> Result<(), PruneError> {
         let receipt = match claimed.end {
             RunEnd::Receipt(number) => Some(number),
             RunEnd::Pending | RunEnd::Pruned => None,
         };
-        // A receipt that stays needs the content of its claim.
+        // A receipt after the cut stays, and needs the content of its claim.
         let about = receipt.filter(|receipt| *receipt > self.cut);
-        if about.is_none() && !self.is_known(claimed.keep_until) {
-            self.forgotten += 1;
+        if about.is_none() && !self.must_retain(claimed.keep_until) {
+            self.dropped_intents += 1;
             return Ok(());
         }
-        // A proof stays used for as long as its claim is known.
+        // The proof is stored as long as its claim.
         let proof = "SELECT proof FROM records WHERE number = ?1";
         let proof = self.connection.query_row(proof, [claimed.number], |row| row.get(0))?;
         let body = to_json(&record::UsedBody {
@@ -301,11 +299,11 @@ impl<'a> Pruning<'a> {
             verdict: about.and(claimed.verdict),
         })?;
         let (agent, tool) = (claimed.agent, claimed.tool);
-        carried.push(CarriedRecord { kind: RecordKind::Used, intent, agent, tool, about, proof, body });
+        copies.push(RecordCopy { kind: RecordKind::Used, intent, agent, tool, about, proof, body });
         Ok(())
     }
 
-    /// The hash of a stored task from its last record, if that record is removed.
+    /// The hash of a stored task from its last record, if that record is up to the cut.
     fn task_hash(&self, task: IntentId) -> rusqlite::Result<Option<Hash>> {
         // `kind <> 'receipt'` is the condition of the partial index, which SQLite does not derive from `kind = 'task'`.
         let sql = "SELECT number, body FROM records WHERE intent = ?1 AND kind <> 'receipt' AND kind = 'task'

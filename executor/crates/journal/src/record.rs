@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-/// The prefix of every hashed record, so that no other hashed text of this program has the same hash.
+/// The prefix of every hashed record, so that no other text that this program hashes has the same hash.
 const PREFIX: &[u8] = b"a2g-executor record 3\n";
 
 /// The kind of a record.
@@ -23,9 +23,9 @@ pub(super) enum RecordKind {
     Receipt,
     /// A claim was refused before its guest began.
     Released,
-    /// A later verdict extends the time for which a claim is known.
+    /// A later verdict extends the time for which a claim is stored.
     Kept,
-    /// Receipts of which the governor has the reports.
+    /// The governor has acknowledged the reports of these receipts.
     Delivered,
     /// An intent waits for a person.
     Held,
@@ -39,7 +39,7 @@ pub(super) enum RecordKind {
     Revoked,
     /// A waiting or approved intent can no longer run.
     Expired,
-    /// A caller stopped a run, or a queued intent.
+    /// A caller stopped a run or a queued intent.
     Stopped,
     /// The governor revoked capabilities.
     Revocation,
@@ -49,7 +49,7 @@ pub(super) enum RecordKind {
     TaskDropped,
     /// The end of the chain of refusals.
     Refusals,
-    /// A claim that pruning has carried over.
+    /// Pruning has copied this claim to the end of the chain.
     Used,
     /// Records were pruned.
     Pruned,
@@ -80,7 +80,7 @@ impl RecordKind {
         Self::Migrated,
     ];
 
-    /// The word in the file.
+    /// The name in the file.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Claim => "claim",
@@ -105,8 +105,8 @@ impl RecordKind {
         }
     }
 
-    pub(super) fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct JournalRecord<'a> {
     pub(super) about: Option<i64>,
     /// Issuer and single-use id of the proof that a claim uses.
     pub(super) proof: Option<&'a str>,
-    /// The number of a receipt among the receipts.
+    /// The number of a receipt, counted among the receipts.
     pub(super) receipt: Option<i64>,
     /// The record of the latest receipt up to this one; 0 before the first.
     pub(super) latest: i64,
@@ -142,10 +142,10 @@ pub(super) struct JournalRecord<'a> {
 }
 
 impl<'a> JournalRecord<'a> {
-    /// Reads a record from a row with [`RECORD_COLUMNS`], and its stored hash.
+    /// Reads a record and its stored hash from a row with [`RECORD_COLUMNS`].
     ///
     /// # Errors
-    /// A column has another type than the one it was written with.
+    /// A column has a type or a kind that this version does not write.
     pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
         let kind = read_text(row, 1)?.and_then(RecordKind::parse).ok_or_else(|| column_error(1))?;
         let record = Self {
@@ -168,7 +168,7 @@ impl<'a> JournalRecord<'a> {
 
     /// The hash of this record, given the hash of the previous one.
     pub(super) fn hash(&self, previous: &Hash) -> Hash {
-        // Every column is named, so that a new one does not compile until it is hashed.
+        // Names every column, so that a new one does not compile until it is hashed.
         let Self { number, kind, at, intent, agent, tool, status, about, proof, receipt, latest, root, body } =
             self;
         let mut hasher = Sha256::new();
@@ -180,16 +180,16 @@ impl<'a> JournalRecord<'a> {
         }
         hash_part(&mut hasher, intent.as_ref().map(<[u8; 16]>::as_slice));
         hash_part(&mut hasher, root.as_ref().map(<[u8; 32]>::as_slice));
-        for word in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
-            hash_part(&mut hasher, word.map(str::as_bytes));
+        for text in [Some(kind.as_str()), *agent, *tool, *status, *proof] {
+            hash_part(&mut hasher, text.map(str::as_bytes));
         }
         hash_part(&mut hasher, Some(body));
         hasher.finalize().into()
     }
 }
 
-/// Hashes a part with its length, so that no two lists of parts have the same bytes; a missing part has a length of its
-/// own.
+/// Hashes a part with its length, so that no two lists of parts are hashed as the same bytes. A missing part has the
+/// length `u64::MAX`.
 fn hash_part(hasher: &mut Sha256, part: Option<&[u8]>) {
     let length = part.map_or(u64::MAX, |part| u64::try_from(part.len()).unwrap_or(u64::MAX - 1));
     hasher.update(length.to_le_bytes());
@@ -200,18 +200,18 @@ fn read_text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Option<&'a
     Ok(row.get_ref(column)?.as_str_or_null()?)
 }
 
-/// The error of a column with another type, or another word, than the one it was written with.
+/// The error of a column with a type or a name that this version does not write.
 pub(super) fn column_error(column: usize) -> rusqlite::Error {
     let kind = ValueRef::Null.data_type();
     rusqlite::Error::FromSqlConversionFailure(column, kind, Box::new(FromSqlError::InvalidType))
 }
 
-/// Hashes a text or a document that is stored beside the chain.
+/// Hashes a text that is stored outside the chain.
 pub(super) fn digest(text: &[u8]) -> Digest32 {
     Digest32(Sha256::digest(text).into())
 }
 
-/// A SHA-256, as 64 hexadecimal digits in JSON.
+/// A SHA-256 hash; in JSON, 64 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Digest32(pub(super) Hash);
 
@@ -224,7 +224,9 @@ impl Serialize for Digest32 {
 impl<'de> Deserialize<'de> for Digest32 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let digits = String::deserialize(deserializer)?;
-        from_hex(&digits).map(Self).ok_or_else(|| serde::de::Error::custom("64 hexadecimal digits"))
+        from_hex(&digits)
+            .map(Self)
+            .ok_or_else(|| serde::de::Error::custom("a hash must have 64 hexadecimal digits"))
     }
 }
 
@@ -234,13 +236,13 @@ impl<'de> Deserialize<'de> for Digest32 {
 pub(super) struct ClaimBody {
     /// The hash of agent, tool and arguments.
     pub(super) content: Digest32,
-    /// The time at which its verdicts have expired, in microseconds since 1970.
+    /// The time when the last of its verdicts expires, in microseconds since 1970.
     pub(super) keep_until: i64,
-    /// The hash of the receipt that is written if the process ends during the run.
-    // The stored name stays, because it is hashed: another one would be another format.
+    /// The hash of the receipt that recovery writes if the process ends during the run.
+    // The name in the file is hashed, so another one would be another format.
     #[serde(rename = "will")]
     pub(super) fallback_receipt: Digest32,
-    /// The hash of the task that is written then, if it is stored nowhere else.
+    /// The hash of the task that recovery writes with that receipt, unless the task is already stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) task: Option<Digest32>,
     /// The governor's verdict, if the executor asked the governor.
@@ -248,7 +250,7 @@ pub(super) struct ClaimBody {
     pub(super) verdict: Option<Box<RawValue>>,
 }
 
-/// The body of [`RecordKind::Used`]; `about` of its record is the record of the receipt.
+/// The body of [`RecordKind::Used`]. The column `about` has the record of the receipt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UsedBody {
@@ -273,20 +275,20 @@ pub(super) type DeliveredBody = Vec<i64>;
 #[serde(deny_unknown_fields)]
 pub(super) struct HeldBody {
     pub(super) content: Digest32,
-    /// The hash of the text in `waiting`: the call and the verdict that a person is shown.
+    /// The hash of the text in `waiting`: the call and the verdict that are shown to a person.
     #[serde(rename = "shown")]
     pub(super) text_hash: Digest32,
     /// The expiry of the verdict, in microseconds since 1970.
     pub(super) until: i64,
 }
 
-/// The body of [`RecordKind::Approved`] and its siblings; `about` of their records is that of [`RecordKind::Held`].
+/// The body of [`RecordKind::Approved`] and of the other ends of a wait. The column `about` has the record of the wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecisionBody {
-    /// The caller that decided, or the reason for which a decision is no longer possible.
+    /// The caller that decided, or the reason why a decision is no longer possible.
     pub(super) by: String,
-    /// The content of the record that the decision is about.
+    /// The body of the record of the wait.
     pub(super) held: HeldBody,
     /// The governor's risk estimate, for the answer to a repeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -328,7 +330,7 @@ pub(super) struct RefusalsBody {
 pub(super) struct PrunedBody {
     pub(super) number: i64,
     pub(super) hash: Digest32,
-    /// The number of receipts up to there; `checkpoint` is that of the last one.
+    /// The number of receipts up to there. `checkpoint` is the hash of the last one.
     pub(super) receipts: i64,
     pub(super) checkpoint: Digest32,
 }
@@ -338,7 +340,7 @@ pub(super) struct PrunedBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct MigratedBody {
     pub(super) format: i64,
-    /// The last checkpoint of the old format.
+    /// The number of receipts in the old journal. `checkpoint` is the hash of the last one.
     pub(super) receipts: i64,
     pub(super) checkpoint: Digest32,
 }
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_distinct_words() {
+    fn every_kind_has_its_own_name() {
         for kind in RecordKind::ALL {
             assert_eq!(RecordKind::parse(kind.as_str()), Some(kind));
         }

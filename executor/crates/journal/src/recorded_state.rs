@@ -1,11 +1,11 @@
-//! The state of an intent by its records: the newest relevant record decides.
+//! The state of an intent according to its records: the newest relevant record decides.
 //!
 //! ```text
 //! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
 //!       ▲                 │  └─ denied ─▶ Denied             └─ released ─▶ Unknown
 //!       └─ cancelled, revoked, expired ──────┘ (of a waiting or an approved intent)
 //! ```
-//! A waiting or an unknown intent may be claimed as well, by a proof that arrived for it.
+//! A waiting or an unknown intent may also be claimed, by a call with a proof.
 
 use super::chain::Hash;
 use super::record::{self, RecordKind, column_error};
@@ -19,20 +19,20 @@ use serde_json::value::RawValue;
 pub(super) enum RecordedState {
     /// No record prevents the intent from waiting or starting.
     Unknown,
-    /// It waits for a person.
+    /// The intent waits for a person.
     Waiting(WaitingIntent),
-    /// A person approved it, and it has not started.
+    /// A person approved the intent, and it has not started.
     Approved(WaitingIntent, record::DecisionBody),
-    /// A person denied it.
+    /// A person denied the intent.
     Denied(DeniedIntent),
-    /// It has started, and may have finished.
+    /// The intent has started, and may have finished.
     Claimed(ClaimedIntent),
 }
 
-/// An intent that waits, or waited.
+/// An intent that waits or has waited.
 #[derive(Debug)]
 pub(super) struct WaitingIntent {
-    /// The record of the wait, and the row of its text in `waiting`.
+    /// The number of the record of the wait, and of the row of its text in `waiting`.
     pub(super) number: i64,
     pub(super) agent: String,
     pub(super) tool: String,
@@ -51,7 +51,7 @@ pub(super) struct DeniedIntent {
 /// An intent that has started.
 #[derive(Debug)]
 pub(super) struct ClaimedIntent {
-    /// The record of its claim, or the one that pruning wrote instead.
+    /// The number of the record of the claim, or of the copy that pruning wrote.
     pub(super) number: i64,
     pub(super) agent: String,
     pub(super) tool: String,
@@ -62,18 +62,18 @@ pub(super) struct ClaimedIntent {
     pub(super) end: RunEnd,
 }
 
-/// The end of a claim's run.
+/// The end of the run of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunEnd {
     /// The run has not ended.
     Pending,
-    /// The record of its receipt.
+    /// The run has a receipt. Contains the number of its record.
     Receipt(i64),
     /// The receipt was pruned.
     Pruned,
 }
 
-/// One row of the query of [`recorded_state`].
+/// One row of the query in [`recorded_state`].
 struct IntentRow {
     number: i64,
     kind: RecordKind,
@@ -110,31 +110,31 @@ pub(super) fn parse_body<T: DeserializeOwned>(body: &[u8]) -> rusqlite::Result<T
     serde_json::from_slice(body).map_err(|_not_as_written| column_error(5))
 }
 
-/// The state of an intent by its records.
+/// Reads the state of an intent from its records.
 ///
 /// # Errors
-/// SQLite's errors, and a record that differs from its written form.
+/// SQLite's errors, and an error for a record that this version cannot have written.
 pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusqlite::Result<RecordedState> {
-    // The state is folded from the records alone, so that no other table has to be believed for it.
+    // Only the records are read, because only the hash chain protects them.
     let mut statement = connection.prepare_cached(
         "SELECT number, kind, agent, tool, about, body FROM records
          WHERE intent = ?1 AND kind <> 'receipt' ORDER BY number DESC",
     )?;
     let mut rows = statement.query([intent.as_bytes()])?;
-    let mut kept_until = 0;
+    let mut extended_until = 0;
     while let Some(row) = rows.next()? {
         let row = IntentRow::read(row)?;
         return match row.kind {
             RecordKind::Kept => {
-                // Verdicts arrive in any order, so the newest record need not have the latest expiry.
-                kept_until = kept_until.max(row.parse_body::<record::KeptBody>()?.keep_until);
+                // Verdicts arrive in any order, so the newest record may not have the latest expiry.
+                extended_until = extended_until.max(row.parse_body::<record::KeptBody>()?.keep_until);
                 continue;
             }
             RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped => {
                 continue;
             }
-            RecordKind::Claim => read_claimed(connection, row, kept_until),
-            RecordKind::Used => read_used(connection, row, kept_until),
+            RecordKind::Claim => read_claimed(connection, row, extended_until),
+            RecordKind::Used => read_used(connection, row, extended_until),
             RecordKind::Denied => {
                 let body = row.parse_body()?;
                 let IntentRow { number, agent, tool, .. } = row;
@@ -145,7 +145,7 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             RecordKind::Released | RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired => {
                 Ok(RecordedState::Unknown)
             }
-            // The index of intents has none of these, so that this row is not as it was written.
+            // These kinds are not in the index of intents, so the row was changed.
             RecordKind::Receipt
             | RecordKind::Delivered
             | RecordKind::Refusals
@@ -162,19 +162,23 @@ fn read_held(row: IntentRow) -> rusqlite::Result<WaitingIntent> {
 
 fn read_approved(connection: &Connection, row: &IntentRow) -> rusqlite::Result<RecordedState> {
     let about = row.about.ok_or_else(|| column_error(4))?;
-    let waited = connection
+    let held = connection
         .prepare_cached(
             "SELECT number, kind, agent, tool, about, body FROM records WHERE number = ?1 AND kind = 'held'",
         )?
         .query_row([about], IntentRow::read)?;
-    Ok(RecordedState::Approved(read_held(waited)?, row.parse_body()?))
+    Ok(RecordedState::Approved(read_held(held)?, row.parse_body()?))
 }
 
-fn read_claimed(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqlite::Result<RecordedState> {
+fn read_claimed(
+    connection: &Connection,
+    row: IntentRow,
+    extended_until: i64,
+) -> rusqlite::Result<RecordedState> {
     let record::ClaimBody { content, keep_until, verdict, fallback_receipt: _, task: _ } =
         row.parse_body()?;
     let end = find_receipt(connection, row.number)?.map_or(RunEnd::Pending, RunEnd::Receipt);
-    let keep_until = keep_until.max(kept_until);
+    let keep_until = keep_until.max(extended_until);
     let IntentRow { number, agent, tool, .. } = row;
     Ok(RecordedState::Claimed(ClaimedIntent {
         number,
@@ -187,9 +191,13 @@ fn read_claimed(connection: &Connection, row: IntentRow, kept_until: i64) -> rus
     }))
 }
 
-fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqlite::Result<RecordedState> {
+fn read_used(
+    connection: &Connection,
+    row: IntentRow,
+    extended_until: i64,
+) -> rusqlite::Result<RecordedState> {
     let record::UsedBody { content, keep_until, verdict } = row.parse_body()?;
-    // The receipt may have been pruned after its claim was carried over.
+    // The receipt may have been pruned after its claim was copied.
     let receipt = match row.about {
         Some(number) => connection
             .prepare_cached("SELECT number FROM records WHERE number = ?1 AND kind = 'receipt'")?
@@ -198,7 +206,7 @@ fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqli
         None => None,
     };
     let end = receipt.map_or(RunEnd::Pruned, RunEnd::Receipt);
-    let keep_until = keep_until.max(kept_until);
+    let keep_until = keep_until.max(extended_until);
     let IntentRow { number, agent, tool, .. } = row;
     Ok(RecordedState::Claimed(ClaimedIntent {
         number,
@@ -214,8 +222,7 @@ fn read_used(connection: &Connection, row: IntentRow, kept_until: i64) -> rusqli
 /// The record of the receipt of a claim.
 pub(super) fn find_receipt(connection: &Connection, claim: i64) -> rusqlite::Result<Option<i64>> {
     connection
-        // Receipts are found by their claims and are left out of the index of intents: one index to write for each, not
-        // two.
+        // The index of intents has no receipts, so that a write of a receipt updates one index and not two.
         .prepare_cached("SELECT number FROM records WHERE about = ?1 AND kind = 'receipt'")?
         .query_row([claim], |row| row.get(0))
         .optional()

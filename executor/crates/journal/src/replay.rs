@@ -1,4 +1,4 @@
-//! The effect of each record on its intent: the only table of the permitted order of records.
+//! The effect of each record on its intent, and with it the permitted order of records.
 
 use super::chain::Hash;
 use super::record::RecordKind;
@@ -15,11 +15,11 @@ pub(super) enum ReplayState {
         claim: i64,
         receipt: i64,
     },
-    /// The governor has the report, or pruning left nothing but the record that the intent ran. Contains that record.
+    /// The report was delivered, or pruning left only the copy of the claim. Contains the record of the claim or copy.
     Closed(i64),
 }
 
-/// An intent that is open or has a task.
+/// The state of an intent and of its task.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplayedIntent {
     pub(super) state: ReplayState,
@@ -39,56 +39,59 @@ pub(super) struct ReplayStep {
 impl ReplayedIntent {
     pub(super) const UNKNOWN: Self = Self { state: ReplayState::Unknown, task: None };
 
-    /// The state after one more record; `None` if the record contradicts those before. A missing record may be one of
-    /// those up to `first`, which were pruned.
+    /// The state after one more record; `None` if the record contradicts the earlier ones. The records up to `first`
+    /// were pruned, and may be missing.
     pub(super) fn after(self, step: &ReplayStep, first: i64) -> Option<Self> {
         let ReplayStep { number, kind, about, task } = *step;
-        // Pruning cuts the chain at any record, also between those of one intent, so a later one may refer to one that
-        // is gone.
-        let of_pruned = about.is_none_or(|about| about <= first);
-        let same = |record: i64| about == Some(record);
+        // Pruning can cut the chain between the records of one intent, so a record may refer to a pruned one.
+        let is_about_pruned = about.is_none_or(|about| about <= first);
+        let is_about = |record: i64| about == Some(record);
         let state = match (kind, self.state) {
             (RecordKind::Held, ReplayState::Unknown) => ReplayState::Waiting(number),
-            // Carried over by pruning.
+            // A copy by pruning.
             (RecordKind::Held, ReplayState::Waiting(held) | ReplayState::Approved(held)) if held <= first => {
                 ReplayState::Waiting(number)
             }
-            // A decision counts for the wait that it names: an intent may wait again later, with other content.
-            (RecordKind::Approved, ReplayState::Waiting(held)) if same(held) => ReplayState::Approved(held),
-            (RecordKind::Approved, ReplayState::Unknown) if of_pruned => ReplayState::Approved(about?),
-            (RecordKind::Denied, ReplayState::Waiting(held)) if same(held) => ReplayState::Denied,
-            (RecordKind::Denied, ReplayState::Unknown) if of_pruned => ReplayState::Denied,
-            // An intent that was taken back may be sent again and is put to a person again; only a denial is for good.
+            // A decision applies only to the wait that it names: the intent may wait again later, with other content.
+            (RecordKind::Approved, ReplayState::Waiting(held)) if is_about(held) => {
+                ReplayState::Approved(held)
+            }
+            (RecordKind::Approved, ReplayState::Unknown) if is_about_pruned => ReplayState::Approved(about?),
+            (RecordKind::Denied, ReplayState::Waiting(held)) if is_about(held) => ReplayState::Denied,
+            (RecordKind::Denied, ReplayState::Unknown) if is_about_pruned => ReplayState::Denied,
+            // The intent may be sent again, and then waits for a person again; only a denial is permanent.
             (
                 RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired,
                 ReplayState::Waiting(held) | ReplayState::Approved(held),
-            ) if same(held) => ReplayState::Unknown,
+            ) if is_about(held) => ReplayState::Unknown,
             (
                 RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired | RecordKind::Released,
                 ReplayState::Unknown,
-            ) if of_pruned => ReplayState::Unknown,
-            (RecordKind::Claim, ReplayState::Unknown) if of_pruned => ReplayState::Started(number),
-            (RecordKind::Claim, ReplayState::Waiting(held) | ReplayState::Approved(held)) if same(held) => {
+            ) if is_about_pruned => ReplayState::Unknown,
+            (RecordKind::Claim, ReplayState::Unknown) if is_about_pruned => ReplayState::Started(number),
+            (RecordKind::Claim, ReplayState::Waiting(held) | ReplayState::Approved(held))
+                if is_about(held) =>
+            {
                 ReplayState::Started(number)
             }
-            (RecordKind::Receipt, ReplayState::Started(claim)) if same(claim) => {
+            (RecordKind::Receipt, ReplayState::Started(claim)) if is_about(claim) => {
                 ReplayState::Ended { claim, receipt: number }
             }
-            (RecordKind::Receipt, ReplayState::Unknown) if of_pruned => {
+            (RecordKind::Receipt, ReplayState::Unknown) if is_about_pruned => {
                 ReplayState::Ended { claim: about?, receipt: number }
             }
-            (RecordKind::Released, ReplayState::Started(claim)) if same(claim) => ReplayState::Unknown,
-            // The receipt that a carried claim names may still be in the chain.
-            (RecordKind::Used, ReplayState::Unknown) if of_pruned || about > Some(first) => {
+            (RecordKind::Released, ReplayState::Started(claim)) if is_about(claim) => ReplayState::Unknown,
+            // A copied claim may name a receipt that is still in the chain.
+            (RecordKind::Used, ReplayState::Unknown) if is_about_pruned || about > Some(first) => {
                 ReplayState::Closed(number)
             }
-            // Each pruning writes a promise again that is still due, so one carried claim may follow another.
+            // Each pruning copies the claims that are still needed, so one copy may follow another.
             (RecordKind::Used, ReplayState::Closed(claim)) if claim <= first => ReplayState::Closed(number),
             (
                 RecordKind::Kept,
                 ReplayState::Started(_) | ReplayState::Ended { .. } | ReplayState::Closed(_),
             ) => self.state,
-            (RecordKind::Kept, ReplayState::Unknown) if of_pruned => ReplayState::Unknown,
+            (RecordKind::Kept, ReplayState::Unknown) if is_about_pruned => ReplayState::Unknown,
             (
                 RecordKind::Stopped | RecordKind::Revocation | RecordKind::Task | RecordKind::TaskDropped,
                 _any,
@@ -136,7 +139,7 @@ impl ReplayedIntent {
         Some(Self { state, task })
     }
 
-    /// `true` if no row of another table exists because of this intent.
+    /// `true` if the intent needs no row in another table.
     pub(super) fn is_settled(&self) -> bool {
         self.task.is_none()
             && matches!(self.state, ReplayState::Unknown | ReplayState::Denied | ReplayState::Closed(_))

@@ -1,4 +1,4 @@
-//! The journal's file: SQLite in WAL mode, in which a committed transaction is on the disk.
+//! The journal's file: an SQLite database in WAL mode.
 
 use super::batch::Batch;
 use super::chain::Head;
@@ -18,19 +18,20 @@ use std::time::Duration;
 
 /// The version of the tables.
 pub(super) const FORMAT: i64 = 3;
-/// The previous version, which is converted.
+/// The previous version, which can be converted.
 const CONVERTED_FORMAT: i64 = 2;
-/// The maximum wait for a transaction of another process, such as `journal prune`.
+/// The maximum time to wait for a transaction of another process, such as `journal prune`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each connection is used by one thread at a time, so SQLite needs no mutex.
 const WRITE_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 const READ_FLAGS: OpenFlags = OpenFlags::SQLITE_OPEN_READ_ONLY.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
-/// The page cache of each connection, in KiB; SQLite takes a negative number as KiB. The kernel caches the file as
-/// well, and the server is not to grow with the journal.
+/// The page cache of each connection. SQLite reads a negative number as KiB. It is small because the kernel also caches
+/// the file, and the server must not grow with the journal.
 const CACHE_KIB: i64 = -256;
 
-/// The intents that have started or wait. All rows here follow from the records, and are compared with them.
-// One tree for what runs and what is not delivered stays small, so that the rows of a batch share few pages.
+/// The tables of open and waiting intents. Their rows are derived from the records, and are compared with them.
+// One small table for running and undelivered intents, so that the rows of a batch share few pages. A check compares
+// this text with the file, comments included.
 const TABLES: &str = "
 CREATE TABLE open(               -- what has started and is not yet reported
     run INTEGER PRIMARY KEY,     -- the record of its claim
@@ -49,11 +50,11 @@ pub(super) fn schema() -> String {
     format!("{}{TABLES}{}", log::TABLES, tasks::TABLES)
 }
 
-/// A run, identified in the file by the record of its claim.
+/// The id of a run: the number of the record of its claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct RunId(pub(super) i64);
 
-/// The stored receipt of a run that an earlier process did not see end.
+/// A run that had not ended when an earlier process did, with its fallback receipt.
 #[derive(Debug)]
 pub(super) struct InterruptedRun {
     pub(super) run: RunId,
@@ -62,7 +63,7 @@ pub(super) struct InterruptedRun {
     pub(super) content: [u8; 32],
 }
 
-/// A report of an earlier process that the governor does not have.
+/// An undelivered report of an earlier process.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     pub(super) receipt: i64,
@@ -75,7 +76,7 @@ pub(super) struct Undelivered {
 pub struct JournalOptions {
     /// The action if there is no journal.
     pub if_missing: IfMissing,
-    /// The event that a commit waits for.
+    /// The failure that a committed entry survives.
     pub durability: Durability,
 }
 
@@ -85,9 +86,9 @@ impl Default for JournalOptions {
     }
 }
 
-/// The writing side. There is one for each journal.
+/// The connection that writes. There is one for each journal.
 pub(super) struct Store {
-    // Declared before the files, so that it is closed before them: see `JournalFiles`.
+    // Declared before `files`, so that it is closed first: see `JournalFiles`.
     connection: Connection,
     tip: Tip,
     refusals: RefusalTip,
@@ -95,10 +96,10 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Opens the journal, or makes it, and checks its end.
+    /// Opens or creates the journal, and checks its last records.
     ///
     /// # Ambient Authority
-    /// Makes the file, its folder and a marker beside it, for this user alone.
+    /// Creates the file, its folder and a marker beside it, with access for this user only.
     pub(super) fn open(path: &Path, options: JournalOptions) -> Result<Self, OpenError> {
         let from_sqlite = OpenError::from_sqlite(path);
         let mut files = JournalFiles::open(path, options.if_missing, create)?;
@@ -106,20 +107,20 @@ impl Store {
         if format2::needs_conversion(&connection).map_err(&from_sqlite)? {
             drop(connection);
             format2::convert(&files, path)?;
-            // The conversion has exchanged the two files: these locks and identities are those of the old journal.
+            // The conversion has exchanged the two files, so these locks and inodes are those of the old journal.
             drop(files);
             files = JournalFiles::open(path, IfMissing::Create, create)?;
             connection = Connection::open_with_flags(files.real(), WRITE_FLAGS).map_err(&from_sqlite)?;
         }
         check_format(&connection, path)?;
-        // The settings write to the file, so they come after the format: a journal of a later version stays as it is.
+        // After the check of the format, because the settings write to the file: a journal of a later version is not
+        // changed.
         configure(&connection, options.durability).map_err(&from_sqlite)?;
         check::check_at_start(&mut connection, path, &files, options.durability)?;
         let (tip, refusals) = (Tip::read(&connection), RefusalTip::read(&connection));
         let (tip, refusals) = (tip.map_err(&from_sqlite)?, refusals.map_err(&from_sqlite)?);
         let store = Self { connection, tip, refusals, files };
-        // The marker lags behind after `journal prune` or a power cut, and is missing after the operator accepted a
-        // loss.
+        // The marker is behind after `journal prune` or a power failure, and missing if the operator accepted a loss.
         store.files.update_marker(tip.number, &tip.hash);
         Ok(store)
     }
@@ -129,48 +130,46 @@ impl Store {
         self.tip.head
     }
 
-    /// Writes everything that `entries` writes, or nothing. Returns its results once they are on the disk. `now` is in
+    /// Runs `write` in one transaction, and returns its result once the transaction is on the disk. `now` is in
     /// microseconds since 1970.
     pub(super) fn commit<T>(
         &mut self,
         now: i64,
-        entries: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
+        write: impl FnOnce(&mut Batch<'_>) -> Result<T, WriteError>,
     ) -> Result<T, WriteError> {
-        // A transaction that begins by reading cannot wait for the lock: SQLite fails it if `journal prune` has written
-        // since.
+        // `Immediate`: in a transaction that begins with a read, SQLite's first write fails if `journal prune` has
+        // written since the read.
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut batch = Batch::new(&transaction, self.tip, self.refusals, now)?;
-        let written = entries(&mut batch)?;
+        let result = write(&mut batch)?;
         let (tip, refusals) = batch.close()?;
         transaction.commit()?;
-        // A write to a file that was removed is on no disk.
+        // A write to a removed file is lost.
         self.files.check()?;
-        // The marker comes after the commit: in the other order, a crash would leave the name of a record that there is
-        // not.
+        // After the commit: in the other order, a crash could leave a marker that names a record that does not exist.
         if tip != self.tip {
             self.files.update_marker(tip.number, &tip.hash);
         }
-        // The ends of the chains move only here, because the records of a batch that failed do not exist.
+        // Only now, because the records of a failed batch do not exist.
         (self.tip, self.refusals) = (tip, refusals);
-        Ok(written)
+        Ok(result)
     }
 
-    /// Checks that the files are still those that were opened.
+    /// Checks that the files are still the ones that were opened.
     pub(super) fn check_files(&mut self) -> Result<(), WriteError> {
         Ok(self.files.check()?)
     }
 
-    /// Checks for room by writing an existing value once more.
-    pub(super) fn check_room(&mut self) -> Result<(), WriteError> {
+    /// Checks that the disk has space, by rewriting an existing value.
+    pub(super) fn check_space(&mut self) -> Result<(), WriteError> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         transaction.execute("UPDATE chains SET last = last WHERE name = 'refusals'", [])?;
         Ok(transaction.commit()?)
     }
 
-    /// The receipts of the intents that had started and not finished when the previous process ended, in the order of
-    /// their starts, with their tasks.
+    /// The runs that had not ended when the previous process did, in the order of their starts.
     pub(super) fn interrupted_runs(&self) -> rusqlite::Result<Vec<InterruptedRun>> {
-        // A task that has a row is newer there.
+        // If the task has its own row, that one is newer.
         let mut runs = self.connection.prepare(
             "SELECT run, will, iif(intent IN (SELECT task FROM tasks), NULL, open.task), intent
              FROM open JOIN records ON records.number = run WHERE open.receipt IS NULL ORDER BY run",
@@ -188,8 +187,7 @@ impl Store {
         runs.query_map([], read)?.collect()
     }
 
-    /// The texts of the intents that wait for a person, and of the approved intents that have not started, with the
-    /// approval.
+    /// The intents that wait for a person, and the approved intents that have not started.
     pub(super) fn held_intents(&self) -> rusqlite::Result<Vec<super::HeldIntent>> {
         let sql = "SELECT text, intent FROM waiting JOIN records USING (number) ORDER BY number";
         let mut waiting = self.connection.prepare(sql)?;
@@ -208,9 +206,9 @@ impl Store {
         rows.collect()
     }
 
-    /// The reports that the governor does not have, oldest first.
+    /// The undelivered reports, oldest first.
     pub(super) fn undelivered_reports(&self) -> rusqlite::Result<Vec<Undelivered>> {
-        // The order of the receipts is the one in which the outbox delivers the reports of an agent.
+        // The outbox delivers the reports of an agent in this order.
         let mut open = self.connection.prepare(
             "SELECT open.receipt, run, agent FROM open JOIN records ON records.number = open.receipt
              WHERE open.receipt IS NOT NULL ORDER BY open.receipt",
@@ -222,7 +220,7 @@ impl Store {
     }
 }
 
-/// The reading side.
+/// A connection that only reads.
 pub(super) struct Reader(Connection);
 
 impl Reader {
@@ -231,25 +229,25 @@ impl Reader {
         if !path.exists() {
             return Err(OpenError::Missing(path.to_owned()));
         }
-        let opened = Connection::open_with_flags(path, READ_FLAGS);
-        let connection = opened.map_err(OpenError::from_sqlite(path))?;
-        let prepared = || {
+        let connection =
+            Connection::open_with_flags(path, READ_FLAGS).map_err(OpenError::from_sqlite(path))?;
+        let configure = || {
             connection.busy_timeout(BUSY_TIMEOUT)?;
             keep_plans(&connection)?;
             connection.pragma_update(None, "cache_size", CACHE_KIB)
         };
-        prepared().map_err(OpenError::from_sqlite(path))?;
+        configure().map_err(OpenError::from_sqlite(path))?;
         check_format(&connection, path)?;
         Ok(Self(connection))
     }
 
     pub(super) fn recorded_state(&self, intent: IntentId) -> rusqlite::Result<RecordedState> {
-        // Several queries of one snapshot.
+        // One snapshot for several queries.
         let _snapshot = self.0.unchecked_transaction()?;
         recorded_state(&self.0, intent)
     }
 
-    /// The size of [`Self::body`] in bytes; `None` if the receipt was pruned.
+    /// The size of a receipt in bytes; `None` if it was pruned.
     pub(super) fn body_length(&self, receipt: i64) -> rusqlite::Result<Option<u64>> {
         self.0
             .prepare_cached("SELECT length(body) FROM records WHERE number = ?1 AND kind = 'receipt'")?
@@ -257,6 +255,7 @@ impl Reader {
             .optional()
     }
 
+    /// The JSON text of a receipt; `None` if it was pruned.
     pub(super) fn body(&self, receipt: i64) -> rusqlite::Result<Option<Vec<u8>>> {
         self.0
             .prepare_cached("SELECT body FROM records WHERE number = ?1 AND kind = 'receipt'")?
@@ -264,7 +263,7 @@ impl Reader {
             .optional()
     }
 
-    /// The time at which the oldest run ended whose report the governor does not have, in microseconds since 1970.
+    /// The end time of the oldest run with an undelivered report, in microseconds since 1970.
     pub(super) fn oldest_undelivered_at(&self) -> rusqlite::Result<Option<i64>> {
         self.0
             .prepare_cached("SELECT at FROM records WHERE number = (SELECT min(receipt) FROM open)")?
@@ -272,37 +271,36 @@ impl Reader {
             .optional()
     }
 
-    /// The connection, for queries of people.
+    /// The connection, for the queries of `History`.
     pub(super) fn connection(&self) -> &Connection {
         &self.0
     }
 
-    /// The connection, for a check that can be interrupted.
+    /// The connection, for a check that sets a progress handler on it.
     pub(super) fn into_connection(self) -> Connection {
         self.0
     }
 }
 
-/// A second writer, for pruning and restoring.
+/// Opens a connection that writes beside the server's, for pruning.
 pub(super) fn open_writable(path: &Path) -> Result<Connection, OpenError> {
-    // Reports the damage of the file, if there is any.
+    // Checks that the file is a journal.
     Reader::open(path)?;
-    let is = path.metadata().map_err(|error| OpenError::from_io(path, error))?;
-    files::check_private(path, &is)?;
-    let opened = Connection::open_with_flags(path, WRITE_FLAGS);
-    let connection = opened.map_err(OpenError::from_sqlite(path))?;
-    let prepared = connection.busy_timeout(BUSY_TIMEOUT).and_then(|()| keep_plans(&connection));
-    prepared.map_err(OpenError::from_sqlite(path))?;
+    let metadata = path.metadata().map_err(|error| OpenError::from_io(path, error))?;
+    files::check_private(path, &metadata)?;
+    let connection = Connection::open_with_flags(path, WRITE_FLAGS).map_err(OpenError::from_sqlite(path))?;
+    let result = connection.busy_timeout(BUSY_TIMEOUT).and_then(|()| keep_plans(&connection));
+    result.map_err(OpenError::from_sqlite(path))?;
     Ok(connection)
 }
 
-/// Makes SQLite retain the plan of a statement for all bound values. Otherwise it recompiles a statement that uses a
-/// partial index for each value, which takes longer than the statement.
+/// Makes SQLite use the same query plan for all bound values. Otherwise it recompiles each statement that uses a
+/// partial index for each value, which takes longer than the statement itself.
 pub(super) fn keep_plans(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map(drop)
 }
 
-/// Makes the tables of a journal in an empty file.
+/// Creates the tables of a journal in an empty file.
 pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     let create = || {
         let connection = Connection::open_with_flags(path, WRITE_FLAGS)?;
@@ -312,16 +310,16 @@ pub(super) fn create(path: &Path) -> Result<(), OpenError> {
     create().map_err(OpenError::from_sqlite(path))
 }
 
-/// The settings of a connection that writes.
+/// Configures a connection that writes.
 fn configure(connection: &Connection, durability: Durability) -> rusqlite::Result<()> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     keep_plans(connection)?;
-    // Pages and checkpoints stay as SQLite has them: other sizes could not be told from noise.
+    // The page size and the checkpoint interval are SQLite's defaults: other values made no measurable difference.
     connection.pragma_update(None, "cache_size", CACHE_KIB)?;
-    // A restored journal is in mode DELETE, which its backup got to be a single file.
+    // A restored journal is in mode DELETE, because its backup is a single file.
     connection.pragma_update(None, "journal_mode", "WAL")?;
     let synchronous = match durability {
-        // A commit returns when it is on the disk, and survives a power cut.
+        // A commit returns when it is on the disk.
         Durability::PowerLoss => "FULL",
         // A commit returns when the kernel has it.
         Durability::ProcessCrash => "NORMAL",
@@ -337,11 +335,12 @@ pub(super) fn read_format(connection: &Connection) -> rusqlite::Result<i64> {
 pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     let has_tables = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('records', 'receipts'))";
     let from_sqlite = OpenError::from_sqlite(path);
-    let is_ours = connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
+    let is_journal =
+        connection.query_row(has_tables, [], |row| row.get::<_, bool>(0)).map_err(&from_sqlite)?;
     let path = path.to_owned();
     match read_format(connection).map_err(&from_sqlite)? {
-        // Another program's database may have any version, also one of a journal.
-        _any if !is_ours => Err(OpenError::NotAJournal(path)),
+        // The database of another program may have any version.
+        _any if !is_journal => Err(OpenError::NotAJournal(path)),
         FORMAT => Ok(()),
         format @ CONVERTED_FORMAT => Err(OpenError::Unconverted { path, format }),
         format @ ..CONVERTED_FORMAT => Err(OpenError::Older { path, format }),
@@ -349,7 +348,7 @@ pub(super) fn check_format(connection: &Connection, path: &Path) -> Result<(), O
     }
 }
 
-/// A number in SQLite's integer type.
+/// Converts a number to SQLite's integer type.
 pub(super) fn to_sqlite_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -366,7 +365,7 @@ mod tests {
     fn synchronous_level_follows_durability() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal.db");
-        // SQLite's numbers of FULL and NORMAL.
+        // SQLite's values of FULL and NORMAL.
         for (durability, expected) in [(Durability::PowerLoss, 2), (Durability::ProcessCrash, 1)] {
             let store =
                 Store::open(&path, JournalOptions { durability, ..JournalOptions::default() }).unwrap();

@@ -1,4 +1,4 @@
-//! The comparison of the records with the tables that follow from them: open and waiting intents, tasks, and refusals.
+//! The comparison of the records with the tables derived from them: open and waiting intents, tasks, and refusals.
 
 use super::chain::{Hash, Head};
 use super::finding::{CheckError, Finding};
@@ -11,22 +11,24 @@ use super::verify::Verifier;
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// The number of refusals that are checked if only the last records are.
+/// The difference of a row that was changed.
+pub(super) const CHANGED: &str = "was changed";
+
+/// The number of last refusals that a partial check reads.
 const LAST_REFUSALS: i64 = 5_000;
 
-/// Compares the rows of `open`, `waiting` and `tasks` with the open intents by the records, in both directions. If only
-/// the last records were checked, this covers the intents that began among them.
+/// Compares the rows of `open`, `waiting` and `tasks` with the states that the records give, in both directions. After
+/// a partial check, only the intents whose records were checked are searched for missing rows.
 pub(super) fn compare(connection: &Connection, verifier: &Verifier) -> Result<(), CheckError> {
     let is_full = verifier.is_full();
-    let known = |intent: &[u8; 16]| verifier.live.get(intent).copied();
-    compare_open(connection, &known, is_full)?;
+    let replayed = |intent: &[u8; 16]| verifier.live.get(intent).copied();
+    compare_open(connection, &replayed, is_full)?;
     compare_waiting(connection)?;
     if is_full {
-        // A task whose record is not among the last ones is unknown to a partial check, and would be reported as a
-        // stray row.
-        compare_tasks(connection, &known)?;
+        // A partial check has not read the records of older tasks, and would report their rows as having no record.
+        compare_tasks(connection, &replayed)?;
     }
-    // A deleted row shows only from the side of the records.
+    // Finds deleted rows.
     verifier.live.iter().try_for_each(|(intent, live)| check_rows(connection, intent, live))
 }
 
@@ -47,17 +49,18 @@ fn check_rows(connection: &Connection, intent: &[u8; 16], live: &ReplayedIntent)
     let sql = "SELECT number FROM tasks WHERE task = ?1";
     let number = connection.prepare_cached(sql)?.query_row([intent], |row| row.get(0)).optional()?;
     let Some(number) = number else { return Err(missing("tasks", last_task_record(connection, intent)?)) };
-    // SQLite takes the id of a task from the index where it can, and `quick_check` compares no index with its table.
+    // `NOT INDEXED`: SQLite would read the task's id from the index, which `quick_check` does not compare with the
+    // table.
     let sql = format!("SELECT {HASHED_COLUMNS} FROM tasks NOT INDEXED WHERE number = ?1");
     let row = connection.prepare_cached(&sql)?.query_row([number], |row| hash_row(row, 0)).optional()?;
     if row == Some(hash) {
         Ok(())
     } else {
-        Err(Finding::Row { table: "tasks", record: number, what: "is not as it was" }.into())
+        Err(Finding::Row { table: "tasks", record: number, what: CHANGED }.into())
     }
 }
 
-/// The last record of a task.
+/// The number of the last record of a task.
 fn last_task_record(connection: &Connection, task: &[u8; 16]) -> rusqlite::Result<i64> {
     let sql = "SELECT max(number) FROM records WHERE intent = ?1 AND kind <> 'receipt'";
     Ok(connection.query_row(sql, [task], |row| row.get::<_, Option<i64>>(0))?.unwrap_or_default())
@@ -66,33 +69,32 @@ fn last_task_record(connection: &Connection, task: &[u8; 16]) -> rusqlite::Resul
 /// Compares each row of `open` with its claim.
 fn compare_open(
     connection: &Connection,
-    known: &impl Fn(&[u8; 16]) -> Option<ReplayedIntent>,
+    replayed: &impl Fn(&[u8; 16]) -> Option<ReplayedIntent>,
     is_full: bool,
 ) -> Result<(), CheckError> {
-    let runs = if is_full { "" } else { "WHERE receipt IS NULL" };
+    let condition = if is_full { "" } else { "WHERE receipt IS NULL" };
     let mut rows =
-        connection.prepare(&format!("SELECT run, will, task, receipt FROM open {runs} ORDER BY run"))?;
+        connection.prepare(&format!("SELECT run, will, task, receipt FROM open {condition} ORDER BY run"))?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let run = row.get::<_, i64>(0)?;
-        let wrong = |what| CheckError::Found(Finding::Row { table: "open", record: run, what });
+        let row_error = |what| CheckError::Found(Finding::Row { table: "open", record: run, what });
         let text = |column: usize| row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from);
         let (will, task) = (text(1)?, text(2)?);
         let receipt = row.get::<_, Option<i64>>(3)?;
-        let claim = read_claim(connection, run)?.ok_or_else(|| wrong("has no claim"))?;
-        let (intent, claim) = claim;
+        let (intent, claim) = read_claim(connection, run)?.ok_or_else(|| row_error("has no claim"))?;
         let hashes = (will.map(|will| digest(will.as_bytes())), task.map(|task| digest(task.as_bytes())));
-        let is_right = match receipt {
+        let is_unchanged = match receipt {
             None => hashes == (Some(claim.fallback_receipt), claim.task),
             Some(_) => hashes == (None, None),
         };
-        if !is_right {
-            return Err(wrong("is not as it was"));
+        if !is_unchanged {
+            return Err(row_error(CHANGED));
         }
-        // A run may have begun before the last records, so a partial check reads the state from all records of the
+        // The run may have begun before the records of a partial check, which therefore reads all records of the
         // intent.
         let state = if is_full {
-            known(&intent).map(|live| live.state)
+            replayed(&intent).map(|live| live.state)
         } else {
             read_run_state(connection, IntentId::from_bytes(intent))?
         };
@@ -101,7 +103,7 @@ fn compare_open(
             Some(receipt) => ReplayState::Ended { claim: run, receipt },
         };
         if state != Some(expected) {
-            return Err(wrong("does not go with its records"));
+            return Err(row_error("contradicts its records"));
         }
     }
     Ok(())
@@ -130,40 +132,40 @@ fn read_run_state(connection: &Connection, intent: IntentId) -> rusqlite::Result
 /// Compares each row of `waiting` with its record.
 fn compare_waiting(connection: &Connection) -> Result<(), CheckError> {
     let mut rows = connection
-        // An inner join would pass over a row that was added without a record.
+        // Not an inner join, which would skip a row without a record.
         .prepare("SELECT waiting.number, text, intent FROM waiting LEFT JOIN records USING (number)")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let held = row.get::<_, i64>(0)?;
-        let wrong = |what| CheckError::Found(Finding::Row { table: "waiting", record: held, what });
-        let intent = row.get::<_, Option<[u8; 16]>>(2)?.ok_or_else(|| wrong("has no record"))?;
-        let waits = match recorded_state(connection, IntentId::from_bytes(intent))? {
+        let row_error = |what| CheckError::Found(Finding::Row { table: "waiting", record: held, what });
+        let intent = row.get::<_, Option<[u8; 16]>>(2)?.ok_or_else(|| row_error("has no record"))?;
+        let waiting = match recorded_state(connection, IntentId::from_bytes(intent))? {
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held),
             RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_) => None,
         };
-        let waits = waits
-            .filter(|waits| waits.number == held)
-            .ok_or_else(|| wrong("does not wait by its records"))?;
-        let text = row.get_ref(1)?.as_str().map_err(|_other_type| wrong("is not as it was"))?;
-        if digest(text.as_bytes()) != waits.body.text_hash {
-            return Err(wrong("is not as it was"));
+        let waiting = waiting
+            .filter(|waiting| waiting.number == held)
+            .ok_or_else(|| row_error("contradicts its records: the intent does not wait"))?;
+        let text = row.get_ref(1)?.as_str().map_err(|_other_type| row_error(CHANGED))?;
+        if digest(text.as_bytes()) != waiting.body.text_hash {
+            return Err(row_error(CHANGED));
         }
     }
     Ok(())
 }
 
-/// Searches for tasks without a record.
+/// Finds tasks without a record.
 fn compare_tasks(
     connection: &Connection,
-    known: &impl Fn(&[u8; 16]) -> Option<ReplayedIntent>,
+    replayed: &impl Fn(&[u8; 16]) -> Option<ReplayedIntent>,
 ) -> Result<(), CheckError> {
-    // An index may hold another id than the row, and is compared with it elsewhere.
+    // `NOT INDEXED`, because an index may have another id than the row; `check_structure` compares the two.
     let mut rows = connection.prepare("SELECT number, task FROM tasks NOT INDEXED")?;
     let mut rows = rows.query([])?;
     while let Some(row) = rows.next()? {
         let number = row.get::<_, i64>(0)?;
         let task = row.get::<_, [u8; 16]>(1)?;
-        if known(&task).and_then(|live| live.task).is_none() {
+        if replayed(&task).and_then(|live| live.task).is_none() {
             return Err(Finding::Row { table: "tasks", record: number, what: "has no record" }.into());
         }
     }
@@ -173,49 +175,49 @@ fn compare_tasks(
 /// Compares the refusals with their own chain, and the chain with its marks in the records.
 pub(super) fn compare_refusals(
     connection: &Connection,
-    marked: Option<&record::RefusalsBody>,
+    mark: Option<&record::RefusalsBody>,
     is_full: bool,
 ) -> Result<(), CheckError> {
-    let wrong = |record, what| CheckError::Found(Finding::Row { table: "refusals", record, what });
-    let gone = |_gone| CheckError::Found(Finding::Row { table: "chains", record: 0, what: "is missing" });
-    let extent = Extent::read(connection, "refusals").map_err(gone)?;
+    let row_error = |record, what| CheckError::Found(Finding::Row { table: "refusals", record, what });
+    let missing = |_error| CheckError::Found(Finding::Row { table: "chains", record: 0, what: "is missing" });
+    let extent = Extent::read(connection, "refusals").map_err(missing)?;
     let Extent { first, first_hash, pruned, last, last_hash } = extent;
     let chains = connection.query_row("SELECT count(*) FROM chains", [], |row| row.get::<_, i64>(0))?;
-    // Columns and rows without a use are compared too, so that no change of this table stays unnoticed.
+    // Unused columns and rows are compared as well, so that every change of this table is found.
     if pruned != Head::START || chains != 2 {
-        return Err(Finding::Row { table: "chains", record: 0, what: "is not as it was" }.into());
+        return Err(Finding::Row { table: "chains", record: 0, what: CHANGED }.into());
     }
     let (mut number, mut hash) = (first, first_hash);
     let begin = last.saturating_sub(LAST_REFUSALS);
     if !is_full && begin > first {
         let sql = "SELECT hash FROM refusals WHERE number = ?1";
         let at = connection.query_row(sql, [begin], |row| row.get::<_, Hash>(0)).optional()?;
-        (number, hash) = (begin, at.ok_or_else(|| wrong(begin, "is missing"))?);
+        (number, hash) = (begin, at.ok_or_else(|| row_error(begin, "is missing"))?);
     }
-    // The marked refusal may have been dropped since, as one beyond `MAX_REFUSALS`.
-    let mut agrees = marked.is_none_or(|marked| marked.number <= number);
+    // The marked refusal may have been dropped since, because only `MAX_REFUSALS` are stored.
+    let mut is_mark_found = mark.is_none_or(|mark| mark.number <= number);
     let sql = "SELECT number, refused, intent, agent, tool, blocked_by, message, hash FROM refusals
                WHERE number > ?1 ORDER BY number";
     let mut rows = connection.prepare(sql)?;
     // A full check begins before the first row, so that rows added in front of it are found.
     let mut rows = rows.query(params![if is_full { i64::MIN } else { number }])?;
     while let Some(row) = rows.next()? {
-        let is = row.get::<_, i64>(0)?;
-        if is != number + 1 {
-            return Err(wrong(number + 1, "is missing"));
+        let row_number = row.get::<_, i64>(0)?;
+        if row_number != number + 1 {
+            return Err(row_error(number + 1, "is missing"));
         }
-        let refused = RefusalRow::read(row, 1).map_err(|_other_type| wrong(is, "is not as it was"))?;
-        let next = refused.hash(is, &hash);
-        if row.get_ref(7)?.as_blob().ok() != Some(&next[..]) {
-            return Err(wrong(is, "is not as it was"));
+        let refusal = RefusalRow::read(row, 1).map_err(|_other_type| row_error(row_number, CHANGED))?;
+        let row_hash = refusal.hash(row_number, &hash);
+        if row.get_ref(7)?.as_blob().ok() != Some(&row_hash[..]) {
+            return Err(row_error(row_number, CHANGED));
         }
-        (number, hash) = (is, next);
-        agrees |= marked.is_some_and(|marked| (marked.number, marked.hash.0) == (number, hash));
+        (number, hash) = (row_number, row_hash);
+        is_mark_found |= mark.is_some_and(|mark| (mark.number, mark.hash.0) == (number, hash));
     }
     match () {
-        () if number < last => Err(wrong(number + 1, "is missing")),
-        () if (number, hash) != (last, last_hash) => Err(wrong(number, "is not as it was")),
-        () if !agrees => Err(wrong(number, "is not what the records say")),
+        () if number < last => Err(row_error(number + 1, "is missing")),
+        () if (number, hash) != (last, last_hash) => Err(row_error(number, CHANGED)),
+        () if !is_mark_found => Err(row_error(number, "is not what the records say")),
         () => Ok(()),
     }
 }

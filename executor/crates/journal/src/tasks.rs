@@ -1,7 +1,7 @@
-//! Tasks of protocols that have them, as opaque documents, so that a task outlives the process.
+//! Tasks of the protocols that have tasks, stored as opaque documents, so that a task outlives the process.
 //!
-//! The writer writes them in the order of the calls, or with the start and the end of their runs. The latest tasks of
-//! each owner are stored; a task that has not ended is never dropped for a newer one.
+//! The writer writes tasks in the order of the calls, or with the start and the end of their runs. Only the latest
+//! tasks of each owner are stored; a task that has not ended is never dropped for a newer one.
 
 use super::batch::Batch;
 use super::chain::Hash;
@@ -19,8 +19,9 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use time::OffsetDateTime;
 
-/// The table. Its rows are in the order in which they were written, so that current writes are on the last page: in a
-/// tree ordered by random ids, every write would touch eleven pages.
+/// The table of tasks. Its rows are in the order of their first writes, so that current writes are on the last page: in
+/// a tree ordered by random ids, every write would touch eleven pages.
+// A check compares this text with the file, comments included.
 pub(super) const TABLES: &str = "
 CREATE TABLE tasks(                      -- of the A2A door
     number INTEGER PRIMARY KEY,          -- in the order in which they were first written
@@ -48,7 +49,7 @@ pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
             ValueRef::Text(text) => (b"text", text.into()),
             ValueRef::Blob(blob) => (b"blob", blob.into()),
         };
-        // SQLite's types belong to values, so that a change of the type alone has to show.
+        // SQLite's types belong to values, so the type is hashed as well.
         hasher.update(kind);
         hasher.update(u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
         hasher.update(bytes);
@@ -60,7 +61,7 @@ pub(super) fn hash_row(row: &Row<'_>, first: usize) -> rusqlite::Result<Hash> {
 pub(super) const HASHED_COLUMNS: &str = "task, owner, context, created, over, status, bytes, document";
 const HASHED_COLUMN_COUNT: usize = 8;
 
-/// The number of stored tasks of one owner, exceeded until the next cleanup: see [`should_prune`].
+/// The maximum number of stored tasks of one owner. It can be exceeded until the next clean-up: see [`should_prune`].
 pub const MAX_TASKS: i64 = 1_000;
 /// The maximum size of the stored documents of one owner, in bytes.
 pub const MAX_TASK_BYTES: i64 = 256 << 20;
@@ -68,78 +69,79 @@ pub const MAX_TASK_BYTES: i64 = 256 << 20;
 /// A stored task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalTask {
-    /// Its id, which is that of its intent.
+    /// The id of the task and of its intent.
     pub task: IntentId,
-    /// The agent on whose behalf it was made.
+    /// The agent that the task belongs to.
     pub owner: AgentDid,
-    /// Its conversation.
+    /// The id of the conversation.
     pub context: String,
-    /// The time at which it was made.
+    /// The creation time.
     pub created: OffsetDateTime,
-    /// The time at which it ended, if it has.
+    /// The end time; `None` for an open task.
     pub ended: Option<OffsetDateTime>,
-    /// The state that a list shows, as the door wrote it.
+    /// The status that lists show, in the door's own format.
     pub status: String,
-    /// The whole task, as the door wrote it.
+    /// The whole task, in the door's own format.
     pub document: String,
 }
 
-/// The action on a task for which there is no room.
+/// The treatment of a task that a full disk refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// The write is retried.
     Retry,
-    /// The write fails for good: the caller is told that there was no room.
+    /// The write fails, and the caller gets [`JournalError::NoSpace`].
     FailFast,
 }
 
 /// A task in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSummary {
-    /// Its id.
+    /// The id of the task.
     pub task: IntentId,
-    /// Its conversation.
+    /// The id of the conversation.
     pub context: String,
-    /// The time at which it was made.
+    /// The creation time.
     pub created: OffsetDateTime,
     /// [`JournalTask::status`].
     pub status: String,
 }
 
 impl TaskSummary {
-    /// Its place in lists.
+    /// The position in lists.
     #[must_use]
     pub fn key(&self) -> TaskKey {
         TaskKey { created: self.created, task: self.task }
     }
 }
 
-/// The place of a task in lists, which are in descending order of it. It never changes, so that a page that begins
-/// after a key neither repeats nor omits a task, however many are added meanwhile.
+/// The position of a task in lists, which are in descending order of their keys. A key never changes, so that a page
+/// that begins after a key neither repeats nor omits a task, even while tasks are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskKey {
-    /// The time at which the task was made, in whole microseconds.
+    /// The creation time, in whole microseconds.
     pub created: OffsetDateTime,
-    /// Its id, which orders tasks that were made at the same time.
+    /// The id, which orders tasks with the same creation time.
     pub task: IntentId,
 }
 
-/// A page of the list of tasks.
+/// A query for one page of the list of tasks.
 #[derive(Debug, Clone, Default)]
 pub struct TaskQuery {
-    /// The agent whose tasks are listed; of every agent when it is `None`.
+    /// The agent whose tasks are listed; `None` for all agents.
     pub owner: Option<AgentDid>,
-    /// The conversation; every conversation when it is `None`.
+    /// The conversation; `None` for all conversations.
     pub context: Option<String>,
-    /// The key after which the page begins; at the newest task when it is `None`.
+    /// The key after which the page begins; `None` to begin at the newest task.
     pub after: Option<TaskKey>,
     /// The maximum number of tasks on the page.
     pub limit: usize,
-    /// The tasks of this owner and conversation that may not be in the journal yet. Those that are in it count once.
+    /// The tasks of this owner and conversation that may not be in the journal yet. A task that is already in the
+    /// journal is counted once.
     pub unsaved: Vec<TaskSummary>,
 }
 
-/// The text of a task in the row of its run, with every field of [`JournalTask`].
+/// The JSON form of a task in the row of its run. It has every field of [`JournalTask`].
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "JournalTask")]
 struct StoredTask {
@@ -170,37 +172,38 @@ impl JournalTask {
 }
 
 impl Journal {
-    /// Stores the current state of a task. Tasks are written in the order of these calls, however late their answers
-    /// are awaited. While there is no room, a task with [`RetryPolicy::Retry`] is retried.
+    /// Stores the current state of a task. Tasks are written in the order of these calls, independent of when their
+    /// futures are awaited. While the disk is full, a task with [`RetryPolicy::Retry`] is retried.
     ///
     /// # Errors
-    /// [`JournalError::NoRoom`]: the task is not on the disk yet, or never will be; [`JournalError::Broken`].
+    /// [`JournalError::NoSpace`]: the task is not on the disk; `retry_policy` determines whether it is retried.
+    /// [`JournalError::Broken`].
     pub fn store_task(
         &self,
         task: JournalTask,
         retry_policy: RetryPolicy,
     ) -> impl Future<Output = Result<(), JournalError>> + Send + use<> {
-        let kept = self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)));
-        async { kept.wait().await?.map_err(|_no_room| JournalError::NoRoom) }
+        let pending = self.submit(|reply| JournalEntry::Task(Box::new(task), retry_policy, Some(reply)));
+        async { pending.wait().await?.map_err(|_no_space| JournalError::NoSpace) }
     }
 
-    /// Reads a task and converts it with `read`. A long task is read and converted on a thread of its own.
+    /// Reads a task and converts it with `convert`. A long task is read and converted on a reader thread.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
     pub async fn task<T: Send + 'static>(
         &self,
         task: IntentId,
-        read: impl FnOnce(&JournalTask) -> T + Send + 'static,
+        convert: impl FnOnce(&JournalTask) -> T + Send + 'static,
     ) -> Result<Option<T>, JournalError> {
         let Some(bytes) = self.read(|reader| reader.task_bytes(task))? else { return Ok(None) };
-        // The conversion runs where the document is read, so that a long one never reaches the runtime's workers.
-        let found = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(read));
+        // Converted by the thread that reads the document, so that a long one does not block the runtime's workers.
+        let query = move |reader: &Reader| Ok(reader.task(task)?.as_ref().map(convert));
         let is_long = bytes > MAX_INLINE_BYTES as u64;
-        if is_long { self.read_long(IfFull::Refuse, found).await } else { self.read(found) }
+        if is_long { self.read_long(IfFull::Refuse, query).await } else { self.read(query) }
     }
 
-    /// A page of tasks, newest first, and the number of tasks of that owner and conversation.
+    /// A page of tasks, newest first, and the total number of tasks of that owner and conversation.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
@@ -208,7 +211,7 @@ impl Journal {
         self.read_long(IfFull::Refuse, move |reader| reader.tasks(query)).await
     }
 
-    /// The ids and owners of the tasks that have not ended; the documents are left out because they may be long.
+    /// The ids and owners of the tasks that have not ended, without their documents, which may be long.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
@@ -222,7 +225,8 @@ impl Batch<'_> {
     pub(super) fn store_task(&mut self, task: &JournalTask) -> Result<(), WriteError> {
         let JournalTask { task, owner, context, created, ended, status, document } = task;
         let bytes = i64::try_from(document.len()).unwrap_or(i64::MAX);
-        // An update keeps the owner, context and creation of the first write, so the row is hashed as it is stored now.
+        // An update keeps the owner, context and creation time of the first write, so the hash is that of the stored
+        // row.
         let hash = self
             .connection()
             .prepare_cached(&format!(
@@ -245,21 +249,21 @@ impl Batch<'_> {
                 |row| hash_row(row, 0),
             )?;
         self.append_task_record(RecordKind::Task, *task, &hash)?;
-        // A task ends once, and only an end can make too many ended tasks.
+        // Only the end of a task can exceed the number of ended tasks.
         if ended.is_some() && should_prune(*task) {
             self.drop_excess_tasks(owner.as_str())?;
         }
         Ok(())
     }
 
-    /// Drops the ended tasks of an owner that exceed a limit. The count reads an index; the sum of sizes sorts all
-    /// tasks of an owner, which few ends require.
+    /// Drops the ended tasks of an owner that exceed a limit. The count reads only an index; the limit on the size
+    /// needs a sort of all tasks of the owner, which is rare.
     fn drop_excess_tasks(&mut self, owner: &str) -> Result<(), WriteError> {
-        let (kept, bytes) = self
+        let (count, bytes) = self
             .connection()
             .prepare_cached("SELECT count(*), total(bytes) FROM tasks WHERE owner = ?1")?
             .query_row([owner], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, f64>(1)?)))?;
-        #[allow(clippy::cast_precision_loss, reason = "what is compared is far below 2^53")]
+        #[allow(clippy::cast_precision_loss, reason = "the limit is far below 2^53")]
         let too_large = bytes > MAX_TASK_BYTES as f64;
         let dropped = if too_large {
             self.drop_tasks(
@@ -270,11 +274,11 @@ impl Batch<'_> {
                      ) WHERE over IS NOT NULL AND (place > ?2 OR total > ?3)) RETURNING task",
                 params![owner, MAX_TASKS, MAX_TASK_BYTES],
             )?
-        } else if kept > MAX_TASKS {
+        } else if count > MAX_TASKS {
             self.drop_tasks(
                 "DELETE FROM tasks WHERE over IS NOT NULL AND number IN (
                      SELECT number FROM tasks WHERE owner = ?1 ORDER BY created, number LIMIT ?2) RETURNING task",
-                params![owner, kept - MAX_TASKS],
+                params![owner, count - MAX_TASKS],
             )?
         } else {
             Vec::new()
@@ -282,14 +286,14 @@ impl Batch<'_> {
         dropped.into_iter().try_for_each(|task| self.append_task_record(RecordKind::TaskDropped, task, b""))
     }
 
-    fn drop_tasks(&self, sql: &str, which: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {
+    fn drop_tasks(&self, sql: &str, params: &[&dyn ToSql]) -> rusqlite::Result<Vec<IntentId>> {
         let mut statement = self.connection().prepare_cached(sql)?;
-        statement.query_map(which, |row| row.get(0).map(IntentId::from_bytes))?.collect()
+        statement.query_map(params, |row| row.get(0).map(IntentId::from_bytes))?.collect()
     }
 }
 
-/// `true` if the end of this task looks for tasks to drop: one in sixteen does, because it reads all tasks of its
-/// owner. Ids are random, so that no owner's tasks are passed over.
+/// `true` if the end of this task triggers a clean-up. One task in sixteen does, because a clean-up reads all tasks of
+/// the owner. Ids are random, so every owner's tasks are cleaned up.
 fn should_prune(task: IntentId) -> bool {
     task.as_bytes().last().is_some_and(|last| last % 16 == 0)
 }
@@ -312,7 +316,8 @@ impl Reader {
             .optional()
     }
 
-    /// The cost depends on the owners: each has about [`MAX_TASKS`], and a page of many owners is merged from theirs.
+    /// See [`Journal::tasks`]. A page of several owners is merged from one page of each, so the cost grows with their
+    /// number.
     fn tasks(&self, query: TaskQuery) -> rusqlite::Result<(Vec<TaskSummary>, u64)> {
         let TaskQuery { owner, context, after, limit, mut unsaved } = query;
         // All queries read the same snapshot.
@@ -340,7 +345,7 @@ impl Reader {
         Ok((page, total))
     }
 
-    /// The newest tasks of an owner after a key, down to those that were made at `oldest`.
+    /// The newest tasks of an owner after a key, down to the creation time `oldest`.
     fn owner_tasks(
         &self,
         owner: &str,
@@ -351,7 +356,7 @@ impl Reader {
     ) -> rusqlite::Result<Vec<TaskSummary>> {
         let newest = after.map_or(i64::MAX, |after| to_micros(after.created));
         let before = after.map_or([0; 16], |after| *after.task.as_bytes());
-        // SQLite searches its index by the bounds of `created`; the id decides only between tasks of one moment.
+        // SQLite searches its index by the bounds of `created`; the id orders only tasks with the same creation time.
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut statement = self.connection().prepare_cached(
             "SELECT task, context, created, status FROM tasks
@@ -370,8 +375,8 @@ impl Reader {
             .query_row(params![owner, context], |row| row.get(0).map(from_sqlite_int))
     }
 
-    /// All owners of tasks: one index look-up for each owner instead of one for each task.
-    // An index of all tasks by time would be another format of the journal, and one more page to write with each task.
+    /// All owners of tasks, with one index look-up for each owner instead of one for each task.
+    // An index of all tasks by time would need another format, and cost one more page for each write of a task.
     fn owners(&self) -> rusqlite::Result<Vec<String>> {
         let mut statement = self.connection().prepare_cached(
             "WITH RECURSIVE owners(owner) AS (
@@ -387,7 +392,7 @@ impl Reader {
     fn open_tasks(&self) -> rusqlite::Result<Vec<(IntentId, AgentDid)>> {
         let mut statement = self
             .connection()
-            // The partial index has the open tasks alone, so that a restart reads none of those that ended.
+            // The partial index contains only open tasks, so that a restart does not read ended ones.
             .prepare("SELECT task, owner FROM tasks INDEXED BY tasks_open_of WHERE over IS NULL")?;
         statement
             .query_map([], |row| Ok((IntentId::from_bytes(row.get(0)?), parse_owner(row.get(1)?)?)))?
@@ -400,7 +405,7 @@ fn truncate_to_newest(page: &mut Vec<TaskSummary>, limit: usize) {
     page.truncate(limit);
 }
 
-/// The owner of a task, which is the second column of each query.
+/// Parses the owner of a task, the second column of each query.
 fn parse_owner(text: String) -> rusqlite::Result<AgentDid> {
     AgentDid::parse(&text).map_err(|error| {
         rusqlite::Error::FromSqlConversionFailure(1, rusqlite::types::Type::Text, Box::new(error))

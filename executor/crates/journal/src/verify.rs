@@ -1,8 +1,8 @@
-//! Comparison of a journal with its own chain: every record with its hash and the one before it, the records of each
-//! intent with each other, and every other table with the records that it follows from.
+//! The check of a journal against its own chain: every record against its hash and the previous record, the records of
+//! each intent against each other, and every other table against the records that it is derived from.
 //!
-//! A [`Verifier`] reads the records in order, in chunks, and holds in memory the entries that are open at that point:
-//! intents that run, wait or are not delivered, and stored tasks.
+//! A [`Verifier`] reads the records in order, in chunks. It holds in memory the intents that run, wait or are
+//! undelivered at that point, and the stored tasks.
 
 use super::chain::{Hash, Head, INITIAL_HASH};
 use super::files::{self, Marker};
@@ -22,21 +22,21 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 
-/// The number of records that are read in one chunk.
+/// The number of records in one chunk.
 pub(super) const CHUNK_RECORDS: usize = 10_000;
 
 /// The check of one journal.
 pub(super) struct Verifier {
     extent: Extent,
-    /// The number before the first record that is checked.
+    /// The number of the last record before the checked ones.
     begin: i64,
     pub(super) tip: Tip,
-    /// The end of the chain of a journal of format 2.
+    /// The end of the receipt chain of a converted journal of format 2.
     format2_head: Head,
     pub(super) live: HashMap<[u8; 16], ReplayedIntent>,
-    /// The receipts that are not delivered, by their records.
+    /// The intents of undelivered receipts, by the receipt's record.
     undelivered: HashMap<i64, [u8; 16]>,
-    /// Receipts whose claim was pruned: a carried-over record has to have the content of the claim.
+    /// Receipts whose claim was pruned: a copy of the claim has to follow.
     orphans: HashMap<[u8; 16], i64>,
     pruned: Option<record::PrunedBody>,
     refusals: Option<record::RefusalsBody>,
@@ -45,16 +45,16 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// A verifier of all records.
+    /// A check of all records.
     pub(super) fn full(connection: &Connection, checkpoint: Option<Head>) -> rusqlite::Result<Self> {
         let extent = Extent::read(connection, "records")?;
         Ok(Self::new(extent, Tip::before_first(&extent), checkpoint))
     }
 
-    /// A verifier of the last `most` records.
-    pub(super) fn last_records(connection: &Connection, most: i64) -> Result<Self, CheckError> {
+    /// A check of the last `count` records.
+    pub(super) fn last_records(connection: &Connection, count: i64) -> Result<Self, CheckError> {
         let extent = Extent::read(connection, "records")?;
-        let begin = extent.last.saturating_sub(most);
+        let begin = extent.last.saturating_sub(count);
         if begin <= extent.first {
             return Ok(Self::new(extent, Tip::before_first(&extent), None));
         }
@@ -74,81 +74,84 @@ impl Verifier {
             pruned: None,
             refusals: None,
             checkpoint,
-            // The checkpoint may be that of the last pruned receipt, which no remaining record repeats.
+            // The checkpoint may be that of the last pruned receipt, which is in no remaining record.
             is_checkpoint_seen: checkpoint == Some(tip.head),
         }
     }
 
-    /// `true` if every record is checked.
+    /// `true` if the check covers every record.
     pub(super) fn is_full(&self) -> bool {
         self.begin == self.extent.first
     }
 
-    /// `true` while no record has been pruned since the start of the check.
+    /// `true` if no record has been pruned since the start of the check.
     pub(super) fn is_unpruned(&self, connection: &Connection) -> rusqlite::Result<bool> {
         Ok(Extent::read(connection, "records")?.first == self.extent.first)
     }
 
-    /// Checks up to `most` more records. Returns `true` if there may be more.
-    pub(super) fn check_chunk(&mut self, connection: &Connection, most: usize) -> Result<bool, CheckError> {
-        // The server appends records between the chunks of a check in the background.
+    /// Checks up to `max_records` more records. Returns `true` if there may be more.
+    pub(super) fn check_chunk(
+        &mut self,
+        connection: &Connection,
+        max_records: usize,
+    ) -> Result<bool, CheckError> {
+        // In a background check, the server appends records between the chunks.
         self.extent.last = Extent::read(connection, "records")?.last;
         let mut statement = connection.prepare_cached(&format!(
             "SELECT {RECORD_COLUMNS} FROM records WHERE number > ?1 ORDER BY number LIMIT ?2"
         ))?;
-        let mut rows =
-            statement.query(rusqlite::params![self.tip.number, i64::try_from(most).unwrap_or(i64::MAX)])?;
+        let mut rows = statement
+            .query(rusqlite::params![self.tip.number, i64::try_from(max_records).unwrap_or(i64::MAX)])?;
         let mut count = 0;
         loop {
             let row = rows.next().map_err(|error| self.with_position(error.into()))?;
-            let Some(row) = row else { return Ok(count == most) };
-            self.check_record(connection, row).map_err(|stop| self.with_position(stop))?;
+            let Some(row) = row else { return Ok(count == max_records) };
+            self.check_record(connection, row).map_err(|error| self.with_position(error))?;
             count += 1;
         }
     }
 
     /// Adds the position to a read error of the file.
-    fn with_position(&self, stop: CheckError) -> CheckError {
-        match stop {
+    fn with_position(&self, error: CheckError) -> CheckError {
+        match error {
             CheckError::Found(Finding::Unreadable { reason, .. }) => {
                 CheckError::Found(Finding::Unreadable { after: self.tip.number, reason })
             }
-            CheckError::Found(_) | CheckError::Sqlite(_) => stop,
+            CheckError::Found(_) | CheckError::Sqlite(_) => error,
         }
     }
 
     fn check_record(&mut self, connection: &Connection, row: &rusqlite::Row<'_>) -> Result<(), CheckError> {
         let expected = self.tip.number + 1;
-        let is = row.get::<_, i64>(0)?;
-        if is != expected {
-            return Err(Finding::Missing { first: expected, last: is - 1 }.into());
+        let number = row.get::<_, i64>(0)?;
+        if number != expected {
+            return Err(Finding::Missing { first: expected, last: number - 1 }.into());
         }
         let intent = row.get::<_, Option<[u8; 16]>>(3).ok().flatten().map(IntentId::from_bytes);
-        let changed = || CheckError::Found(Finding::Changed { record: is, intent });
-        // SQLite's types belong to values and not to columns, so a value of another type is a change and not an error
-        // of the file.
-        let (record, hash) = JournalRecord::read(row).map_err(|_other_type| changed())?;
-        let latest = if record.kind == RecordKind::Receipt { is } else { self.tip.latest };
-        let counted = record.receipt.map(from_sqlite_int);
-        let nth = (record.kind == RecordKind::Receipt).then(|| self.tip.head.number + 1);
+        let change_error = || CheckError::Found(Finding::Changed { record: number, intent });
+        // SQLite's types belong to values and not to columns, so a value of another type is a change of the record.
+        let (record, hash) = JournalRecord::read(row).map_err(|_other_type| change_error())?;
+        let latest = if record.kind == RecordKind::Receipt { number } else { self.tip.latest };
+        let receipt = record.receipt.map(from_sqlite_int);
+        let expected_receipt = (record.kind == RecordKind::Receipt).then(|| self.tip.head.number + 1);
         // The latest receipt may have been pruned.
-        let latest_is_right =
+        let is_latest_correct =
             record.latest == latest || (self.tip.latest == 0 && record.latest <= self.begin);
-        if record.hash(&self.tip.hash) != hash || !latest_is_right || counted != nth {
-            return Err(changed());
+        if record.hash(&self.tip.hash) != hash || !is_latest_correct || receipt != expected_receipt {
+            return Err(change_error());
         }
-        self.check_old_chain(&record).ok_or_else(changed)?;
+        self.check_format2_chain(&record).ok_or_else(change_error)?;
         self.tip = self.tip.with_record(&record, hash);
         self.tip.latest = record.latest;
-        self.is_checkpoint_seen |= nth.is_some() && self.checkpoint == Some(self.tip.head);
+        self.is_checkpoint_seen |= receipt.is_some() && self.checkpoint == Some(self.tip.head);
         match record.intent {
             Some(intent) => self.check_intent_record(connection, &record, intent),
             None => self.check_journal_record(&record),
         }
     }
 
-    /// Compares a receipt that was in a journal of format 2 with its chain there.
-    fn check_old_chain(&mut self, record: &JournalRecord<'_>) -> Option<()> {
+    /// Checks a receipt of a converted journal against its chain in format 2.
+    fn check_format2_chain(&mut self, record: &JournalRecord<'_>) -> Option<()> {
         if let Some(root) = record.root {
             self.format2_head = format2::next_head(self.format2_head, record)?;
             (self.format2_head.hash == root).then_some(())?;
@@ -164,21 +167,20 @@ impl Verifier {
         intent: [u8; 16],
     ) -> Result<(), CheckError> {
         let first = self.extent.first;
-        let wrong =
+        let order_error =
             |what| Finding::Order { record: record.number, intent: Some(IntentId::from_bytes(intent)), what };
-        // Look-ups go by indexes that SQLite's `quick_check` does not compare: a lost entry would make an intent
-        // unknown, and run again.
-        let earlier =
-            check_indexes(connection, record, &intent)?.ok_or_else(|| wrong("is missing in an index"))?;
+        // Look-ups use indexes that SQLite's `quick_check` does not compare with the table: an intent whose entry is
+        // missing could run again.
+        let earlier = check_indexes(connection, record, &intent)?
+            .ok_or_else(|| order_error("is missing in an index"))?;
         let live = match self.live.get(&intent) {
             Some(live) => *live,
-            // Settled intents are not kept in memory, which would grow with every run; their few records are read
-            // again.
+            // A settled intent is not in memory, which would grow with every run; its few records are read again.
             None => replay_earlier(connection, record, &earlier, first)?
-                .ok_or_else(|| wrong("does not go with those before"))?,
+                .ok_or_else(|| order_error("contradicts the earlier records"))?,
         };
         let step = to_step(record)?;
-        let live = live.after(&step, first).ok_or_else(|| wrong("does not go with those before"))?;
+        let live = live.after(&step, first).ok_or_else(|| order_error("contradicts the earlier records"))?;
         match (live.state, record.kind) {
             (ReplayState::Ended { claim, receipt }, RecordKind::Receipt) => {
                 self.undelivered.insert(receipt, intent);
@@ -199,12 +201,13 @@ impl Verifier {
 
     /// Checks a record about the journal itself.
     fn check_journal_record(&mut self, record: &JournalRecord<'_>) -> Result<(), CheckError> {
-        let wrong = |what| Finding::Order { record: record.number, intent: None, what };
+        let order_error = |what| Finding::Order { record: record.number, intent: None, what };
         match record.kind {
             RecordKind::Delivered => {
                 for receipt in parse_body::<record::DeliveredBody>(record.body)? {
-                    self.apply_delivery(receipt)
-                        .ok_or_else(|| wrong("delivers what is no receipt, or was delivered before"))?;
+                    self.apply_delivery(receipt).ok_or_else(|| {
+                        order_error("marks as delivered what is not a receipt, or was already delivered")
+                    })?;
                 }
             }
             RecordKind::Refusals => self.refusals = Some(parse_body(record.body)?),
@@ -223,14 +226,14 @@ impl Verifier {
             | RecordKind::Stopped
             | RecordKind::Task
             | RecordKind::TaskDropped
-            | RecordKind::Used => return Err(wrong("names no intent").into()),
+            | RecordKind::Used => return Err(order_error("names no intent").into()),
         }
         Ok(())
     }
 
     fn apply_delivery(&mut self, receipt: i64) -> Option<()> {
         let Some(intent) = self.undelivered.remove(&receipt) else {
-            // A receipt before the checked part was never in `undelivered`.
+            // A receipt before the checked records is not in `undelivered`.
             return (receipt <= self.begin).then_some(());
         };
         let live = self.live.get_mut(&intent)?;
@@ -243,18 +246,16 @@ impl Verifier {
         Some(())
     }
 
-    /// Compares everything else with the records, after all of them were checked, and returns the finding.
+    /// Compares all other tables with the records, after all records were checked. Returns the finding.
     pub(super) fn finish(&self, connection: &Connection) -> Result<Finding, CheckError> {
-        let extent = Extent::read(connection, "records").map_err(|_gone| {
+        let extent = Extent::read(connection, "records").map_err(|_error| {
             CheckError::Found(Finding::Row { table: "chains", record: self.tip.number, what: "is missing" })
         })?;
         if extent.last > self.tip.number {
             return Err(Finding::Cut { last: self.tip.number, was: extent.last }.into());
         }
         if (extent.last, extent.last_hash) != (self.tip.number, self.tip.hash) {
-            return Err(
-                Finding::Row { table: "chains", record: extent.last, what: "is not as it was" }.into()
-            );
+            return Err(Finding::Row { table: "chains", record: extent.last, what: tables::CHANGED }.into());
         }
         self.check_pruned_extent(&extent)?;
         if let Some((intent, receipt)) = self.orphans.iter().next() {
@@ -268,7 +269,7 @@ impl Verifier {
 
     fn check_pruned_extent(&self, extent: &Extent) -> Result<(), CheckError> {
         let Extent { first, first_hash, pruned, .. } = *extent;
-        let is = record::PrunedBody {
+        let actual = record::PrunedBody {
             number: first,
             hash: Digest32(first_hash),
             receipts: super::store::to_sqlite_int(pruned.number),
@@ -276,18 +277,18 @@ impl Verifier {
         };
         let nothing = Digest32(INITIAL_HASH);
         let none = record::PrunedBody { number: 0, hash: nothing, receipts: 0, checkpoint: nothing };
-        // A changed row in `chains` could hide records that were cut off the front, so the front is believed for its
-        // record alone.
+        // A change of the row in `chains` could hide that the first records were removed, so the row has to agree with
+        // a record.
         let recorded = match &self.pruned {
             Some(pruned) => pruned,
             None if self.is_full() => &none,
-            // The record of the pruning is not among the last ones.
+            // A partial check may not have read the record of the pruning.
             None => return Ok(()),
         };
-        if *recorded == is {
+        if *recorded == actual {
             Ok(())
         } else {
-            Err(Finding::Row { table: "chains", record: first, what: "is not as it was" }.into())
+            Err(Finding::Row { table: "chains", record: first, what: tables::CHANGED }.into())
         }
     }
 
@@ -315,7 +316,7 @@ fn to_step(record: &JournalRecord<'_>) -> Result<ReplayStep, CheckError> {
     Ok(ReplayStep { number, kind, about, task })
 }
 
-/// The records of an intent before this one, according to the indexes; `None` if this one is not in them.
+/// The numbers of the earlier records of an intent, according to the indexes; `None` if `record` is not in an index.
 fn check_indexes(
     connection: &Connection,
     record: &JournalRecord<'_>,
@@ -348,8 +349,8 @@ fn check_indexes(
     Ok(Some(numbers))
 }
 
-/// The state of an intent after its earlier records, which were checked before or are not among the last; `None` if
-/// they contradict each other.
+/// The state of an intent after its `earlier` records; `None` if they contradict each other. They were checked before,
+/// or precede a partial check.
 fn replay_earlier(
     connection: &Connection,
     record: &JournalRecord<'_>,
@@ -376,10 +377,10 @@ fn replay_earlier(
             && let Some(receipt) =
                 find_receipt(connection, *number)?.filter(|receipt| *receipt < record.number)
         {
-            let ended =
+            let receipt_step =
                 ReplayStep { number: receipt, kind: RecordKind::Receipt, about: Some(*number), task: None };
-            live = live.and_then(|live| live.after(&ended, first));
-            // A record of deliveries names no intent, so an earlier receipt counts as delivered here.
+            live = live.and_then(|live| live.after(&receipt_step, first));
+            // Deliveries are not in the index of the intent, so an earlier receipt counts as delivered here.
             live = live.map(|live| ReplayedIntent { state: ReplayState::Closed(*number), ..live });
         }
     }
@@ -388,19 +389,19 @@ fn replay_earlier(
 
 /// Compares the tables, indexes and triggers with those of a journal.
 pub(super) fn check_schema(connection: &Connection) -> Result<(), CheckError> {
-    // Without conversion: SQLite tells the same text as a blob apart, and an expression of it would not.
+    // Values are read without conversion, so that a blob with the same bytes differs from the text.
     let list = |connection: &Connection| -> rusqlite::Result<Vec<[Value; 4]>> {
         let sql = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name";
         let mut statement = connection.prepare(sql)?;
         statement.query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]))?.collect()
     };
-    // An added trigger or a missing unique index changes what later writes do, so the whole schema is compared.
-    let right = Connection::open_in_memory()?;
-    right.execute_batch(&schema())?;
-    let (right, is) = (list(&right)?, list(connection)?);
-    let different =
-        is.iter().find(|one| !right.contains(one)).or_else(|| right.iter().find(|one| !is.contains(one)));
-    match different {
+    // The whole schema is compared, because an added trigger or a missing unique index changes the effect of later
+    // writes.
+    let expected = Connection::open_in_memory()?;
+    expected.execute_batch(&schema())?;
+    let (expected, actual) = (list(&expected)?, list(connection)?);
+    let added = actual.iter().find(|entry| !expected.contains(entry));
+    match added.or_else(|| expected.iter().find(|entry| !actual.contains(entry))) {
         None => Ok(()),
         Some([kind, name, table, _]) => {
             let name = format!("{} {} on {}", display_value(kind), display_value(name), display_value(table));
@@ -417,9 +418,9 @@ fn display_value(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// Checks that the records reach the one of the marker beside the journal.
-pub(super) fn check_marker(connection: &Connection, marked: Option<&Marker>) -> Result<(), CheckError> {
-    let Some(Marker { number, hash, .. }) = marked else { return Ok(()) };
+/// Checks that the journal has the record that the marker names.
+pub(super) fn check_marker(connection: &Connection, marker: Option<&Marker>) -> Result<(), CheckError> {
+    let Some(Marker { number, hash, .. }) = marker else { return Ok(()) };
     let extent = Extent::read(connection, "records")?;
     if extent.last < *number {
         return Err(Finding::Cut { last: extent.last, was: *number }.into());
@@ -428,14 +429,18 @@ pub(super) fn check_marker(connection: &Connection, marked: Option<&Marker>) -> 
     if *number <= extent.first {
         return Ok(());
     }
-    // A history of the same length that was made anew passes a comparison of the numbers.
+    // The hash is compared because another history may have the same length.
     let sql = "SELECT hash FROM records WHERE number = ?1";
-    let is = connection.query_row(sql, [number], |row| row.get::<_, Hash>(0)).optional()?;
-    if is == Some(*hash) { Ok(()) } else { Err(Finding::Changed { record: *number, intent: None }.into()) }
+    let actual = connection.query_row(sql, [number], |row| row.get::<_, Hash>(0)).optional()?;
+    if actual == Some(*hash) {
+        Ok(())
+    } else {
+        Err(Finding::Changed { record: *number, intent: None }.into())
+    }
 }
 
-/// Checks a whole journal on one snapshot, so that a server may write meanwhile. `progress` receives the number of
-/// checked records from time to time.
+/// Checks a whole journal on one snapshot, so that a server may write at the same time. `progress` receives the number
+/// of the last checked record after each chunk.
 ///
 /// # Errors
 /// SQLite's errors that are not caused by the content of the journal.
@@ -445,8 +450,8 @@ pub(super) fn verify(
     checkpoint: Option<Head>,
     mut progress: impl FnMut(u64),
 ) -> rusqlite::Result<Finding> {
-    // Read first: the server may write meanwhile.
-    let marked = files::read_marker(path);
+    // Read before the snapshot: a marker that the server writes later could name a record that is not in the snapshot.
+    let marker = files::read_marker(path);
     let _snapshot = connection.unchecked_transaction()?;
     let check = || -> Result<Finding, CheckError> {
         check_schema(connection)?;
@@ -455,7 +460,7 @@ pub(super) fn verify(
             progress(from_sqlite_int(verifier.tip.number));
         }
         let finding = verifier.finish(connection)?;
-        check_marker(connection, marked.as_ref())?;
+        check_marker(connection, marker.as_ref())?;
         check_structure(connection, verifier.tip.number)?;
         Ok(finding)
     };
@@ -465,8 +470,7 @@ pub(super) fn verify(
     }
 }
 
-/// Runs SQLite's check of its own pages, and of the indexes of `tasks`; those of `records` were compared record by
-/// record.
+/// Runs SQLite's check of its own pages and of the indexes of `tasks`. `check_indexes` covers those of `records`.
 pub(super) fn check_structure(connection: &Connection, after: i64) -> Result<(), CheckError> {
     for check in ["PRAGMA quick_check(1)", "PRAGMA integrity_check(tasks)"] {
         let reason = connection.query_row(check, [], |row| row.get::<_, String>(0))?;

@@ -1,10 +1,10 @@
-//! The only writer: a thread that puts all queued entries into one transaction, so that many runs share one fsync.
+//! The writer thread. It commits all queued entries in one transaction, so that many runs share one fsync.
 
 use super::batch::{
     Batch, FinishRecord, HoldRecord, HoldResult, RevocationRecord, StartRecord, StartReply, StopRecord,
 };
 use super::chain::Head;
-use super::error::{NoRoomError, WriteError};
+use super::error::{NoSpaceError, WriteError};
 use super::log::RefusalRecord;
 use super::store::{RunId, Store};
 use super::tasks::{JournalTask, RetryPolicy};
@@ -20,48 +20,48 @@ use tokio::sync::{oneshot, watch};
 
 /// The maximum number of entries in one transaction.
 const MAX_BATCH: usize = 512;
-/// The pause before entries for which there was no room are retried.
+/// The delay before entries that a full disk refused are retried.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
-/// The maximum wait of an entry without a waiting caller for the next entry.
+/// The maximum time for which an entry without a waiting caller is held back, so that later entries share its fsync.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// The interval between checks of the files while nothing is written.
-// A journal that vanishes under an idle server has to stop it too, before a call relies on it.
+// An idle server has to stop as well if its journal disappears, before a call relies on it.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// The minimum interval between log lines about a lack of room.
+/// The minimum interval between log lines about a full disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The sender of an answer. Dropped without an answer, it means that the journal is broken.
+/// Sends the answer to an entry. If it is dropped unused, the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
-/// The reply to an entry that may find no room, with the system's error.
-pub(super) type RoomReply<T> = Reply<Result<T, NoRoomError>>;
+/// Sends the answer to an entry that fails if the disk is full, with the system's error.
+pub(super) type FallibleReply<T> = Reply<Result<T, NoSpaceError>>;
 
-/// An entry to write. Its answer means that it is on the disk.
+/// An entry to write. It is on the disk before it is answered.
 pub(super) enum JournalEntry {
-    /// A run may begin; or the reason for which the start cannot be written.
-    Start(Box<StartRecord>, RoomReply<StartReply>),
-    /// A run has finished. Retried until there is room.
+    /// The start of a run. The guest may begin once the reply is `Ok` with [`StartReply::New`].
+    Start(Box<StartRecord>, FallibleReply<StartReply>),
+    /// A run has finished. Retried while the disk is full.
     Finish(Box<FinishRecord>, Reply<()>),
     /// A claimed intent was refused before its guest began.
     Release(RunId, IntentId, Reply<()>),
-    /// A verdict of this intent expires later than those before.
+    /// A new verdict for this intent expires later than the previous ones.
     Extend(IntentId, i64),
-    /// The governor has the report of a run, with the record of its receipt.
+    /// The governor has acknowledged the report of a run. The number is that of the receipt's record.
     Delivered(RunId, i64),
     /// An intent waits for a person.
-    Hold(Box<HoldRecord>, RoomReply<HoldResult>),
-    /// Intents no longer wait. Retried while there is no room, although its caller has been answered; an approval is
-    /// not.
-    Resolve(Vec<ResolvedIntent>, Option<RoomReply<usize>>),
-    /// A caller stopped runs. Retried while there is no room.
-    Stop(Vec<StopRecord>, Option<RoomReply<()>>),
-    /// The governor revoked something. Retried while there is no room.
-    Revoke(Box<RevocationRecord>, Option<RoomReply<()>>),
-    /// The current state of a task. The policy determines if it is retried while there is no room,
-    /// although no caller waits any more.
-    Task(Box<JournalTask>, RetryPolicy, Option<RoomReply<()>>),
+    Hold(Box<HoldRecord>, FallibleReply<HoldResult>),
+    /// Decisions about waiting intents. A denial is retried while the disk is full, even after its caller was answered;
+    /// an approval is not.
+    Resolve(Vec<ResolvedIntent>, Option<FallibleReply<usize>>),
+    /// A caller stopped runs. Retried while the disk is full.
+    Stop(Vec<StopRecord>, Option<FallibleReply<()>>),
+    /// The governor revoked capabilities. Retried while the disk is full.
+    Revoke(Box<RevocationRecord>, Option<FallibleReply<()>>),
+    /// The current state of a task. The policy determines whether it is retried while the disk is full, after its
+    /// caller was answered.
+    Task(Box<JournalTask>, RetryPolicy, Option<FallibleReply<()>>),
     /// A call was not run.
     Refuse(Box<RefusalRecord>),
-    /// No content: every entry before it is on the disk.
+    /// Writes nothing. Its reply means that every earlier entry is on the disk.
     Flush(Reply<()>),
 }
 
@@ -87,22 +87,22 @@ impl JournalEntry {
 /// The result of an entry.
 enum EntryResult {
     Started(StartReply),
-    Numbered(i64),
+    Recorded(i64),
     Held(HoldResult),
-    Counted(usize),
+    Resolved(usize),
     Done,
 }
 
-/// The next work of the writer.
+/// The next action of the writer.
 enum WriterAction {
     Write(Vec<JournalEntry>),
-    /// Checks the files, or the room on the disk.
+    /// Checks the files, or whether a full disk has space again.
     Check,
-    /// All senders are gone.
+    /// All senders have been dropped.
     End,
 }
 
-/// The writer's side of the journal.
+/// The state of the writer thread.
 pub(super) struct Writer {
     pub(super) store: Store,
     pub(super) head: watch::Sender<Head>,
@@ -110,18 +110,18 @@ pub(super) struct Writer {
     pub(super) metrics: JournalMetrics,
 }
 
-/// The room on the disk, and its state in the log.
+/// The state of the disk, and of the log lines about it.
 #[derive(Default)]
-struct DiskRoom {
+struct DiskState {
     is_full: bool,
-    /// `true` if the log has reported the lack of room, and has yet to report its end.
+    /// `true` from the log line about a full disk to the log line about its end.
     is_reported: bool,
     reported_at: Option<Instant>,
 }
 
 impl Writer {
-    /// Writes until all senders are gone, beginning with the entries in `unwritten`, for which there was no room before.
-    /// `on_finished` receives every receipt that is on the disk, in order.
+    /// Writes until all senders have been dropped, beginning with the entries in `unwritten`, which a full disk
+    /// refused. `on_finished` receives every receipt that is on the disk, in order.
     pub(super) fn run(
         mut self,
         entries: &Receiver<JournalEntry>,
@@ -129,29 +129,28 @@ impl Writer {
         on_finished: impl Fn(i64, &FinishRecord),
     ) {
         let _break_on_exit = BreakOnExit(Arc::clone(&self.condition));
-        let mut room = DiskRoom::default();
+        let mut disk = DiskState::default();
         if !unwritten.is_empty() {
-            self.mark_full(&mut room, "no room for the receipts of the process before");
+            self.mark_full(&mut disk, "no space for the receipts of the previous process");
         }
         loop {
-            let next = if room.is_full {
+            let action = if disk.is_full {
                 gather_while_full(entries, std::mem::take(&mut unwritten))
             } else {
                 gather(entries)
             };
-            let written = match next {
+            let result = match action {
                 WriterAction::End => return,
-                // Claims are refused while the disk is full, so without this attempt no entry would ever find that
-                // there is room.
-                WriterAction::Check if room.is_full => self.store.check_room(),
+                // Claims are refused while the disk is full, so only this attempt can find that there is space again.
+                WriterAction::Check if disk.is_full => self.store.check_space(),
                 WriterAction::Check => self.store.check_files(),
                 WriterAction::Write(batch) => self.write(batch, &mut unwritten, &on_finished),
             };
-            match written {
-                Ok(()) => self.mark_writable(&mut room),
-                Err(WriteError::NoRoom(error)) => self.mark_full(&mut room, &ErrorChain(&error).to_string()),
-                // There is no second attempt: after a failed fsync the kernel may have dropped the pages, and a later
-                // success proves nothing.
+            match result {
+                Ok(()) => self.mark_writable(&mut disk),
+                Err(WriteError::NoSpace(error)) => self.mark_full(&mut disk, &ErrorChain(&error).to_string()),
+                // Not retried: after a failed fsync the kernel may have dropped the pages, so a later success would not
+                // mean that they are on the disk.
                 Err(WriteError::Broken(error)) => {
                     tracing::error!(reason = %ErrorChain(&error), "the journal is broken");
                     self.condition.send_replace(Condition::Broken(error));
@@ -161,30 +160,30 @@ impl Writer {
         }
     }
 
-    /// Writes all of a batch and answers it; or writes nothing, and leaves the entries that have to be retried in
-    /// `unwritten`.
+    /// Writes a whole batch and answers it. If the disk is full, writes nothing and adds the entries that have to be
+    /// retried to `unwritten`.
     fn write(
         &mut self,
         batch: Vec<JournalEntry>,
         unwritten: &mut Vec<JournalEntry>,
         on_finished: &impl Fn(i64, &FinishRecord),
     ) -> Result<(), WriteError> {
-        let began = SystemClock.monotonic();
+        let start = SystemClock.monotonic();
         let now = to_micros(SystemClock.now());
-        let all =
+        let write_all =
             |transaction: &mut Batch<'_>| batch.iter().map(|entry| write_entry(transaction, entry)).collect();
-        match self.store.commit::<Vec<_>>(now, all) {
-            Ok(written) => {
-                let took = SystemClock.monotonic().saturating_duration_since(began);
-                self.metrics.record_commit(batch.len(), took);
+        match self.store.commit::<Vec<_>>(now, write_all) {
+            Ok(results) => {
+                let elapsed = SystemClock.monotonic().saturating_duration_since(start);
+                self.metrics.record_commit(batch.len(), elapsed);
                 self.head.send_replace(self.store.head());
                 batch
                     .into_iter()
-                    .zip(written)
-                    .for_each(|(entry, written)| send_reply(entry, written, on_finished));
+                    .zip(results)
+                    .for_each(|(entry, result)| send_reply(entry, result, on_finished));
                 Ok(())
             }
-            Err(WriteError::NoRoom(error)) => {
+            Err(WriteError::NoSpace(error)) => {
                 unwritten.extend(batch.into_iter().filter_map(|entry| requeue_or_reject(entry, &error)));
                 Err(error.into())
             }
@@ -192,64 +191,64 @@ impl Writer {
         }
     }
 
-    fn mark_writable(&self, room: &mut DiskRoom) {
-        if std::mem::take(&mut room.is_full) {
-            self.condition.send_if_modified(|is| {
-                // A reader may have found damage meanwhile, and that stays.
-                let was_full = matches!(*is, Condition::Full);
+    fn mark_writable(&self, disk: &mut DiskState) {
+        if std::mem::take(&mut disk.is_full) {
+            self.condition.send_if_modified(|condition| {
+                // `Broken` stays: a reader may have found damage in the meantime.
+                let was_full = matches!(*condition, Condition::Full);
                 if was_full {
-                    *is = Condition::Works;
+                    *condition = Condition::Works;
                 }
                 was_full
             });
-            if std::mem::take(&mut room.is_reported) {
+            if std::mem::take(&mut disk.is_reported) {
                 tracing::info!("the journal can be written again");
             }
         }
     }
 
-    fn mark_full(&self, room: &mut DiskRoom, reason: &str) {
-        if !std::mem::replace(&mut room.is_full, true) {
-            self.condition.send_if_modified(|is| {
-                let worked = matches!(*is, Condition::Works);
-                if worked {
-                    *is = Condition::Full;
+    fn mark_full(&self, disk: &mut DiskState, reason: &str) {
+        if !std::mem::replace(&mut disk.is_full, true) {
+            self.condition.send_if_modified(|condition| {
+                let was_working = matches!(*condition, Condition::Works);
+                if was_working {
+                    *condition = Condition::Full;
                 }
-                worked
+                was_working
             });
         }
         let now = SystemClock.monotonic();
-        let is_due = room.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
-        if !room.is_reported && is_due {
-            (room.is_reported, room.reported_at) = (true, Some(now));
-            tracing::error!(reason, "the journal cannot be written, and nothing more is run until it can");
+        let is_due = disk.reported_at.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
+        if !disk.is_reported && is_due {
+            (disk.is_reported, disk.reported_at) = (true, Some(now));
+            tracing::error!(reason, "the journal cannot be written: no tool runs until it can");
         }
     }
 }
 
-/// Marks the journal as broken if its writer ends without doing so, by a panic.
+/// Marks the journal as broken when the writer ends, also by a panic.
 struct BreakOnExit(Arc<watch::Sender<Condition>>);
 
 impl Drop for BreakOnExit {
     fn drop(&mut self) {
-        self.0.send_if_modified(|is| {
-            let is_new = !matches!(is, Condition::Broken(_));
+        self.0.send_if_modified(|condition| {
+            let is_new = !matches!(condition, Condition::Broken(_));
             if is_new {
-                *is = Condition::Broken("its writer is gone".into());
+                *condition = Condition::Broken("the journal's writer has ended".into());
             }
             is_new
         });
     }
 }
 
-/// Waits for entries to write.
+/// Waits for the next batch.
 fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
     let mut batch = Vec::new();
     let mut timeout = WATCH_INTERVAL;
     loop {
         match entries.recv_timeout(timeout) {
-            // Only entries that already wait are taken: waiting for more would delay a lonely caller, and the next
-            // batch gathers while this one is written.
+            // Waiting for more entries would delay a single caller, and the next batch queues up while this one is
+            // written.
             Ok(first) => batch.extend(std::iter::once(first).chain(entries.try_iter()).take(MAX_BATCH)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
             Err(RecvTimeoutError::Disconnected) if batch.is_empty() => return WriterAction::End,
@@ -260,35 +259,35 @@ fn gather(entries: &Receiver<JournalEntry>) -> WriterAction {
         if timeout == BATCH_DELAY || batch.iter().any(JournalEntry::is_urgent) {
             return WriterAction::Write(batch);
         }
-        // An fsync for this entry alone would delay the next run, which brings one anyway.
+        // An fsync for this entry alone would delay the next run, which needs an fsync anyway.
         timeout = BATCH_DELAY;
     }
 }
 
-/// Waits until the entries in `unwritten` are retried, and refuses entries that would need more room at once.
+/// Waits until the entries in `unwritten` are due for a retry. New entries that can be refused are refused immediately.
 fn gather_while_full(entries: &Receiver<JournalEntry>, unwritten: Vec<JournalEntry>) -> WriterAction {
     let mut batch = unwritten;
-    let again_at = SystemClock.monotonic() + RETRY_DELAY;
+    let retry_at = SystemClock.monotonic() + RETRY_DELAY;
     loop {
-        match entries.recv_timeout(again_at.saturating_duration_since(SystemClock.monotonic())) {
-            // A new entry is answered at once: its caller must not wait until there is room on a full disk.
-            Ok(entry) => batch.extend(requeue_or_reject(entry, &NoRoomError::Earlier)),
+        match entries.recv_timeout(retry_at.saturating_duration_since(SystemClock.monotonic())) {
+            // A new caller is answered immediately instead of waiting until the disk has space.
+            Ok(entry) => batch.extend(requeue_or_reject(entry, &NoSpaceError::Earlier)),
             Err(RecvTimeoutError::Timeout) if batch.is_empty() => return WriterAction::Check,
             Err(RecvTimeoutError::Timeout) => return WriterAction::Write(batch),
-            // Receipts that still find no room are given up here; the next start writes the fallback receipts of these
+            // Receipts that are still unwritten are lost here; the next start writes the fallback receipts of these
             // runs.
             Err(RecvTimeoutError::Disconnected) => return WriterAction::End,
         }
     }
 }
 
-/// Answers as if an entry were written, and stores nothing. Each `number` is used once.
+/// Answers an entry as if it were written, without storing it. `number` must be unique.
 pub(super) fn answer_in_memory(entry: JournalEntry, number: i64, on_finished: &impl Fn(i64, &FinishRecord)) {
-    let written = match &entry {
+    let result = match &entry {
         JournalEntry::Start(..) => EntryResult::Started(StartReply::New(RunId(number))),
-        JournalEntry::Finish(..) => EntryResult::Numbered(number),
+        JournalEntry::Finish(..) => EntryResult::Recorded(number),
         JournalEntry::Hold(..) => EntryResult::Held(HoldResult::Waiting),
-        JournalEntry::Resolve(resolved, _) => EntryResult::Counted(resolved.len()),
+        JournalEntry::Resolve(resolved, _) => EntryResult::Resolved(resolved.len()),
         JournalEntry::Release(..)
         | JournalEntry::Extend(..)
         | JournalEntry::Delivered(..)
@@ -298,21 +297,21 @@ pub(super) fn answer_in_memory(entry: JournalEntry, number: i64, on_finished: &i
         | JournalEntry::Refuse(_)
         | JournalEntry::Flush(_) => EntryResult::Done,
     };
-    send_reply(entry, written, on_finished);
+    send_reply(entry, result, on_finished);
 }
 
 fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<EntryResult, WriteError> {
     let done = |()| EntryResult::Done;
     match entry {
         JournalEntry::Start(start, _) => transaction.start(start).map(EntryResult::Started),
-        JournalEntry::Finish(finish, _) => transaction.finish(finish).map(EntryResult::Numbered),
+        JournalEntry::Finish(finish, _) => transaction.finish(finish).map(EntryResult::Recorded),
         JournalEntry::Release(run, intent, _) => transaction.release(*run, *intent).map(done),
         JournalEntry::Extend(intent, until) => transaction.extend_claim(*intent, *until).map(done),
         JournalEntry::Delivered(run, receipt) => transaction.mark_delivered(*run, *receipt).map(done),
         JournalEntry::Hold(hold, _) => transaction.hold(hold).map(EntryResult::Held),
         JournalEntry::Resolve(resolved, _) => {
-            let each = resolved.iter().map(|resolved| transaction.resolve(resolved).map(usize::from));
-            each.sum::<Result<usize, _>>().map(EntryResult::Counted)
+            let counts = resolved.iter().map(|resolved| transaction.resolve(resolved).map(usize::from));
+            counts.sum::<Result<usize, _>>().map(EntryResult::Resolved)
         }
         JournalEntry::Stop(stops, _) => {
             stops.iter().try_for_each(|stop| transaction.record_stop(stop)).map(done)
@@ -324,23 +323,23 @@ fn write_entry(transaction: &mut Batch<'_>, entry: &JournalEntry) -> Result<Entr
     }
 }
 
-/// Answers the caller that waits, if there is one.
-fn send_reply(entry: JournalEntry, written: EntryResult, on_finished: &impl Fn(i64, &FinishRecord)) {
-    match (entry, written) {
+/// Answers the caller of an entry, if one waits.
+fn send_reply(entry: JournalEntry, result: EntryResult, on_finished: &impl Fn(i64, &FinishRecord)) {
+    match (entry, result) {
         (JournalEntry::Start(_, reply), EntryResult::Started(start_reply)) => {
             let _no_waiter = reply.send(Ok(start_reply));
         }
-        (JournalEntry::Finish(finish, reply), EntryResult::Numbered(number)) => {
+        (JournalEntry::Finish(finish, reply), EntryResult::Recorded(number)) => {
             on_finished(number, &finish);
             let _no_waiter = reply.send(());
         }
         (JournalEntry::Release(_, _, reply) | JournalEntry::Flush(reply), EntryResult::Done) => {
             let _no_waiter = reply.send(());
         }
-        (JournalEntry::Hold(_, reply), EntryResult::Held(waits)) => {
-            let _no_waiter = reply.send(Ok(waits));
+        (JournalEntry::Hold(_, reply), EntryResult::Held(hold_result)) => {
+            let _no_waiter = reply.send(Ok(hold_result));
         }
-        (JournalEntry::Resolve(_, Some(reply)), EntryResult::Counted(count)) => {
+        (JournalEntry::Resolve(_, Some(reply)), EntryResult::Resolved(count)) => {
             let _no_waiter = reply.send(Ok(count));
         }
         (
@@ -365,56 +364,55 @@ fn send_reply(entry: JournalEntry, written: EntryResult, on_finished: &impl Fn(i
             | JournalEntry::Refuse(_)
             | JournalEntry::Flush(_),
             EntryResult::Started(_)
-            | EntryResult::Numbered(_)
+            | EntryResult::Recorded(_)
             | EntryResult::Held(_)
-            | EntryResult::Counted(_)
+            | EntryResult::Resolved(_)
             | EntryResult::Done,
         ) => {}
     }
 }
 
-/// Answers a waiting caller that there is no room.
-fn reply_no_room<T>(reply: Option<RoomReply<T>>, reason: &NoRoomError) {
+/// Answers the caller of an entry, if one waits, that the disk is full.
+fn reply_no_space<T>(reply: Option<FallibleReply<T>>, reason: &NoSpaceError) {
     let _no_waiter = reply.map(|reply| reply.send(Err(reason.clone())));
 }
 
-/// Refuses an entry that has not begun; returns one that has, to be written later.
-fn requeue_or_reject(entry: JournalEntry, reason: &NoRoomError) -> Option<JournalEntry> {
+/// Refuses an entry whose effect has not happened yet. Returns any other one, to be written later.
+fn requeue_or_reject(entry: JournalEntry, reason: &NoSpaceError) -> Option<JournalEntry> {
     match entry {
-        // A start is refused and not retried: its guest has not begun, and its caller can send the intent again.
-        JournalEntry::Start(_, reply) => reply_no_room(Some(reply), reason),
-        JournalEntry::Hold(_, reply) => reply_no_room(Some(reply), reason),
+        // A start and a hold are refused: the guest has not begun, and the caller can send the intent again.
+        JournalEntry::Start(_, reply) => reply_no_space(Some(reply), reason),
+        JournalEntry::Hold(_, reply) => reply_no_space(Some(reply), reason),
         JournalEntry::Resolve(resolved, reply) => {
-            reply_no_room(reply, reason);
-            // A retried approval would run the intent after its approver was told that there was no room.
+            reply_no_space(reply, reason);
+            // A retried approval would run the intent after its approver was told that the approval failed.
             let is_approval = resolved.iter().any(|resolved| resolved.resolution == Resolution::Approved);
             return (!is_approval).then_some(JournalEntry::Resolve(resolved, None));
         }
-        // The stop has taken effect already, so its record is owed however long the disk stays full.
+        // The stop has already taken effect, so it must be recorded, however long the disk stays full.
         JournalEntry::Stop(stops, reply) => {
-            reply_no_room(reply, reason);
+            reply_no_space(reply, reason);
             return Some(JournalEntry::Stop(stops, None));
         }
         JournalEntry::Revoke(revocation, reply) => {
-            reply_no_room(reply, reason);
+            reply_no_space(reply, reason);
             return Some(JournalEntry::Revoke(revocation, None));
         }
         JournalEntry::Task(task, retry_policy, reply) => {
-            reply_no_room(reply, reason);
+            reply_no_space(reply, reason);
             match retry_policy {
                 RetryPolicy::Retry => return Some(JournalEntry::Task(task, retry_policy, None)),
                 RetryPolicy::FailFast => {}
             }
         }
-        // Every call on a full disk makes a refusal, so keeping them would take memory without a bound; the log has
-        // them.
+        // Dropped, because every call on a full disk adds a refusal and memory is bounded; the log has them.
         JournalEntry::Refuse(_) => {}
-        // These say what has happened, which no refusal can undo.
-        begun @ (JournalEntry::Finish(..)
+        // The effect of these entries cannot be undone.
+        entry @ (JournalEntry::Finish(..)
         | JournalEntry::Release(..)
         | JournalEntry::Extend(..)
         | JournalEntry::Delivered(..)
-        | JournalEntry::Flush(_)) => return Some(begun),
+        | JournalEntry::Flush(_)) => return Some(entry),
     }
     None
 }
@@ -434,17 +432,17 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_retries_denials_but_not_approvals() {
-        for (resolution, is_left) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
+    fn denials_are_retried_on_a_full_disk_and_approvals_are_not() {
+        for (resolution, is_retried) in [(Resolution::Denied, true), (Resolution::Approved, false)] {
             let (reply, mut answer) = oneshot::channel();
             let unwritten = requeue_or_reject(
                 JournalEntry::Resolve(resolve_as(resolution), Some(reply)),
-                &NoRoomError::Earlier,
+                &NoSpaceError::Earlier,
             );
-            assert!(matches!(answer.try_recv().unwrap(), Err(NoRoomError::Earlier)));
+            assert!(matches!(answer.try_recv().unwrap(), Err(NoSpaceError::Earlier)));
             assert_eq!(
                 matches!(unwritten, Some(JournalEntry::Resolve(unwritten, None)) if unwritten.len() == 1),
-                is_left,
+                is_retried,
                 "{resolution:?}"
             );
         }

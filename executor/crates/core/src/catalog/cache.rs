@@ -1,8 +1,8 @@
 //! The cache of compiled modules, in a folder that only this user can write to.
 //!
-//! A compiled module is machine code that will run unchecked, so a file is read only if the folder and the open
-//! file belong to this user and no one else may write to them. The name of a file consists of the digest of the
-//! module, the contract, and the engine that compiled it.
+//! A compiled module is machine code that runs without verification, so a file is read only if the folder and
+//! the open file belong to this user and no other user may write to them. The name of a file consists of the
+//! digest of the module, the contract, and the engine that compiled it.
 
 use super::CatalogError;
 use super::compiler::Compiled;
@@ -23,13 +23,13 @@ pub struct Cache {
 pub(super) struct CacheKey(String);
 
 impl Cache {
-    /// Opens or creates the folder. `compatibility` identifies the engine.
+    /// Opens or creates the folder. `compatibility` identifies the engine that compiled the modules.
     ///
     /// # Ambient Authority
     /// Creates `folder` and its parents.
     ///
     /// # Errors
-    /// [`CatalogError::CacheNotPrivate`] when others may write to it.
+    /// [`CatalogError::CacheNotPrivate`] when other users may write to it.
     pub fn open(folder: &Path, compatibility: String) -> Result<Self, CatalogError> {
         DirBuilder::new()
             .recursive(true)
@@ -61,7 +61,7 @@ impl Cache {
             Err(error) => return Err(io(error)),
         };
         check_private(&path, &file.metadata().map_err(io)?)?;
-        // A truncated file, as after a crash, is compiled again.
+        // `None` for a truncated file, as after a crash; the module is then compiled again.
         Compiled::read(&file).map_err(io)
     }
 
@@ -92,7 +92,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_that_others_may_write_is_not_loaded() {
+    fn a_file_that_other_users_may_write_is_not_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(&folder.path().join("cache"), "engine".into()).unwrap();
         let key = cache.key(Digest::compute(b"module"), Contract::Command);

@@ -1,7 +1,7 @@
-//! Memory files and files in a tool's folder, read and copied within limits.
+//! Memory files for code, and the reading of files in a tool's folder.
 //!
-//! Compiled code is stored in sealed memory files: all zygotes map the same pages, and the server has no copy
-//! in its own memory.
+//! Compiled code is in sealed memory files: all zygotes map the same pages, and the server has no copy in its
+//! heap.
 
 use super::CatalogError;
 use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, memfd_create};
@@ -17,7 +17,7 @@ pub(super) fn memory_file() -> Result<File> {
     Ok(File::from(memfd_create("a2g-code", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?))
 }
 
-/// Seals a memory file: no process can write, grow or shrink it any more.
+/// Seals a memory file, so that no process can write, grow or shrink it.
 pub(super) fn seal(file: &File) -> Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?)
 }
@@ -33,23 +33,23 @@ pub fn create_sealed(bytes: &[u8]) -> Result<File> {
     Ok(file)
 }
 
-pub(super) fn create_sealed_copy(of: &File, offset: u64, length: u64) -> Result<File> {
+pub(super) fn create_sealed_copy(from: &File, offset: u64, length: u64) -> Result<File> {
     let mut file = memory_file()?;
-    copy(of, offset, length, &mut file)?;
+    copy(from, offset, length, &mut file)?;
     seal(&file)?;
     Ok(file)
 }
 
-/// Copies a part of a file without a change of its position.
+/// Copies a part of a file without moving its position.
 pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut at, end) = (offset, offset.saturating_add(length));
     while at < end {
-        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
-        let Some(chunk) = chunk.get_mut(..wanted) else { break };
+        let chunk_length = usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
+        let Some(chunk) = chunk.get_mut(..chunk_length) else { break };
         from.read_exact_at(chunk, at)?;
         to.write_all(chunk)?;
-        at += wanted as u64;
+        at += chunk_length as u64;
     }
     Ok(())
 }
@@ -58,8 +58,8 @@ pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -
 pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Result<Vec<u8>, CatalogError> {
     let io = |error| CatalogError::io(path, error);
     // Without NONBLOCK, opening a FIFO would wait for a writer.
-    let not_blocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = OpenOptions::new().read(true).custom_flags(not_blocking).open(path).map_err(io)?;
+    let nonblocking = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(nonblocking).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     if !metadata.is_file() {
         return Err(CatalogError::NotAFile(path.to_owned()));
@@ -70,6 +70,6 @@ pub(super) fn read_regular_file(path: &Path, max_bytes: u64) -> std::result::Res
         return Err(too_large(metadata.len()));
     }
     // The file may grow while it is read.
-    let read = file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io)? as u64;
-    if read > max_bytes { Err(too_large(read)) } else { Ok(bytes) }
+    let length = file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(io)? as u64;
+    if length > max_bytes { Err(too_large(length)) } else { Ok(bytes) }
 }

@@ -1,9 +1,8 @@
 //! The client of the compiler process, which has limits on CPU, memory and time, no files and no network.
 //!
-//! A small module can take gigabytes and minutes to compile, and the output is machine code. The process is
-//! this same program with the command `compile-module`. The module is its standard input and the code its
-//! standard output, both memory files; after a failure, standard error contains a message of at most
-//! [`MAX_ERROR_BYTES`].
+//! A small module can take gigabytes and minutes to compile, and the output is machine code. The process runs
+//! this program with the command `compile-module`. Its standard input is the module, and its standard output
+//! the code; both are memory files. After a failure, up to [`MAX_ERROR_BYTES`] of standard error are read.
 
 use super::CatalogError;
 use super::code::{copy, create_sealed, create_sealed_copy, memory_file, seal};
@@ -21,7 +20,7 @@ use std::time::Duration;
 
 /// The maximum size of a module, in bytes.
 pub const MAX_MODULE_BYTES: u64 = 64 << 20;
-/// The maximum size of the code of one module, in bytes. `compile-module` cannot write more.
+/// The maximum size of the code of one module, in bytes. The compiler process cannot write more.
 pub const MAX_CODE_BYTES: u64 = 512 << 20;
 /// The maximum number of bytes of standard error that are read.
 const MAX_ERROR_BYTES: usize = 4 << 10;
@@ -29,8 +28,7 @@ const MAX_ERROR_BYTES: usize = 4 << 10;
 const MAX_HEADER_BYTES: usize = 2 << 20;
 /// The interval between progress messages of a long compilation.
 const PROGRESS_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// The wall-time limit of a compilation as a multiple of its CPU-time limit, because it may have to share its
-/// core.
+/// The wall-time limit of a compilation, as a multiple of its CPU-time limit: the process may share its core.
 const WALL_PER_CPU: u32 = 10;
 
 /// Limits on one compilation.
@@ -42,7 +40,7 @@ pub struct CompileLimits {
     pub memory: MemoryLimit,
 }
 
-/// A starter of compiler processes.
+/// Compiles modules in separate processes.
 #[derive(Debug, Clone)]
 pub struct Compiler {
     program: PathBuf,
@@ -66,11 +64,11 @@ pub struct Compiled {
     pub module: File,
     /// `true` if it is a component.
     pub component: bool,
-    /// Machine code of the same module as a component, or the reason why there is none; `None` if the module is
-    /// a component itself. A core command runs natively when whole trees are granted; partial scopes are
-    /// enforced over WASI 0.2 only, and so need the component.
+    /// Machine code of the same module as a component, or the reason why there is none; `None` if the module
+    /// is a component itself. A core command runs as it is when whole trees are granted. Other scopes are
+    /// enforced only over WASI 0.2, and so need the component.
     pub componentised: Option<Result<File, String>>,
-    /// The name, version, description and argument schema that a typed tool reports, once it was asked.
+    /// The name, version, description and argument schema that a typed tool reports; `None` before the query.
     pub described: Option<[String; 4]>,
 }
 
@@ -98,7 +96,8 @@ pub fn write_code(
         component,
         described: None,
         module_bytes: module.len() as u64,
-        componentised: componentised.map(|made| made.map(|code| code.len() as u64).map_err(str::to_owned)),
+        componentised: componentised
+            .map(|result| result.map(|code| code.len() as u64).map_err(str::to_owned)),
     };
     write_header(to, &header)?;
     to.write_all(module)?;
@@ -146,7 +145,7 @@ impl Compiled {
         };
         let first = end as u64 + 1;
         let second = first.saturating_add(module_bytes);
-        let component_bytes = componentised.as_ref().map_or(0, |made| *made.as_ref().unwrap_or(&0));
+        let component_bytes = componentised.as_ref().map_or(0, |result| *result.as_ref().unwrap_or(&0));
         if second.saturating_add(component_bytes) != length {
             return Ok(None);
         }
@@ -174,8 +173,8 @@ impl Compiler {
     /// [`CatalogError::Module`] with the message of the process, or the limit that ended it.
     pub fn run(&self, job: &CompileJob, progress: &dyn Fn(u64)) -> Result<Compiled, CatalogError> {
         let io = |error| CatalogError::io(&self.program, error);
-        let input = create_sealed(&job.wasm).map_err(io)?;
-        let (output, words) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
+        let stdin = create_sealed(&job.wasm).map_err(io)?;
+        let (stdout, stderr) = (memory_file().map_err(io)?, memory_file().map_err(io)?);
         let handle = |file: &File| file.try_clone().map(Stdio::from).map_err(io);
         let CompileLimits { cpu_seconds, memory } = self.limits;
         let mut child = Command::new(&self.program)
@@ -184,27 +183,27 @@ impl Compiler {
             .args(self.meters_fuel.then_some("--fuel"))
             .env_clear()
             .current_dir("/")
-            .stdin(handle(&input)?)
-            .stdout(handle(&output)?)
-            .stderr(handle(&words)?)
+            .stdin(handle(&stdin)?)
+            .stdout(handle(&stdout)?)
+            .stderr(handle(&stderr)?)
             .spawn()
             .map_err(io)?;
         let status = self.wait(&mut child, progress);
         if status.is_err() {
-            let _already_gone = (child.kill(), child.wait());
+            let _already_ended = (child.kill(), child.wait());
         }
         let Some(status) = status.map_err(io)? else {
             return Err(self.limit_error("more wall time than ten times its CPU time"));
         };
         if !status.success() {
-            return Err(self.exit_error(status, &words));
+            return Err(self.exit_error(status, &stderr));
         }
-        seal(&output).map_err(io)?;
-        let compiled = Compiled::read(&output).map_err(io)?;
-        compiled.ok_or_else(|| CatalogError::Module("the compiler's process gave no answer".to_owned()))
+        seal(&stdout).map_err(io)?;
+        let compiled = Compiled::read(&stdout).map_err(io)?;
+        compiled.ok_or_else(|| CatalogError::Module("the compiler process wrote no valid output".to_owned()))
     }
 
-    /// Waits for the process to end; `None` when it was killed after its wall-time limit.
+    /// Waits for the process to end. Returns `None` when it exceeded its wall-time limit and was killed.
     fn wait(
         &self,
         child: &mut std::process::Child,
@@ -213,12 +212,12 @@ impl Compiler {
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let pidfd = pidfd_open(pid.ok_or(std::io::ErrorKind::NotFound)?, PidfdFlags::empty())?;
         let timeout = Duration::from_secs(self.limits.cpu_seconds) * WALL_PER_CPU;
-        let mut waited = Duration::ZERO;
-        while waited < timeout {
+        let mut elapsed = Duration::ZERO;
+        while elapsed < timeout {
             match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&PROGRESS_INTERVAL)) {
                 Ok(0) => {
-                    waited += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
-                    progress(waited.as_secs());
+                    elapsed += Duration::from_secs(PROGRESS_INTERVAL.tv_sec.unsigned_abs());
+                    progress(elapsed.as_secs());
                 }
                 Ok(_) => return child.wait().map(Some),
                 Err(rustix::io::Errno::INTR) => {}
@@ -230,7 +229,7 @@ impl Compiler {
     }
 
     /// The error for the exit status of a failed process.
-    fn exit_error(&self, status: ExitStatus, words: &File) -> CatalogError {
+    fn exit_error(&self, status: ExitStatus, stderr: &File) -> CatalogError {
         use std::os::unix::process::ExitStatusExt;
         match status.signal() {
             Some(libc::SIGXCPU | libc::SIGKILL) => {
@@ -247,24 +246,26 @@ impl Compiler {
             Some(libc::SIGXFSZ) => {
                 self.limit_error(&format!("more than {} MB of code", MAX_CODE_BYTES / BYTES_PER_MB))
             }
-            Some(signal) => CatalogError::Module(format!("the compiler's process ended by signal {signal}")),
-            None => CatalogError::Module(self::error_text(words)),
+            Some(signal) => {
+                CatalogError::Module(format!("the compiler process was killed by signal {signal}"))
+            }
+            None => CatalogError::Module(error_text(stderr)),
         }
     }
 
-    fn limit_error(&self, what: &str) -> CatalogError {
-        CatalogError::Module(format!("compiling the module took {what}"))
+    fn limit_error(&self, excess: &str) -> CatalogError {
+        CatalogError::Module(format!("compiling the module took {excess}"))
     }
 }
 
-/// The text on standard error, as one paragraph.
-fn error_text(file: &File) -> String {
+/// The message on standard error.
+fn error_text(stderr: &File) -> String {
     let mut bytes = vec![0; MAX_ERROR_BYTES];
-    let read = file.read_at(&mut bytes, 0).unwrap_or(0);
-    let text = String::from_utf8_lossy(bytes.get(..read).unwrap_or_default()).into_owned();
+    let length = stderr.read_at(&mut bytes, 0).unwrap_or(0);
+    let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default()).into_owned();
     match text.trim().trim_start_matches("error: ") {
-        "" => "the compiler's process failed".to_owned(),
-        words => words.chars().take(1000).collect(),
+        "" => "the compiler process failed".to_owned(),
+        message => message.chars().take(1000).collect(),
     }
 }
 
@@ -272,29 +273,29 @@ fn error_text(file: &File) -> String {
 mod tests {
     use super::*;
 
-    fn bytes(of: &File) -> Vec<u8> {
+    fn bytes(file: &File) -> Vec<u8> {
         let mut bytes = Vec::new();
-        copy(of, 0, of.metadata().unwrap().len(), &mut bytes).unwrap();
+        copy(file, 0, file.metadata().unwrap().len(), &mut bytes).unwrap();
         bytes
     }
 
     #[test]
-    fn a_cut_file_is_no_compiled_module() {
+    fn a_truncated_file_is_not_read_as_a_compiled_module() {
         for componentised in [None, Some(Ok(&b"more\n"[..])), Some(Err("no"))] {
-            let mut written = Vec::new();
-            write_code(&mut written, b"\n\0code", true, componentised).unwrap();
-            let read = Compiled::read(&create_sealed(&written).unwrap()).unwrap().unwrap();
+            let mut code = Vec::new();
+            write_code(&mut code, b"\n\0code", true, componentised).unwrap();
+            let read = Compiled::read(&create_sealed(&code).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.component), (b"\n\0code".to_vec(), true));
-            let more =
-                read.componentised.as_ref().map(|made| made.as_ref().map(bytes).map_err(String::as_str));
-            assert_eq!(more, componentised.map(|made| made.map(<[u8]>::to_vec)));
-            let mut again = Vec::new();
+            let component =
+                read.componentised.as_ref().map(|result| result.as_ref().map(bytes).map_err(String::as_str));
+            assert_eq!(component, componentised.map(|result| result.map(<[u8]>::to_vec)));
+            let mut copy = Vec::new();
             let described = Some(["a", "b", "c", "{}"].map(String::from));
-            Compiled { described: described.clone(), ..read }.write(&mut again).unwrap();
-            let read = Compiled::read(&create_sealed(&again).unwrap()).unwrap().unwrap();
+            Compiled { described: described.clone(), ..read }.write(&mut copy).unwrap();
+            let read = Compiled::read(&create_sealed(&copy).unwrap()).unwrap().unwrap();
             assert_eq!((bytes(&read.module), read.described), (b"\n\0code".to_vec(), described));
-            let cut = &written[..written.len() - 1];
-            assert!(Compiled::read(&create_sealed(cut).unwrap()).unwrap().is_none());
+            let truncated = &code[..code.len() - 1];
+            assert!(Compiled::read(&create_sealed(truncated).unwrap()).unwrap().is_none());
         }
         assert!(Compiled::read(&create_sealed(b"").unwrap()).unwrap().is_none());
         assert!(Compiled::read(&create_sealed(b"{}\n").unwrap()).unwrap().is_none());

@@ -7,11 +7,11 @@ use a2g_types::ident::ToolName;
 use a2g_types::tool::{Contract, Digest};
 use std::path::Path;
 
-/// Adds a tool to a catalogue: a folder with a `tool.toml`, or a bare typed module, which reports its own name,
-/// version and description. The copy of `tool.toml` pins the module's digest.
+/// Adds a tool to a catalogue. `source` is a folder with a `tool.toml`, or a bare typed module, which reports
+/// its own name, version and description. The installed `tool.toml` pins the module's digest.
 ///
-/// The catalogue is unchanged when the module does not compile or violates its contract. A tool of the same
-/// name is replaced as a whole.
+/// The catalogue is unchanged when the module does not compile or violates its contract. An existing tool
+/// with the same name is replaced completely.
 ///
 /// # Ambient Authority
 /// Reads `source`, writes `catalog/<name>`.
@@ -35,12 +35,12 @@ pub fn install(
     let manifest = match manifest {
         Some(manifest) => manifest,
         None => {
-            let shown = source.file_name().unwrap_or_default().to_string_lossy();
+            let file_name = source.file_name().unwrap_or_default().to_string_lossy();
             let job = CompileJob { wasm: wasm.clone(), contract: Contract::Typed };
-            let described = load_or_build(&shown, digest, &job, cache, Some(build))?;
-            let Some(described) = described.and_then(|compiled| compiled.described) else {
+            let compiled = load_or_build(&file_name, digest, &job, cache, Some(build))?;
+            let Some(described) = compiled.and_then(|compiled| compiled.described) else {
                 return Err(CatalogError::Module(format!(
-                    "a bare module must be a typed tool: put a command beside a `{FILE}` and add the folder"
+                    "a bare module must be a typed tool: to add a command, put it in a folder with a `{FILE}` and add the folder"
                 )));
             };
             ToolManifest::from_description(ToolName::parse(&described[0])?, &described)
@@ -64,15 +64,15 @@ fn write(manifest: &ToolManifest, wasm: &[u8], catalog: &Path) -> Result<(), Cat
         reason,
     })?;
     std::fs::create_dir_all(catalog).map_err(io)?;
-    let fresh = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
-    std::fs::write(fresh.path().join(FILE), text).map_err(io)?;
-    std::fs::write(fresh.path().join("tool.wasm"), wasm).map_err(io)?;
-    let place = catalog.join(manifest.name.as_str());
-    if place.exists() {
-        let replaced = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
-        std::fs::rename(&place, replaced.path().join("tool")).map_err(io)?;
+    let draft = tempfile::Builder::new().prefix(".adding-").tempdir_in(catalog).map_err(io)?;
+    std::fs::write(draft.path().join(FILE), text).map_err(io)?;
+    std::fs::write(draft.path().join("tool.wasm"), wasm).map_err(io)?;
+    let target = catalog.join(manifest.name.as_str());
+    if target.exists() {
+        let backup = tempfile::Builder::new().prefix(".replaced-").tempdir_in(catalog).map_err(io)?;
+        std::fs::rename(&target, backup.path().join("tool")).map_err(io)?;
     }
-    std::fs::rename(fresh.keep(), &place).map_err(io)?;
+    std::fs::rename(draft.keep(), &target).map_err(io)?;
     use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o755)).map_err(io)
+    std::fs::set_permissions(&target, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }

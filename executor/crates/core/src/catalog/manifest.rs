@@ -1,4 +1,4 @@
-//! `tool.toml`: the declarations of a tool's author, and the digest that its installation pins.
+//! `tool.toml`: the declarations of a tool's author, and the digest that the installation pins.
 
 use super::code::read_regular_file;
 use super::{CatalogError, Schema};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 pub(super) const FILE: &str = "tool.toml";
 /// The maximum size of `tool.toml`, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The maximum lengths of version and description, in bytes: both appear in every list of tools.
+/// The maximum lengths of version and description, in bytes. Both appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
@@ -32,7 +32,7 @@ pub struct ToolManifest {
     pub module: PathBuf,
     /// The pinned SHA-256 of the module, in lower-case hexadecimal.
     pub sha256: Option<String>,
-    /// The capabilities that the tool declares. It never gets more.
+    /// The capabilities that the tool declares. A grant never exceeds them.
     pub capabilities: DeclaredCapabilities,
     /// The JSON Schema of a command's arguments. A typed tool reports its own.
     pub arguments: Option<Value>,
@@ -104,7 +104,7 @@ impl ToolManifest {
     /// Reads and checks a `tool.toml`.
     ///
     /// # Errors
-    /// [`CatalogError::Manifest`] names line and key.
+    /// [`CatalogError::Manifest`] with the line and the key.
     pub fn read(path: &Path) -> Result<Self, CatalogError> {
         let invalid = |reason| CatalogError::Manifest { path: path.to_owned(), reason };
         let text = String::from_utf8(read_regular_file(path, MAX_BYTES)?);
@@ -120,7 +120,7 @@ impl ToolManifest {
                 .and_then(|span| text.get(..span.start))
                 .map(|before| 1 + before.matches('\n').count());
             let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-            // Tables and logs show the message on one line.
+            // Joined, because tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
         let ManifestFile { name, version, description, contract, module, sha256, capabilities, arguments } =
@@ -181,21 +181,21 @@ impl ToolManifest {
             return Ok((self, schema));
         };
         if name != self.name.as_str() {
-            let called = a2g_types::ident::excerpt(&name);
+            let excerpt = a2g_types::ident::excerpt(&name);
             return Err(CatalogError::Module(format!(
-                "the module reports the name `{called}`, but `tool.toml` has `{}`",
+                "the module reports the name `{excerpt}`, but `tool.toml` has `{}`",
                 self.name
             )));
         }
-        let lengths = check_lengths(&self.version, &self.description);
-        lengths.map_err(|error| CatalogError::Module(error.to_string()))?;
+        let result = check_lengths(&self.version, &self.description);
+        result.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok((self, Schema::parse(&schema)?))
     }
 
     /// The manifest as TOML.
     ///
     /// # Errors
-    /// A message when a schema contains a value that TOML lacks, such as `null`.
+    /// [`ManifestError`] when the schema contains a value that TOML does not have, such as `null`.
     pub fn to_toml(&self) -> Result<String, ManifestError> {
         let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
         let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
@@ -243,10 +243,10 @@ impl CapabilitiesTable {
         fn parse_in_range<T>(
             key: &str,
             value: Option<u64>,
-            make: impl Fn(u64) -> Result<T, a2g_types::quantity::OutOfRangeError>,
+            parse: impl Fn(u64) -> Result<T, a2g_types::quantity::OutOfRangeError>,
         ) -> Result<Option<T>, ManifestError> {
             value
-                .map(make)
+                .map(parse)
                 .transpose()
                 .map_err(|error| ManifestError(format!("`capabilities.{key}` {error}")))
         }
@@ -300,9 +300,9 @@ type = "string"
             (COMMAND.replace("[arguments]", "[nothing]"), "nothing"),
             (COMMAND.replace("version = \"1.0.0\"", "module = \"../x.wasm\"\nversion = \"1\""), "`module`"),
         ];
-        for (text, named) in cases {
+        for (text, key) in cases {
             let error = ToolManifest::parse(&text).unwrap_err();
-            assert!(error.to_string().contains(named), "{error}");
+            assert!(error.to_string().contains(key), "{error}");
         }
     }
 }

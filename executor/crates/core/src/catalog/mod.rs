@@ -8,8 +8,8 @@
 //!                                            Descriptor + compiled code + schema validator
 //! ```
 //! A tool whose file is unreadable, whose digest is wrong or whose module does not compile stays in the
-//! catalogue with the reason, so that a caller learns the reason and not that the tool does not exist. Opening
-//! a catalogue compiles nothing and runs nothing, so a server listens before its tools are compiled.
+//! catalogue, so that a caller gets the reason instead of an unknown tool. Opening a catalogue neither
+//! compiles nor runs a module, so that a server can listen before its tools are compiled.
 
 mod cache;
 mod code;
@@ -45,8 +45,7 @@ pub enum CatalogError {
     Io {
         /// The file.
         path: PathBuf,
-        /// The system's error. It is part of the message, so there is no `source`, which an error chain would
-        /// print again.
+        /// The system's error. It is part of the message; as a `source`, an error chain would print it twice.
         error: std::io::Error,
     },
     /// The path is a FIFO, a device or a folder.
@@ -75,7 +74,7 @@ pub enum CatalogError {
     Name(#[from] IdentError),
     /// The module's digest differs from the one in `tool.toml`.
     #[error(
-        "the module's SHA-256 is {found}, but `tool.toml` pins {pinned}: it was changed after it was added"
+        "the module's SHA-256 is {found}, but `tool.toml` pins {pinned}: the module was changed after it was added"
     )]
     Digest {
         /// The digest of the file.
@@ -89,10 +88,10 @@ pub enum CatalogError {
     /// The argument schema is not a JSON Schema.
     #[error("the argument schema is not a JSON Schema: {0}")]
     Schema(String),
-    /// The time to validate with the argument schema has no acceptable bound.
+    /// The cost of a validation with the argument schema has no acceptable bound.
     #[error("the argument schema is too complex: {0}")]
     SchemaTooComplex(UnboundedSchemaError),
-    /// Other users can write to the cache, which contains machine code.
+    /// Other users may write to the cache, which contains machine code.
     #[error("the compile cache `{path}` is not private: {reason}")]
     CacheNotPrivate {
         /// The file or folder.
@@ -138,7 +137,7 @@ pub struct Tool {
     pub compiled: File,
     /// `true` if the compiled module is a component.
     pub component: bool,
-    /// The component form of a core module, compiled, or the reason why there is none; see
+    /// The compiled component form of a core module, or the reason why there is none: see
     /// [`Compiled::componentised`].
     pub componentised: Option<Result<File, String>>,
 }
@@ -150,7 +149,7 @@ pub enum CatalogEntry {
     Ready(Arc<Tool>),
     /// The tool's module is not compiled yet.
     Preparing,
-    /// The tool is unusable, for this reason.
+    /// The tool is unusable. Contains the reason.
     Broken(Arc<CatalogError>),
 }
 
@@ -184,13 +183,13 @@ impl From<Result<Option<Tool>, CatalogError>> for CatalogEntry {
     }
 }
 
-/// Builds a tool's code in confined processes: compiles the module, loads the code as a test, and asks a typed
-/// tool for its description.
+/// Builds a tool's code in confined processes: compiles the module, loads the code as a test, and queries the
+/// description of a typed tool.
 pub trait ToolBuilder: Sync {
     /// Builds one module.
     ///
     /// # Errors
-    /// [`CatalogError::Module`] when it does not compile, link or answer.
+    /// [`CatalogError::Module`] when the module does not compile, link or answer.
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError>;
 }
 
@@ -215,16 +214,16 @@ impl Catalog {
         for entry in std::fs::read_dir(folder).map_err(|error| CatalogError::io(folder, error))? {
             let path = entry.map_err(|error| CatalogError::io(folder, error))?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            // A leading dot marks a temporary folder of `tool add`, which remains if that is killed.
+            // A leading dot marks a temporary folder of `tool add`, which remains if that process is killed.
             if name.starts_with('.') || path.join(manifest::FILE).symlink_metadata().is_err() {
                 continue;
             }
             match ToolName::parse(&name) {
                 Ok(name) => catalog.insert(name.clone(), open_tool(&path, &name, cache, None).into()),
                 Err(error) => {
-                    let shown = a2g_types::ident::excerpt(&name);
-                    tracing::warn!(folder = shown, %error, "skipped a folder of the catalogue whose name is not a tool name");
-                    catalog.misnamed.insert(shown, Arc::new(error.into()));
+                    let excerpt = a2g_types::ident::excerpt(&name);
+                    tracing::warn!(folder = excerpt, %error, "skipped a folder of the catalogue whose name is not a tool name");
+                    catalog.misnamed.insert(excerpt, Arc::new(error.into()));
                 }
             }
         }
@@ -269,45 +268,46 @@ impl Catalog {
 
     /// Builds all tools that are [`CatalogEntry::Preparing`] in parallel, one on each core.
     pub fn prepare(&mut self, folder: &Path, cache: &Cache, build: &dyn ToolBuilder) {
-        prepare(self.preparing_tools(), folder, cache, build, |built| {
-            built.into_iter().for_each(|(name, entry)| self.insert(name, entry));
+        prepare(self.preparing_tools(), folder, cache, build, |entries| {
+            entries.into_iter().for_each(|(name, entry)| self.insert(name, entry));
         });
     }
 }
 
-/// Builds tools in parallel, one on each core, and sends each result to `take` while the others continue.
+/// Builds tools in parallel, one on each core. `consume` receives each result while the other builds
+/// continue.
 ///
 /// # Ambient Authority
-/// Reads the folder, reads and writes the cache, and does what `build` does.
+/// Reads the folder, reads and writes the cache, and runs `build`.
 pub fn prepare<T>(
     names: Vec<ToolName>,
     folder: &Path,
     cache: &Cache,
     build: &dyn ToolBuilder,
-    take: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
+    consume: impl FnOnce(mpsc::Receiver<(ToolName, CatalogEntry)>) -> T,
 ) -> T {
     let cores = std::thread::available_parallelism().map_or(1, usize::from).min(names.len());
     let names = Mutex::new(names.into_iter());
-    let (built, results) = mpsc::channel();
+    let (result_tx, results) = mpsc::channel();
     std::thread::scope(|scope| {
         for _ in 0..cores {
-            let built = built.clone();
+            let result_tx = result_tx.clone();
             let names = &names;
             scope.spawn(move || {
                 loop {
                     let next = names.lock().next();
                     let Some(name) = next else { return };
                     let entry = open_tool(&folder.join(name.as_str()), &name, cache, Some(build)).into();
-                    let _nobody_waits = built.send((name, entry));
+                    let _no_receiver = result_tx.send((name, entry));
                 }
             });
         }
-        drop(built);
-        take(results)
+        drop(result_tx);
+        consume(results)
     })
 }
 
-/// Reads one tool's folder; `None` when its code is not cached and `build` is absent.
+/// Opens the tool in a folder; `None` when its code is not cached and `build` is `None`.
 fn open_tool(
     folder: &Path,
     name: &ToolName,
@@ -366,7 +366,7 @@ fn assemble(
     Ok(Some(Tool { descriptor, schema, compiled: module, component, componentised }))
 }
 
-/// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is absent.
+/// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.
 fn load_or_build(
     name: &str,
     digest: Digest,

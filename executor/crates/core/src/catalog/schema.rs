@@ -1,9 +1,9 @@
 //! The JSON Schema of a tool's arguments.
 //!
-//! A tool's author wrote the schema and a caller the arguments, so both have a budget: the schema when the tool
-//! is loaded ([`bounds`]), and each validation a number of steps ([`metered`]). A validation first decides
-//! whether the arguments are valid and then explains why not: an explanation collects the errors of every
-//! branch, so it has a smaller budget, and is omitted when that is exhausted.
+//! The schema comes from a tool's author and the arguments from a caller, so both are bounded: the schema
+//! when the tool is loaded ([`bounds`]), and each validation by a number of steps ([`metered`]). A validation
+//! first determines if the arguments are valid. If not, an explanation collects the errors of every branch;
+//! it has a smaller budget, and is omitted when that is exhausted.
 
 mod bounds;
 mod metered;
@@ -18,12 +18,11 @@ use jsonschema::{PatternOptions, ValidationError, Validator};
 use metered::{Exhausted, Metered, MeteredJson};
 use serde_json::Value;
 
-/// The maximum number of steps of one validation, each some tens of nanoseconds.
+/// The maximum number of steps of one validation. A step takes some tens of nanoseconds.
 const MAX_STEPS: u64 = 4_000_000;
-/// The maximum number of steps of a quick validation: less than a millisecond, which a shared thread can
-/// afford.
+/// The maximum number of steps of a quick validation, which runs on a shared thread: less than a millisecond.
 const MAX_QUICK_STEPS: u64 = 20_000;
-/// The maximum number of steps of an explanation. Each may allocate an error of some hundred bytes.
+/// The maximum number of steps of an explanation. A step may allocate an error of some hundred bytes.
 const MAX_EXPLANATION_STEPS: u64 = 20_000;
 /// The maximum length of an explanation, in characters.
 const MAX_MESSAGE_CHARS: usize = 300;
@@ -37,7 +36,7 @@ pub struct Schema(Validator<MeteredJson>);
 pub struct Violation {
     /// A JSON Pointer into the arguments.
     pub pointer: String,
-    /// A sentence that quotes no more than an excerpt of the arguments.
+    /// A message that quotes at most an excerpt of the arguments.
     pub message: String,
 }
 
@@ -46,7 +45,7 @@ pub struct Violation {
 pub enum QuickCheck {
     /// The validation finished with this result.
     Done(Result<(), Violation>),
-    /// The budget ended before the result: call [`Schema::check`] on a thread of its own.
+    /// The budget was exhausted before the result: call [`Schema::check`] on a blocking thread.
     Unfinished,
 }
 
@@ -63,8 +62,8 @@ impl Schema {
     /// Compiles a schema.
     ///
     /// # Errors
-    /// [`CatalogError::Schema`] when it is not a JSON Schema; [`CatalogError::SchemaTooComplex`] when it refers
-    /// to anything outside itself, or the cost of a validation could not be bounded.
+    /// [`CatalogError::Schema`] when it is not a JSON Schema; [`CatalogError::SchemaTooComplex`] when it
+    /// refers to anything outside itself, or the cost of a validation has no acceptable bound.
     pub fn new(schema: &Value) -> Result<Self, CatalogError> {
         bounds::check(schema).map_err(CatalogError::SchemaTooComplex)?;
         let patterns = PatternOptions::regex()
@@ -72,7 +71,7 @@ impl Schema {
             .dfa_size_limit(bounds::MAX_PATTERN_BYTES);
         jsonschema::options_for::<MeteredJson>()
             .with_pattern_options(patterns)
-            // In draft 2020-12 a format is an annotation; here it is one in every draft.
+            // As in draft 2020-12, a format is an annotation, in every draft.
             .should_validate_formats(false)
             .build(schema)
             .map(Self)
@@ -88,8 +87,8 @@ impl Schema {
             Err(Violation {
                 pointer: String::new(),
                 message: format!(
-                    "too many values for a schema of so many combinations: checking them takes more than \
-                     {MAX_STEPS} steps, so send fewer or less nested ones"
+                    "checking them takes more than {MAX_STEPS} steps, because there are too many values for the combinations \
+                     in the schema: send fewer or less nested values"
                 ),
             })
         })
@@ -98,20 +97,20 @@ impl Schema {
     /// Validates arguments within [`MAX_QUICK_STEPS`]: at most a millisecond.
     #[must_use]
     pub fn check_quickly(&self, arguments: &Value) -> QuickCheck {
-        let checked = self.check_within(MAX_QUICK_STEPS, arguments);
-        checked.map_or(QuickCheck::Unfinished, QuickCheck::Done)
+        let result = self.check_within(MAX_QUICK_STEPS, arguments);
+        result.map_or(QuickCheck::Unfinished, QuickCheck::Done)
     }
 
     fn check_within(&self, steps: u64, arguments: &Value) -> Result<Result<(), Violation>, Exhausted> {
         if metered::run_within(steps, || self.0.is_valid(Metered(arguments)))? {
             return Ok(Ok(()));
         }
-        let explained = metered::run_within(MAX_EXPLANATION_STEPS, || {
+        let explanation = metered::run_within(MAX_EXPLANATION_STEPS, || {
             self.0.validate(Metered(arguments)).err().map(|error| Violation::new(&error))
         });
-        let violation = explained.ok().flatten().unwrap_or_else(|| Violation {
+        let violation = explanation.ok().flatten().unwrap_or_else(|| Violation {
             pointer: String::new(),
-            message: "no combination of its subschemas accepts them, and there are too many for a more precise message"
+            message: "no combination of subschemas accepts them, and there are too many combinations for a more precise message"
                 .to_owned(),
         });
         Ok(Err(violation))
@@ -120,10 +119,10 @@ impl Schema {
 
 impl Violation {
     fn new(error: &ValidationError<'_>) -> Self {
-        let inexact = error.instance().as_number().is_some_and(metered::is_inexact_integer);
-        let message = if inexact && matches!(error.kind(), ValidationErrorKind::Type { .. }) {
-            "an integer beyond 2^53 - 1, which not every JSON reader represents exactly: send it as a string, if the \
-             tool accepts one"
+        let is_inexact = error.instance().as_number().is_some_and(metered::is_inexact_integer);
+        let message = if is_inexact && matches!(error.kind(), ValidationErrorKind::Type { .. }) {
+            "an integer beyond 2^53 - 1 is not exact in every JSON reader: send it as a string, if the tool accepts \
+             one"
                 .to_owned()
         } else {
             shorten(&error.masked_with("the value").to_string())

@@ -1,5 +1,5 @@
-//! Messages that the executor sends to its governor on its own: registration, heartbeats and reports; and the messages
-//! that the governor pushes over the same connection.
+//! The executor's own messages to its governor (registration, heartbeats and reports), the messages that the governor
+//! pushes over the same connection, and notifications to webhooks.
 
 mod webhook;
 
@@ -19,13 +19,13 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
-/// Reports that are in flight at once.
+/// Maximum number of reports in flight.
 const MAX_IN_FLIGHT: usize = 16;
-/// The first and the longest delay before a retry.
+/// The first and the maximum delay before a retry.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// Delivers reports until the sessions end, each at least once.
+/// Delivers reports, each at least once, until the sessions end.
 pub async fn deliver_reports(executor: Arc<Executor>) {
     let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
     loop {
@@ -39,26 +39,26 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
         let executor = Arc::clone(&executor);
         executor.sessions().clone().spawn(async move {
             let span = delivery_span(&receipt);
-            let delivered = executor.governor().report(&receipt).instrument(span.clone()).await;
-            executor.metrics().record_delivery(delivered.is_ok());
-            let Err(error) = delivered else {
+            let result = executor.governor().report(&receipt).instrument(span.clone()).await;
+            executor.metrics().record_delivery(result.is_ok());
+            let Err(error) = result else {
                 span.in_scope(|| tracing::debug!("delivered"));
                 return executor.journal().mark_delivered(&due);
             };
-            // A report that waits for its retry does not occupy a delivery slot.
+            // A report that waits for its retry does not count as in flight.
             drop(permit);
-            let refused = matches!(error, RemoteError::Refused(_));
-            let due = executor.journal().mark_failed(due, refused);
-            let pause = jitter(retry_delay(due.tries));
+            let is_refusal = matches!(error, RemoteError::Refused(_));
+            let due = executor.journal().mark_failed(due, is_refusal);
+            let delay = jitter(retry_delay(due.tries));
             let governor = executor.governor().endpoint();
             span.record("failed", true);
             span.in_scope(|| {
-                let (tries, pause_ms) = (due.tries, pause.as_millis());
+                let (tries, pause_ms) = (due.tries, delay.as_millis());
                 let error = ErrorChain(&error);
                 tracing::warn!(governor, %error, tries, pause_ms, "the delivery of a report failed, and is retried");
             });
             drop((receipt, span));
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(delay).await;
             executor.journal().requeue(due);
         });
     }
@@ -68,7 +68,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 fn delivery_span(receipt: &Receipt) -> Span {
     let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
-    // Level `error`, so that warnings have these fields at `RUST_LOG=warn`, too.
+    // Level `error`, so that warnings also have these fields at `RUST_LOG=warn`.
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)
 }
 
@@ -78,18 +78,19 @@ fn retry_delay(tries: u32) -> Duration {
     FIRST_RETRY_DELAY.saturating_mul(factor).min(MAX_RETRY_DELAY)
 }
 
-/// A random delay between half and all of `pause`, so that many senders do not retry at once.
-fn jitter(pause: Duration) -> Duration {
+/// A random delay between half and all of `delay`, so that many senders do not retry at the same time.
+fn jitter(delay: Duration) -> Duration {
     let random = uuid::Uuid::new_v4().as_u128() % 1000;
-    let share = u32::try_from(random).unwrap_or(0);
-    pause / 2 + pause / 2 * share / 1000
+    let thousandths = u32::try_from(random).unwrap_or(0);
+    delay / 2 + delay / 2 * thousandths / 1000
 }
 
-/// Registers the executor, sends heartbeats, and registers again when the governor reports the session as expired.
+/// Registers the executor, sends heartbeats, and registers again when the governor reports that the session has
+/// expired.
 ///
 /// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
-/// first heartbeat, right after the registration, has the checkpoint `at_start`, from before any run: a restored older
-/// copy of the journal is detected even if it has since grown longer than the history that it lost.
+/// first heartbeat, immediately after the registration, has the checkpoint `at_start` from before any run. It reveals a
+/// restored older copy of the journal even if new runs have made the copy longer than the original.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
@@ -98,16 +99,16 @@ pub async fn stay_registered(
     public_key: Option<String>,
     at_start: Head,
 ) {
-    let started = executor.clock().monotonic();
+    let started_at = executor.clock().monotonic();
     let registration = ExecutorRegistration { agent: did.clone(), public_key, tools: executor.tool_names() };
-    let mut unsent = Some(at_start);
+    let mut first_checkpoint = Some(at_start);
     loop {
         register(&executor, &registration).await;
-        let mut just_registered = true;
+        let mut is_first_heartbeat = true;
         loop {
             let (running, queued) = executor.queue_stats();
-            let uptime = executor.clock().monotonic().saturating_duration_since(started);
-            let Head { number: count, hash } = unsent.unwrap_or_else(|| executor.journal().head());
+            let uptime = executor.clock().monotonic().saturating_duration_since(started_at);
+            let Head { number: count, hash } = first_checkpoint.unwrap_or_else(|| executor.journal().head());
             let root = to_hex(&hash);
             let now = executor.clock().now();
             let signature = key.as_ref().map(|key| key.attest(&did, count, &root, now));
@@ -120,22 +121,22 @@ pub async fn stay_registered(
                 checkpoint,
             };
             match executor.governor().heartbeat(&heartbeat).await {
-                Ok(()) => unsent = None,
-                // A governor that rejects the first heartbeat would otherwise cause a loop of registrations.
-                Err(RemoteError::Refused(Fault::SessionExpired(_))) if !just_registered => break,
+                Ok(()) => first_checkpoint = None,
+                // Not after the first heartbeat: a governor that rejects each one would cause a loop of registrations.
+                Err(RemoteError::Refused(Fault::SessionExpired(_))) if !is_first_heartbeat => break,
                 Err(error) => {
                     let governor = executor.governor().endpoint();
                     tracing::warn!(governor, error = %ErrorChain(&error), "the heartbeat failed");
                 }
             }
-            just_registered = false;
+            is_first_heartbeat = false;
             tokio::time::sleep(interval).await;
         }
     }
 }
 
 async fn register(executor: &Executor, registration: &ExecutorRegistration) {
-    let mut pause = FIRST_RETRY_DELAY;
+    let mut delay = FIRST_RETRY_DELAY;
     let governor = executor.governor().endpoint();
     loop {
         match executor.governor().register(registration).await {
@@ -147,16 +148,16 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
                 return;
             }
             Err(error) => {
-                let pause_ms = pause.as_millis();
+                let pause_ms = delay.as_millis();
                 tracing::warn!(governor, error = %ErrorChain(&error), pause_ms, "the registration failed, and is retried");
-                tokio::time::sleep(jitter(pause)).await;
-                pause = (pause * 2).min(MAX_RETRY_DELAY);
+                tokio::time::sleep(jitter(delay)).await;
+                delay = (delay * 2).min(MAX_RETRY_DELAY);
             }
         }
     }
 }
 
-/// Applies the messages that the governor pushes over the executor's own connection to it.
+/// Applies the messages that the governor pushes over the executor's connection to it.
 pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = apply_push(&executor, &push).await {
@@ -165,7 +166,7 @@ pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<P
                 governor,
                 method = push.method,
                 ?fault,
-                "a pushed message of the governor was refused"
+                "a message that the governor pushed was refused"
             );
         }
     }
@@ -183,7 +184,7 @@ async fn apply_push(executor: &Arc<Executor>, push: &Push) -> Result<(), Fault> 
             let right = executor.governor().decision_right();
             executor.apply_directive(&decode::directive(params)?, right).await?;
         }
-        other => tracing::warn!(method = other, "a pushed message has an unknown method"),
+        other => tracing::warn!(method = other, "a message that the governor pushed has an unknown method"),
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The runs that can be stopped by other calls.
+//! The runs that other calls can stop.
 
 use super::AgentFilter;
 use a2g_sandbox::Abort;
@@ -14,7 +14,7 @@ type AbortSwitches = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ActiveRuns(Arc<Mutex<AbortSwitches>>);
 
-/// One claimed intent. Dropping it removes the intent from the list.
+/// A claimed intent. On drop, it is removed from the list.
 #[derive(Debug)]
 pub(super) struct ActiveRun {
     all: ActiveRuns,
@@ -33,8 +33,7 @@ impl ActiveRuns {
         ActiveRun { all: self.clone(), intent, abort }
     }
 
-    /// Stops one run of the selected agents. Returns `true` for the first stop of that run; `None` if there is no such
-    /// run.
+    /// Stops a run of the selected agents. Returns `true` if nothing stopped it before; `None` if there is no such run.
     pub(super) fn abort_one(
         &self,
         intent: IntentId,
@@ -48,15 +47,15 @@ impl ActiveRuns {
         Some(is_first)
     }
 
-    /// Stops all runs of the selected agents. Returns their number, and the intents of those that were not stopped
+    /// Stops all runs of the selected agents. Returns their number, and the intents of the runs that nothing stopped
     /// before.
     pub(super) fn abort_all(&self, filter: AgentFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let chosen = runs.iter().filter(|(_, (agent, _))| filter(agent)).collect::<Vec<_>>();
-        let first = chosen.iter().filter(|(_, (_, abort))| abort.reason().is_none());
-        let first = first.map(|(intent, _)| **intent).collect();
-        chosen.iter().for_each(|(_, (_, abort))| abort.trigger(reason));
-        (chosen.len(), first)
+        let selected = runs.iter().filter(|(_, (agent, _))| filter(agent)).collect::<Vec<_>>();
+        let newly_stopped = selected.iter().filter(|(_, (_, abort))| abort.reason().is_none());
+        let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();
+        selected.iter().for_each(|(_, (_, abort))| abort.trigger(reason));
+        (selected.len(), newly_stopped)
     }
 }
 
@@ -65,8 +64,8 @@ impl ActiveRun {
         &self.abort
     }
 
-    /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason of an earlier
-    /// stop.
+    /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason if it was
+    /// stopped before.
     pub(super) fn deregister(&self) -> Option<AbortReason> {
         self.all.lock().remove(&self.intent);
         self.abort.reason()

@@ -1,4 +1,4 @@
-//! The ways into the pipeline: the checks of a call, the governor's verdict, and the claim of its intent.
+//! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
 use super::slots::{CapacityError, QueuePlace};
 use super::trace::Stopwatch;
@@ -21,14 +21,14 @@ use serde_json::Value;
 use std::sync::Arc;
 use tracing::Instrument as _;
 
-/// Pause before a caller whose tool is being compiled should retry.
+/// The delay after which a caller should retry while the tool is compiled.
 const PREPARING_RETRY_MS: u64 = 1_000;
-/// The message for a new call, or a request for a stored receipt, when memory is used up.
-const NO_MEMORY: &str = "the executor holds as much as it may (`server.max_memory_mb`): messages, results that are not \
-                         taken, and output that is still to come";
+/// The message for a call or a request for a stored receipt when the memory budget is used up.
+const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_memory_mb`) with pending messages, unread \
+                         results and expected output: send the request again later";
 
 impl Executor {
-    /// The check of the signatures of intents; `None` if they need none.
+    /// The check of intents' signatures; `None` if signatures are not required.
     #[must_use]
     pub fn signatures(&self) -> Option<&IntentSignatures> {
         self.settings.signatures.as_deref()
@@ -37,8 +37,8 @@ impl Executor {
     /// Checks the signature of an intent, if signatures are required.
     pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
         let Some(signatures) = self.signatures() else { return Ok(()) };
-        let checked = signatures.check(signature, self.clock.now());
-        checked.map_err(|bad| self.refuse(Some(call), bad.blocked_by, bad.message.to_owned()))
+        let result = signatures.check(signature, self.clock.now());
+        result.map_err(|error| self.refuse(Some(call), error.blocked_by, error.message.to_owned()))
     }
 
     /// Runs a call under a verdict that came with it (`a2g/execute`), if its proof or the operator's permission makes
@@ -52,12 +52,12 @@ impl Executor {
         verdict: Verdict,
         proof: Option<&Proof>,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = IntentSummary::from_call(&call);
-        let span = trace::intent_span(&asked, call.door);
+        let summary = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&summary, call.door);
         let execution = async {
             self.execute_call(call, verdict, proof)
                 .await
-                .map_err(|fault| self.record_refusal(Some(&asked), fault))
+                .map_err(|fault| self.record_refusal(Some(&summary), fault))
         };
         execution.instrument(span).await
     }
@@ -72,14 +72,14 @@ impl Executor {
         let (trust, permission) = (self.trust(), self.settings.accept_unsigned);
         let (call, verdict) =
             VerifiedVerdict::from_call(call, verdict, proof, &trust, permission, self.clock.now())?;
-        let loaded = self.find_tool(&call)?;
+        let loaded = self.find_catalog(&call)?;
         self.check_memory()?;
         let known = self.journal.find(&call, verdict.verdict().expires_at).await;
         if let Some(known) = known.map_err(|error| self.journal_fault(&error))? {
             return require_success(self.await_existing(&call, known).await?.0);
         }
         let now = self.clock.now();
-        // An intent that waits with other content can be neither run nor held by this call.
+        // Refuses the call if an intent with the same id and other content waits.
         self.escalations.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
@@ -95,7 +95,7 @@ impl Executor {
                     intent: Some(intent),
                     risk_score,
                     blocked_by: BlockedBy::EscalationPending,
-                    message: "a person has to decide: the intent runs when `g2a/directive` approves it"
+                    message: "a person has to decide: the intent runs if `g2a/directive` approves it"
                         .to_owned(),
                 })
             }
@@ -111,21 +111,21 @@ impl Executor {
         call: Call,
         limits: OperatorLimits,
     ) -> Result<Arc<Receipt>, Fault> {
-        let asked = IntentSummary::from_call(&call);
-        let span = trace::intent_span(&asked, call.door);
+        let summary = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&summary, call.door);
         let execution = async {
             let stopwatch = Stopwatch::start(self.clock.monotonic());
-            let loaded = self.find_tool(&call)?;
+            let loaded = self.find_catalog(&call)?;
             let admitted = limits.admit(call, self.clock.now())?;
             Self::check_arguments(&loaded, admitted.call()).await?;
             require_success(self.run(admitted, loaded, None, stopwatch, RunEventSink::none()).await?)
         };
-        let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&asked), fault)) };
+        let execution = async { execution.await.map_err(|fault| self.record_refusal(Some(&summary), fault)) };
         execution.instrument(span).await
     }
 
-    /// Asks the governor about a call, and runs it if it is permitted. `sink` receives the events of the run; it
-    /// receives none of a run that began before.
+    /// Asks the governor about a call, and runs it if it is permitted. `sink` receives the events of the run, but none
+    /// if the run had already begun.
     ///
     /// # Errors
     /// Every refusal before the run; the outcome of the run is in the answer.
@@ -134,17 +134,17 @@ impl Executor {
         call: Call,
         sink: RunEventSink,
     ) -> Result<IntentAnswer, Fault> {
-        let asked = IntentSummary::from_call(&call);
-        let span = trace::intent_span(&asked, call.door);
+        let summary = IntentSummary::from_call(&call);
+        let span = trace::intent_span(&summary, call.door);
         let answer = async {
-            self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&asked), fault))
+            self.decide_and_run(call, sink).await.map_err(|fault| self.record_refusal(Some(&summary), fault))
         };
         answer.instrument(span).await
     }
 
     async fn decide_and_run(self: &Arc<Self>, call: Call, sink: RunEventSink) -> Result<IntentAnswer, Fault> {
         let mut stopwatch = Stopwatch::start(self.clock.monotonic());
-        let loaded = self.find_tool(&call)?;
+        let loaded = self.find_catalog(&call)?;
         self.check_memory()?;
         let known = if call.is_new { Ok(None) } else { self.journal.find(&call, None).await };
         if let Some(known) = known.map_err(|error| self.journal_fault(&error))?
@@ -159,15 +159,15 @@ impl Executor {
             Governor::Local(..) => {}
             Governor::Remote(_) => sink.notify_waiting(),
         }
-        let sent = self.clock.monotonic();
-        let decided = self.governor.decide(&call).await;
-        self.metrics.record_verdict_time(stopwatch.exclude(sent, self.clock.monotonic()));
-        let authentic = decided?;
+        let sent_at = self.clock.monotonic();
+        let result = self.governor.decide(&call).await;
+        self.metrics.record_verdict_time(stopwatch.exclude(sent_at, self.clock.monotonic()));
+        let verified = result?;
         // Only the governor needs the context, so it is neither stored nor passed to the tool.
         let call = Call { context: None, ..call };
-        let verdict = Arc::new(authentic.verdict().clone());
+        let verdict = Arc::new(verified.verdict().clone());
         let now = self.clock.now();
-        match admit(call, authentic, now)? {
+        match admit(call, verified, now)? {
             Admission::Wait(escalated) => {
                 Self::check_arguments(&loaded, escalated.call()).await?;
                 sink.notify_waiting();
@@ -183,16 +183,16 @@ impl Executor {
         }
     }
 
-    /// Checks that a call names a tool that can run.
+    /// Checks that a call names a usable tool.
     ///
     /// # Errors
     /// [`Fault::InvalidParams`] or [`Fault::ToolUnavailable`].
     pub fn check_tool(&self, call: &Call) -> Result<(), Fault> {
-        self.find_tool(call).map(drop)
+        self.find_catalog(call).map(drop)
     }
 
-    /// Finds the catalogue in which a call's tool is usable. The run uses the tool of that catalogue.
-    pub(super) fn find_tool(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
+    /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue.
+    pub(super) fn find_catalog(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
         let loaded = self.current_catalog();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
         match loaded.catalog.get(&call.tool) {
@@ -201,13 +201,13 @@ impl Executor {
             }
             Some(CatalogEntry::Preparing) => {
                 let message =
-                    format!("the tool `{}` is being prepared: its module is compiled once", call.tool);
+                    format!("the tool `{}` is being prepared: its module is being compiled", call.tool);
                 return Err(Fault::Busy { message, retry_after_ms: PREPARING_RETRY_MS });
             }
             Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
-                let known = loaded.catalog.iter().map(|(name, _)| name.as_str());
-                let nearest = did_you_mean(call.tool.as_str(), known);
+                let names = loaded.catalog.iter().map(|(name, _)| name.as_str());
+                let nearest = did_you_mean(call.tool.as_str(), names);
                 let message = format!(
                     "there is no tool `{}` in the catalogue{nearest}: ask for the list of tools",
                     call.tool
@@ -218,31 +218,31 @@ impl Executor {
         Ok(loaded)
     }
 
-    /// Checks a call's arguments against the schema of its tool. Only a call that its governor did not deny is checked,
-    /// so that a denied agent learns nothing about a schema.
+    /// Checks a call's arguments against the schema of its tool. Called after the verdict, so that a denied agent
+    /// learns nothing about the schema.
     pub(super) async fn check_arguments(loaded: &Arc<LoadedCatalog>, call: &Call) -> Result<(), Fault> {
         let Some(tool) = loaded.usable_tool(&call.tool) else { return Ok(()) };
         let arguments = Value::Object(call.arguments.clone());
-        let checked = match tool.schema.check_quickly(&arguments) {
-            QuickCheck::Done(checked) => checked,
+        let result = match tool.schema.check_quickly(&arguments) {
+            QuickCheck::Done(result) => result,
             QuickCheck::Unfinished => {
                 let (loaded, name) = (Arc::clone(loaded), call.tool.clone());
                 let check = move || {
                     let tool = loaded.usable_tool(&name);
                     tool.map_or(Ok(()), |tool| tool.schema.check(&arguments))
                 };
-                let checked = tokio::task::spawn_blocking(check).await;
-                checked
-                    .map_err(|error| Fault::Internal(format!("arguments could not be checked: {error}")))?
+                let result = tokio::task::spawn_blocking(check).await;
+                result
+                    .map_err(|error| Fault::Internal(format!("the check of the arguments failed: {error}")))?
             }
         };
-        checked.map_err(|violation| {
+        result.map_err(|violation| {
             let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
         })
     }
 
-    /// Refuses a request that would load a stored receipt when the memory budget is used up.
+    /// Refuses a request if the memory budget is used up, because it may load a stored receipt.
     pub(super) fn check_memory(&self) -> Result<(), Fault> {
         if memory::has_room(0) {
             return Ok(());
@@ -250,7 +250,7 @@ impl Executor {
         Err(self.busy_fault(NO_MEMORY))
     }
 
-    /// Makes the remaining checks of an admitted call, and claims its intent.
+    /// Runs the remaining checks of an admitted call, and claims its intent.
     pub(super) fn claim(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -258,7 +258,7 @@ impl Executor {
         verdict: Option<Arc<Verdict>>,
     ) -> Result<ClaimOutcome, Fault> {
         let Some(tool) = loaded.usable_tool(&admitted.call().tool) else {
-            return Err(Fault::Internal("an admitted call's tool is gone".to_owned()));
+            return Err(Fault::Internal("the tool of an admitted call is not in its catalogue".to_owned()));
         };
         let ExecutorSettings { granter, ceilings, .. } = &self.settings;
         let (admitted, grant) = admitted.grant(granter, &self.standing, &tool.descriptor, ceilings)?;
@@ -266,8 +266,8 @@ impl Executor {
             && !grant.has_only_whole_trees()
         {
             let message = format!(
-                "the tool `{}` can run under whole trees such as `/workspace/**` only, because it is a core module, and \
-                 {reason}: grant trees, or build it as a component",
+                "the tool `{}` runs only with grants of whole trees such as `/workspace/**`, because it is a core module and \
+                 {reason}: grant whole trees, or build it as a component",
                 admitted.call().tool
             );
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
@@ -277,8 +277,8 @@ impl Executor {
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy_fault(NO_MEMORY));
         }
-        let claimed = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
-        match claimed.map_err(|error| self.journal_fault(&error))? {
+        let result = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
+        match result.map_err(|error| self.journal_fault(&error))? {
             ClaimResult::New => {}
             ClaimResult::Known(known) => {
                 return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
@@ -306,16 +306,16 @@ impl Executor {
         self.slots.reserve(agent).map_err(|error| {
             self.busy_fault(match error {
                 CapacityError::Closing => "the executor is shutting down",
-                CapacityError::QueueFull => "the queue is full",
+                CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",
                 CapacityError::AgentQueueFull => {
-                    "too many intents of this agent wait: `executor.queue_per_agent` says how many may"
+                    "too many intents of this agent wait: `executor.queue_per_agent` sets the maximum"
                 }
             })
         })
     }
 }
 
-/// Maps a receipt to the answer to `a2g/execute`: only a success is a result.
+/// Maps a receipt to the answer to `a2g/execute`: every end but a success is a fault.
 fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
     match &receipt.outcome.end {
         End::Returned(_) => Ok(receipt),

@@ -1,7 +1,7 @@
-//! Decisions of people about intents: approve, deny, cancel, revoke.
+//! Decisions about intents: approve, deny, cancel, revoke.
 //!
-//! A decision is in the journal before its answer is sent. An approved intent runs once, at the latest when the
-//! executor restarts; a denied intent never runs.
+//! A decision is in the journal before its answer is sent. An approved intent runs once, if necessary after a restart,
+//! unless its verdict expires first; a denied intent never runs.
 
 use super::escalations::{Escalations, WakeCondition};
 use super::events::RunEventSink;
@@ -23,20 +23,20 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-/// The recorded reasons of intents that stopped waiting without a run.
-const UNDECIDED: &str = "nobody decided about it before its verdict expired";
+/// The recorded reasons why intents stopped waiting without a run.
+const UNDECIDED: &str = "nobody decided before its verdict expired";
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 const REVOKED: &str = "it was revoked while it waited for a directive";
-/// The shortest and the longest pause between two attempts to run an approved intent.
-const MIN_PAUSE: Duration = Duration::from_millis(RETRY_AFTER_MS);
-const MAX_PAUSE: Duration = Duration::from_secs(10);
-/// The longest wait for an expiry before the wall clock is read again; verdicts expire by the wall clock.
+/// The minimum and the maximum delay between two attempts to run an approved intent.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+/// The maximum time before the wall clock is read again. Verdicts expire by the wall clock, which may be set.
 const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
 
-/// The intents that an earlier process held. Those that have expired since are recorded as expired.
+/// Restores the intents of an earlier process. Records those that have expired since.
 pub(super) fn restore_escalations(journal: &Journal, now: OffsetDateTime) -> Escalations {
     let (escalations, expired) = Escalations::new(journal.take_held(), now);
-    // The record can be late: an intent that has expired cannot be approved.
+    // Not awaited: an intent that has expired cannot be approved.
     drop(record_end_of_wait(journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     escalations
 }
@@ -46,56 +46,56 @@ fn new_resolution(escalated: &Escalated, resolution: Resolution, by: &str) -> Re
     ResolvedIntent { intent, resolution, by: by.to_owned(), risk_score, manifest: None }
 }
 
-/// Records that intents no longer wait: the decision, the decider, and the reason why they did not run.
+/// Records that intents no longer wait: the resolution, its author, and the reason why they did not run.
 fn record_end_of_wait(
     journal: &Journal,
-    gone: Vec<Escalated>,
+    removed: Vec<Escalated>,
     resolution: Resolution,
     by: &str,
-    why: &str,
+    reason: &str,
     now: OffsetDateTime,
 ) -> impl Future<Output = Result<usize, JournalError>> + Send + use<> {
-    for escalated in &gone {
-        let asked = IntentSummary::from_call(escalated.call());
-        let IntentSummary { intent, agent, tool } = &asked;
-        tracing::info!(%intent, agent = agent.as_str(), %tool, reason = why, "waits no longer");
-        journal.record_refusal(&asked, BlockedBy::EscalationPending, why, now);
+    for escalated in &removed {
+        let summary = IntentSummary::from_call(escalated.call());
+        let IntentSummary { intent, agent, tool } = &summary;
+        tracing::info!(%intent, agent = agent.as_str(), %tool, reason, "waits no longer");
+        journal.record_refusal(&summary, BlockedBy::EscalationPending, reason, now);
     }
-    journal.resolve(gone.iter().map(|escalated| new_resolution(escalated, resolution, by)).collect())
+    journal.resolve(removed.iter().map(|escalated| new_resolution(escalated, resolution, by)).collect())
 }
 
 fn not_waiting_fault() -> Fault {
     Fault::invalid("/intent_id", "no intent with this id waits for a directive")
 }
 
-/// The fault for a repeat of a denied intent.
+/// The fault for a call with a denied intent.
 pub(super) fn denial_fault(intent: IntentId, IntentDenial { by, risk_score }: &IntentDenial) -> Fault {
     denial_by(by, intent, *risk_score)
 }
 
 impl Executor {
-    /// Holds an escalated intent. It is on the disk before any caller learns that it waits.
+    /// Holds an escalated intent. It is on the disk before its caller learns that it waits.
     pub(super) async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
         let now = self.clock.now();
-        let (new, held) = self.escalations.hold(escalated, now, |expired| {
+        let (is_new, pending) = self.escalations.hold(escalated, now, |expired| {
             self.record_expired(expired, now);
             self.journal.hold(&call, text, until)
         })?;
-        let waits = held.await;
-        if new && !matches!(waits, Ok(HoldResult::Waiting)) {
+        let result = pending.await;
+        if is_new && !matches!(result, Ok(HoldResult::Waiting)) {
             self.escalations.remove_waiting(call.intent, &all_agents, drop);
         }
-        match waits {
+        match result {
             Ok(HoldResult::Waiting) => {
-                if new {
+                if is_new {
                     tracing::info!("waits for a directive");
                 }
                 Ok(())
             }
             Ok(HoldResult::Started) => {
-                Err(self.busy_fault("the intent has started meanwhile: send it again"))
+                Err(self.busy_fault("the intent has started in the meantime: send it again"))
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(self.journal_fault(&error)),
@@ -109,61 +109,62 @@ impl Executor {
     }
 
     fn record_expired(&self, expired: Vec<Escalated>, now: OffsetDateTime) {
-        // The record can be late: an intent that has expired cannot be approved.
+        // Not awaited: an intent that has expired cannot be approved.
         drop(record_end_of_wait(&self.journal, expired, Resolution::Expired, UNDECIDED, UNDECIDED, now));
     }
 
-    /// Waits until a change of the held intents is announced, or until the wait of one ends by its expiry.
+    /// Waits until a change of the held intents is announced, or until the wait in question may have ended by expiry.
     pub(super) async fn wait_for_change_or_expiry(
         &self,
-        wait: WakeCondition,
+        condition: WakeCondition,
         changes: &mut watch::Receiver<()>,
     ) {
-        match wait {
+        match condition {
             WakeCondition::AnotherTask => drop(changes.changed().await),
             WakeCondition::Until(expires_at) => {
-                let left = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
-                // The wall clock may be set forward meanwhile.
-                let left = left.min(MAX_EXPIRY_WAIT);
-                if tokio::time::timeout(left, changes.changed()).await.is_err() {
+                let remaining = Duration::try_from(expires_at - self.clock.now()).unwrap_or_default();
+                // The wall clock may be set forward during the wait.
+                let remaining = remaining.min(MAX_EXPIRY_WAIT);
+                if tokio::time::timeout(remaining, changes.changed()).await.is_err() {
                     self.expire();
                 }
             }
         }
     }
 
-    /// The fault for a decision that is effective here, but not recorded on the disk yet.
+    /// The fault for a decision that has taken effect, but is not on the disk yet.
     fn unsaved_decision_fault(&self, error: &JournalError) -> Fault {
         match error {
-            JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => self.busy_fault(
-                "it is done, and the journal has no room to say so on its disk: until it has, a restart could undo it",
+            JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => self.busy_fault(
+                "the decision has taken effect, but is not yet recorded, because the journal's disk is full: a restart could undo it",
             ),
             JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
         }
     }
 
-    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `true` if there was
-    /// something to stop.
+    /// Stops a running or waiting intent of the selected agents, on behalf of `by`. Returns `false` if there is no such
+    /// intent.
     ///
     /// # Errors
     /// The decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         let now = self.clock.now();
-        let waited = self.escalations.remove_waiting(intent, filter, |waited| {
-            record_end_of_wait(&self.journal, waited, Resolution::Cancelled, by, CANCELLED, now)
+        let recording = self.escalations.remove_waiting(intent, filter, |removed| {
+            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, by, CANCELLED, now)
         });
-        let recorded = match (waited, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
-            (Some(gone), _) => gone.await.map(drop),
+        let result = match (recording, self.active_runs.abort_one(intent, filter, AbortReason::Cancelled)) {
+            (Some(recording), _) => recording.await.map(drop),
             (None, Some(true)) => self.journal.record_stop(&[intent], by, "a2g/cancel").await,
-            // The caller that stopped it first is on record.
+            // The journal has the caller that stopped it first.
             (None, Some(false)) => Ok(()),
             (None, None) => return Ok(false),
         };
-        recorded.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
+        result.map(|()| true).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
-    /// Drops standing capabilities and stops the intents that run or wait under them, on behalf of `by`. Without an
-    /// agent or an intent, everything is revoked. Returns the number of runs and waiting intents that were stopped.
+    /// Revokes the standing policies and stops the runs and waiting intents of an agent, or stops one intent, on behalf
+    /// of `by`. Without an agent and an intent, the revocation covers all agents. Returns the number of stopped runs
+    /// and waiting intents.
     ///
     /// # Errors
     /// The revocation is not on the disk yet; all intents are stopped nevertheless.
@@ -180,36 +181,38 @@ impl Executor {
             "revoked"
         );
         let (filter, now) = (|owner: &AgentDid| agent.is_none_or(|agent| agent == owner), self.clock.now());
-        let gone = |waited| record_end_of_wait(&self.journal, waited, Resolution::Revoked, by, REVOKED, now);
-        let (waited, gone, ran, first) = if let Some(intent) = intent {
-            let gone = self.escalations.remove_waiting(intent, &filter, gone);
-            let ran = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
-            let first = if ran == Some(true) { vec![intent] } else { Vec::new() };
-            (usize::from(gone.is_some()), gone, usize::from(ran.is_some()), first)
+        let record =
+            |removed| record_end_of_wait(&self.journal, removed, Resolution::Revoked, by, REVOKED, now);
+        let (waiting_count, recording, run_count, newly_stopped) = if let Some(intent) = intent {
+            let recording = self.escalations.remove_waiting(intent, &filter, record);
+            let is_first_stop = self.active_runs.abort_one(intent, &filter, AbortReason::Revoked);
+            let newly_stopped = if is_first_stop == Some(true) { vec![intent] } else { Vec::new() };
+            let run_count = usize::from(is_first_stop.is_some());
+            (usize::from(recording.is_some()), recording, run_count, newly_stopped)
         } else {
             self.standing.revoke(agent);
-            let (waited, gone) = self.escalations.remove_all(&filter, gone);
-            let (ran, first) = self.active_runs.abort_all(&filter, AbortReason::Revoked);
-            (waited, Some(gone), ran, first)
+            let (waiting_count, recording) = self.escalations.remove_all(&filter, record);
+            let (run_count, newly_stopped) = self.active_runs.abort_all(&filter, AbortReason::Revoked);
+            (waiting_count, Some(recording), run_count, newly_stopped)
         };
-        let recorded = async {
-            if let Some(gone) = gone {
-                gone.await?;
+        let count = waiting_count + run_count;
+        let record_all = async {
+            if let Some(recording) = recording {
+                recording.await?;
             }
-            if !first.is_empty() {
-                self.journal.record_stop(&first, by, "g2a/revoke").await?;
+            if !newly_stopped.is_empty() {
+                self.journal.record_stop(&newly_stopped, by, "g2a/revoke").await?;
             }
-            self.journal.record_revocation(agent, intent, by, waited + ran).await
+            self.journal.record_revocation(agent, intent, by, count).await
         };
-        recorded.await.map(|()| waited + ran).map_err(|error| self.unsaved_decision_fault(&error))
+        record_all.await.map(|()| count).map_err(|error| self.unsaved_decision_fault(&error))
     }
 
-    /// Applies a decision to an escalated intent. An approved intent runs in its own task; `a2g/status` shows
-    /// it.
+    /// Applies a directive to an escalated intent. An approved intent runs in its own task.
     ///
     /// # Errors
-    /// No such intent waits, or its verdict has expired. If the intent cannot be run as approved, or the approval
-    /// cannot be written, the intent continues to wait. If a denial is not on the disk yet, the intent stays denied.
+    /// No such intent waits, or its verdict has expired. If the intent cannot run as approved, or the approval cannot
+    /// be written, the intent continues to wait. If a denial cannot be written yet, the intent is denied nevertheless.
     pub async fn apply_directive(
         self: &Arc<Self>,
         directive: &Directive,
@@ -223,7 +226,7 @@ impl Executor {
         let escalated = self.escalations.take_undecided(*intent).ok_or_else(not_waiting_fault)?;
         let span = trace::intent_span(&IntentSummary::from_call(escalated.call()), escalated.call().door);
         let approval = Approval { by: by.to_owned(), manifest: manifest.clone() };
-        // A task of its own: the approver may disconnect.
+        // In its own task, because the approver may disconnect.
         let (answer_tx, answer) = oneshot::channel();
         let executor = Arc::clone(self);
         spawn::spawn_run_task(
@@ -231,23 +234,24 @@ impl Executor {
         );
         answer
             .await
-            .unwrap_or_else(|_gone| Err(Fault::Internal("the task of an approval ended early".to_owned())))
+            .unwrap_or_else(|_dropped| Err(Fault::Internal("the task of an approval ended early".to_owned())))
     }
 
-    /// Denies a waiting intent. The denial is recorded like any other refusal, and every repeat of the intent gets the
-    /// same fault.
+    /// Denies a waiting intent. The denial is recorded like any other refusal, and every later call with the intent
+    /// gets the same fault.
     async fn deny(&self, directive: &Directive, by: &str) -> Result<(), Fault> {
         let escalated = self.escalations.find_undecided(directive.intent).ok_or_else(not_waiting_fault)?;
-        let asked = IntentSummary::from_call(escalated.call());
-        let span = trace::intent_span(&asked, escalated.call().door);
+        let summary = IntentSummary::from_call(escalated.call());
+        let span = trace::intent_span(&summary, escalated.call().door);
         let denial = async {
             let denial = new_resolution(&escalated, Resolution::Denied, by);
-            let fault = denial_by(by, asked.intent, escalated.risk_score());
-            let gone =
-                self.escalations.remove_undecided(asked.intent, |_waited| self.journal.resolve(vec![denial]));
-            let gone = gone.ok_or_else(not_waiting_fault)?;
-            self.record_refusal(Some(&asked), fault);
-            match gone.await {
+            let fault = denial_by(by, summary.intent, escalated.risk_score());
+            let recording = self
+                .escalations
+                .remove_undecided(summary.intent, |_removed| self.journal.resolve(vec![denial]));
+            let recording = recording.ok_or_else(not_waiting_fault)?;
+            self.record_refusal(Some(&summary), fault);
+            match recording.await {
                 Ok(0) => Err(not_waiting_fault()),
                 Ok(_one) => Ok(()),
                 Err(error) => Err(self.unsaved_decision_fault(&error)),
@@ -263,20 +267,20 @@ impl Executor {
         approval: Approval,
         answer_tx: oneshot::Sender<Result<(), Fault>>,
     ) {
-        let recorded = self.record_approval(&escalated, &approval).await;
-        let claimed = match recorded {
+        let claimed = match self.record_approval(&escalated, &approval).await {
             Ok(claimed) => claimed,
             Err(fault) => {
                 self.escalations.release(escalated.call().intent);
                 let fault = self.record_refusal(Some(&IntentSummary::from_call(escalated.call())), fault);
-                let _gone = answer_tx.send(Err(fault));
+                let _no_waiter = answer_tx.send(Err(fault));
                 return;
             }
         };
-        let _gone = answer_tx.send(Ok(()));
+        let _no_waiter = answer_tx.send(Ok(()));
         self.run_approved(escalated, approval, Some(claimed)).await;
     }
 
+    /// Claims an intent, and records its approval. Releases the claim if the record fails.
     async fn record_approval(
         self: &Arc<Self>,
         escalated: &Escalated,
@@ -294,7 +298,7 @@ impl Executor {
         Err(fault)
     }
 
-    /// Checks an approved intent, and claims it.
+    /// Runs the checks of an approved intent, and claims it.
     async fn claim_approved(
         self: &Arc<Self>,
         escalated: &Escalated,
@@ -305,7 +309,7 @@ impl Executor {
         let directive = Directive { intent, approved: true, manifest: manifest.clone() };
         let admitted = escalated.clone().resolve(&directive, by, self.clock.now())?;
         // The catalogue may have been replaced since the intent began to wait.
-        let loaded = self.find_tool(admitted.call())?;
+        let loaded = self.find_catalog(admitted.call())?;
         Self::check_arguments(&loaded, admitted.call()).await?;
         match self.claim(admitted, loaded, Some(Arc::new(escalated.verdict().clone())))? {
             ClaimOutcome::Claimed(claimed) => {
@@ -317,7 +321,7 @@ impl Executor {
         }
     }
 
-    /// Runs the intents that were approved in an earlier process and have not started.
+    /// Runs the intents that were approved in an earlier process and did not start there.
     pub fn resume_approved(self: &Arc<Self>) {
         for intent in self.escalations.approved_intents() {
             let Some((escalated, approval)) = self.escalations.take_approved(intent) else { continue };
@@ -328,14 +332,14 @@ impl Executor {
         }
     }
 
-    /// Runs an approved intent as soon as possible, until its verdict expires. It stays in the journal meanwhile.
+    /// Runs an approved intent as soon as possible, with retries until its verdict expires.
     async fn run_approved(
         self: Arc<Self>,
         mut escalated: Escalated,
         mut approval: Approval,
         claimed: Option<Box<ClaimedRun>>,
     ) {
-        let (intent, mut claimed, mut pause) = (escalated.call().intent, claimed, MIN_PAUSE);
+        let (intent, mut claimed, mut delay) = (escalated.call().intent, claimed, MIN_RETRY_DELAY);
         loop {
             let attempt = match claimed.take() {
                 Some(claimed) => Ok(claimed),
@@ -356,19 +360,19 @@ impl Executor {
                 return self.expire_approved(&escalated, fault).await;
             }
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
-            tracing::warn!(?fault, detail, pause_ms = pause.as_millis(), "an approved intent cannot run yet");
+            tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
             self.escalations.wait_to_run(intent, approval);
-            // Bounded, so that the intent expires on time even after the pause has grown.
-            let left = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
+            // Bounded, so that the intent expires on time.
+            let remaining = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
-                () = tokio::time::sleep(pause.min(left)) => {}
-                // The intent runs when the executor starts again.
+                () = tokio::time::sleep(delay.min(remaining)) => {}
+                // The next start of the executor runs the intent.
                 () = self.wait_until_closed() => return,
             }
             // The intent may have been cancelled or revoked.
-            let Some(again) = self.escalations.take_approved(intent) else { return };
-            (escalated, approval) = again;
-            pause = (pause * 2).min(MAX_PAUSE);
+            let Some(taken) = self.escalations.take_approved(intent) else { return };
+            (escalated, approval) = taken;
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
 
@@ -379,7 +383,7 @@ impl Executor {
         let expired =
             new_resolution(escalated, Resolution::Expired, "its verdict expired before it could start");
         if let Err(error) = self.journal.resolve(vec![expired]).await {
-            tracing::warn!(%error, "an approved intent has expired");
+            tracing::warn!(%error, "the expiry of an approved intent cannot be recorded yet");
         }
     }
 }

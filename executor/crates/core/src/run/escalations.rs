@@ -1,4 +1,4 @@
-//! Intents that wait for a person; the journal stores them as well.
+//! Intents that wait for a person. The journal also stores them.
 //!
 //! ```text
 //! hold ─▶ waits ─ take_undecided ─▶ taken ─ mark_claimed ─▶ claimed ─ remove ─▶ its run has finished, or cannot happen
@@ -8,11 +8,11 @@
 //!           │                        └───────────── approved, waits to run
 //!           └─ remove_waiting, remove_all, remove_expired: denied, cancelled, revoked, expired
 //! ```
-//! An intent stays here until its run has finished, so that an intent that was claimed and could not begin is never
-//! unknown. The journal has the stage of a claimed intent.
+//! An intent stays here until its run has finished, so that it is not lost if it was claimed and its run could not
+//! begin. The journal has the stage of a claimed intent.
 //!
-//! A change of the waiting intents is sent to the journal under the lock, so that the journal receives changes in the
-//! order in which they were made. Its answers are awaited afterwards.
+//! Changes of the waiting intents are sent to the journal under the lock, which keeps their order, and its answers are
+//! awaited without the lock.
 
 use super::AgentFilter;
 use super::faults::intent_conflict_fault;
@@ -40,33 +40,33 @@ pub(super) struct Escalations {
     changes: watch::Sender<()>,
 }
 
-/// An intent that waits.
+/// An escalated intent and the phase of its wait.
 #[derive(Debug)]
 struct WaitingIntent {
     escalated: Escalated,
-    // Kept here, although the journal records it: following the records would need a wake-up after every commit.
+    // Stored here as well as in the journal: following the journal would need a wake-up after every commit.
     phase: WaitPhase,
-    /// The approval of an intent that could not run at once.
+    /// The approval of an intent that could not run immediately.
     approval: Option<Approval>,
 }
 
-/// The phase of an intent that waits.
+/// The phase of an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WaitPhase {
-    /// Waits for a person, or to run.
+    /// The intent waits for a person or, once approved, to run.
     Waiting,
     /// A decision or an attempt to run is in progress, and excludes any other.
     Taken,
-    /// Approved and claimed. If its run cannot begin, it waits to run again.
+    /// The intent is approved and claimed. If its run cannot begin, it waits to run again.
     Claimed,
 }
 
 /// The event that ends an intent's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeCondition {
-    /// The verdict expires at this time, unless there is a decision before.
+    /// The verdict expires at this time, unless a decision is made before.
     Until(OffsetDateTime),
-    /// Another task decides about the intent, or runs it, and changes it.
+    /// Another task, which decides about the intent or runs it, announces a change.
     AnotherTask,
 }
 
@@ -87,12 +87,12 @@ impl WaitingIntent {
         self.phase == WaitPhase::Waiting && self.approval.is_none()
     }
 
-    /// `true` for an intent that is reported as waiting without a look into the journal.
+    /// `true` if the intent is reported as waiting without a look-up in the journal.
     fn is_visible(&self, now: OffsetDateTime) -> bool {
         self.phase != WaitPhase::Claimed && self.is_pending(now)
     }
 
-    /// `true` for an undecided intent that can no longer be approved. Every other intent is removed by its decider.
+    /// `true` if the intent is undecided and can no longer be approved. The task that decides removes any other intent.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
         self.is_undecided() && !self.is_pending(now)
     }
@@ -103,11 +103,13 @@ impl Escalations {
         self.waiting.lock()
     }
 
-    /// The intents that an earlier process held. Returns those with an expired verdict separately.
+    /// Restores the intents of an earlier process. Returns those with an expired verdict separately.
     pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
         let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
-            let read = Escalated::from_journal(&text);
-            read.inspect_err(|error| tracing::error!(%error, "an escalated intent of the journal is lost"))
+            Escalated::from_journal(&text)
+                .inspect_err(
+                    |error| tracing::error!(%error, "an escalated intent of the journal cannot be parsed"),
+                )
                 .ok()
                 .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, approval)))
         });
@@ -117,7 +119,7 @@ impl Escalations {
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
-    /// Notified whenever an intent stops waiting, or waits again.
+    /// Subscribes to changes: an intent stops waiting, or waits again.
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -132,8 +134,8 @@ impl Escalations {
         self.lock().iter().filter(|(_, held)| held.approval.is_some()).map(|(intent, _)| *intent).collect()
     }
 
-    /// Holds an intent; the first verdict for it stays. `on_removed` receives the intents that have expired, under the
-    /// lock. Returns `true` if the intent is new, and the result of `on_removed`.
+    /// Holds an intent. A later verdict does not replace the first one. Removes expired intents and passes them to
+    /// `on_removed` under the lock. Returns `true` if the intent is new, and the result of `on_removed`.
     pub(super) fn hold<T>(
         &self,
         escalated: Escalated,
@@ -143,12 +145,14 @@ impl Escalations {
         let mut waiting = self.lock();
         let intent = escalated.call().intent;
         let removed = extract_expired(&mut waiting, now);
-        let new = !waiting.contains_key(&intent);
+        let is_new = !waiting.contains_key(&intent);
         let visible = || waiting.values().filter(|held| held.phase != WaitPhase::Claimed);
-        let theirs = visible().filter(|held| held.call().agent == escalated.call().agent).count();
-        if new && (visible().count() >= MAX_WAITING || theirs >= MAX_WAITING_PER_AGENT) {
+        let count_of_agent = visible().filter(|held| held.call().agent == escalated.call().agent).count();
+        if is_new && (visible().count() >= MAX_WAITING || count_of_agent >= MAX_WAITING_PER_AGENT) {
             return Err(Fault::Busy {
-                message: "too many intents wait for a person".to_owned(),
+                message: format!(
+                    "too many intents wait for a person: at most {MAX_WAITING} may, and {MAX_WAITING_PER_AGENT} of one agent"
+                ),
                 retry_after_ms: 60_000,
             });
         }
@@ -156,7 +160,7 @@ impl Escalations {
         if !removed.is_empty() {
             self.changes.send_replace(());
         }
-        Ok((new, on_removed(removed)))
+        Ok((is_new, on_removed(removed)))
     }
 
     /// Removes the undecided intents that have expired, and passes them to `on_removed`.
@@ -169,7 +173,7 @@ impl Escalations {
         }
     }
 
-    /// The verdict of a call whose intent waits already.
+    /// The verdict of a call whose intent already waits.
     pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
         match self.lock().get(&call.intent).filter(|held| held.is_visible(now)) {
             None => Ok(None),
@@ -183,9 +187,9 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.is_visible(now)).map(|held| held.call().agent.clone())
     }
 
-    /// The agent of an intent that is not open in the journal: it waits, or its claim was just released and it is about
-    /// to wait again.
-    pub(super) fn agent_of_unopened(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
+    /// The agent of an intent that is not open in the journal: it waits, or its claim was released and it is about to
+    /// wait again.
+    pub(super) fn agent_of_unclaimed(&self, intent: IntentId, now: OffsetDateTime) -> Option<AgentDid> {
         self.lock().get(&intent).filter(|held| held.is_pending(now)).map(|held| held.call().agent.clone())
     }
 
@@ -205,8 +209,8 @@ impl Escalations {
         self.lock().get(&intent).filter(|held| held.is_undecided()).map(|held| held.escalated.clone())
     }
 
-    /// Takes an undecided intent for a decision, and excludes any other until it is [released](Self::release) or
-    /// [removed](Self::remove).
+    /// Takes an undecided intent for a decision. Any other decision is excluded until the intent is
+    /// [released](Self::release) or [removed](Self::remove).
     pub(super) fn take_undecided(&self, intent: IntentId) -> Option<Escalated> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.is_undecided())?;
@@ -214,7 +218,7 @@ impl Escalations {
         Some(held.escalated.clone())
     }
 
-    /// Takes an approved intent for a run; `None` if it was cancelled or revoked.
+    /// Takes an approved intent for a run. Returns `None` if it was cancelled or revoked.
     pub(super) fn take_approved(&self, intent: IntentId) -> Option<(Escalated, Approval)> {
         let mut waiting = self.lock();
         let held = waiting.get_mut(&intent).filter(|held| held.phase == WaitPhase::Waiting)?;
@@ -223,7 +227,7 @@ impl Escalations {
         Some((held.escalated.clone(), approval))
     }
 
-    /// Returns an intent to its wait: the decision cannot be carried out.
+    /// Returns an intent to its wait, because the decision cannot be applied.
     pub(super) fn release(&self, intent: IntentId) {
         self.change(intent, |held| held.phase = WaitPhase::Waiting);
     }
@@ -234,7 +238,7 @@ impl Escalations {
     }
 
     /// Returns an approved intent that cannot run now to its wait. It can be cancelled or revoked until it is
-    /// [taken](Self::take_approved). An intent that was revoked meanwhile does not wait again.
+    /// [taken](Self::take_approved) again. An intent that was revoked in the meantime does not wait again.
     pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
         self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));
     }
@@ -246,13 +250,13 @@ impl Escalations {
         self.changes.send_replace(());
     }
 
-    /// Removes an intent whose run has finished, or can no longer happen.
+    /// Removes an intent whose run has finished or can no longer begin.
     pub(super) fn remove(&self, intent: IntentId) {
         self.lock().remove(&intent);
         self.changes.send_replace(());
     }
 
-    /// Removes an intent of the selected agents about which no decision is in progress, and passes it to `on_removed`.
+    /// Removes an intent of the selected agents if no decision about it is in progress, and passes it to `on_removed`.
     pub(super) fn remove_waiting<T>(
         &self,
         intent: IntentId,
@@ -288,16 +292,17 @@ impl Escalations {
         Some(on_removed(vec![removed.escalated]))
     }
 
-    /// Removes all intents of the selected agents and passes them to `on_removed`. Returns their number and its result.
-    /// Claimed intents are stopped in their runs.
+    /// Removes all intents of the selected agents except claimed ones, whose runs are stopped elsewhere, and passes
+    /// them to `on_removed`. Returns their number and the result of `on_removed`.
     pub(super) fn remove_all<T>(
         &self,
         filter: AgentFilter<'_>,
         on_removed: impl FnOnce(Vec<Escalated>) -> T,
     ) -> (usize, T) {
         let mut waiting = self.lock();
-        let theirs = |held: &WaitingIntent| held.phase != WaitPhase::Claimed && filter(&held.call().agent);
-        let removed = waiting.extract_if(|_, held| theirs(held)).map(|(_, held)| held.escalated);
+        let is_selected =
+            |held: &WaitingIntent| held.phase != WaitPhase::Claimed && filter(&held.call().agent);
+        let removed = waiting.extract_if(|_, held| is_selected(held)).map(|(_, held)| held.escalated);
         let removed = removed.collect::<Vec<_>>();
         self.changes.send_replace(());
         (removed.len(), on_removed(removed))
@@ -352,7 +357,7 @@ mod tests {
         Approval { by: "anna".to_owned(), manifest: None }
     }
 
-    /// Between the release of its claim and its next wait, an approved intent is known here only.
+    // Between the release of its claim and its next wait, an approved intent is known only here.
     #[test]
     fn an_approved_intent_stays_until_its_run_has_finished() {
         let (escalations, intent) = escalations_with_one();
@@ -361,9 +366,9 @@ mod tests {
         assert!(escalations.take_undecided(intent).is_some());
         assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
         escalations.mark_claimed(intent);
-        assert!(changes.has_changed().unwrap(), "whoever waits for it looks where it runs");
-        assert_eq!(escalations.agent_of(intent, NOW), None, "the journal says how far it is");
-        assert!(escalations.agent_of_unopened(intent, NOW).is_some());
+        assert!(changes.has_changed().unwrap(), "tasks that wait for the intent look it up again");
+        assert_eq!(escalations.agent_of(intent, NOW), None, "only the journal answers for a claimed intent");
+        assert!(escalations.agent_of_unclaimed(intent, NOW).is_some());
         assert_eq!(escalations.wake_condition(intent), Some(WakeCondition::AnotherTask));
         assert_eq!(escalations.undecided_count(NOW), 0);
         escalations.wait_to_run(intent, approval());
@@ -371,21 +376,21 @@ mod tests {
         assert!(escalations.take_approved(intent).is_some() && escalations.take_approved(intent).is_none());
         escalations.remove(intent);
         assert_eq!(
-            (escalations.agent_of_unopened(intent, NOW), escalations.wake_condition(intent)),
+            (escalations.agent_of_unclaimed(intent, NOW), escalations.wake_condition(intent)),
             (None, None)
         );
     }
 
     #[test]
-    fn a_claimed_intent_is_neither_revoked_nor_expired_here() {
+    fn a_claimed_intent_is_neither_removed_nor_expired() {
         let (escalations, intent) = escalations_with_one();
         assert!(escalations.take_undecided(intent).is_some());
         escalations.mark_claimed(intent);
         assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (0, 0));
         assert!(escalations.remove_waiting(intent, &super::super::all_agents, drop).is_none());
-        escalations.remove_expired(EXPIRED, |_| panic!("its run sees to its expiry"));
+        escalations.remove_expired(EXPIRED, |_| panic!("a claimed intent does not expire here"));
         assert!(escalations.wake_condition(intent).is_some());
-        // An intent that was revoked during another attempt does not come back.
+        // An intent that was revoked during another attempt does not wait again.
         escalations.wait_to_run(intent, approval());
         assert_eq!(escalations.remove_all(&super::super::all_agents, |removed| removed.len()), (1, 1));
         escalations.wait_to_run(intent, approval());

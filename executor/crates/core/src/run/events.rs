@@ -1,4 +1,4 @@
-//! The events of a run, for a door that streams them, and the task that a door stores with a run.
+//! The events of a run for a door that streams them, and the task that a door stores with the run.
 
 use a2g_journal::JournalTask;
 use a2g_sandbox::{Event, EventSink};
@@ -10,27 +10,27 @@ use std::sync::Arc;
 /// An event of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunEvent {
-    /// The intent has a slot and its start is in the journal: its guest runs from here on.
+    /// The intent has a slot, its start is in the journal, and its guest is about to run.
     Started,
     /// The tool reported its progress.
     Progress(Progress),
     /// The tool wrote a log line.
     Log(LogLine),
-    /// An artifact is complete.
+    /// The tool completed an artifact.
     Artifact(Artifact),
 }
 
-/// The storage of a door's task with its run, in the same transaction as the run's own record.
+/// Provides the task of a door, which is stored in the same transaction as the record of its run.
 pub trait TaskPersistence: Send + Sync {
-    /// The intent has to wait before it runs, for a governor, a person or other intents. May be called more than once.
+    /// Called, possibly several times, when the intent has to wait for a governor, a person or a slot.
     fn on_wait(&self);
-    /// The task that is stored if the process ends during the run; `None` for a task that is stored already.
+    /// The task to store if the process ends during the run; `None` for a task that is already stored.
     fn fallback_task(&self) -> Option<JournalTask>;
-    /// The task that is stored with the receipt. `verdict` is the governor's, if the governor was asked.
+    /// The task to store with the receipt. `verdict` is the governor's, if the governor was asked.
     fn final_task(&self, receipt: &Receipt, verdict: Option<&Verdict>) -> JournalTask;
 }
 
-/// The receiver of a run's events, and the storage of its task.
+/// Receives the events of a run, and provides its task.
 #[derive(Clone, Default)]
 pub struct RunEventSink {
     on_event: Option<Arc<dyn Fn(RunEvent) + Send + Sync>>,
@@ -45,13 +45,13 @@ impl RunEventSink {
     }
 
     /// Passes every event to `on_event`, once and in order, on the run's own thread: it must not block. Events of a
-    /// guest that is stuck past its deadline may arrive after the answer.
+    /// guest that does not stop at its deadline may arrive after the answer.
     #[must_use]
     pub fn new(on_event: impl Fn(RunEvent) + Send + Sync + 'static) -> Self {
         Self { on_event: Some(Arc::new(on_event)), persistence: None }
     }
 
-    /// Stores the run's task with `persistence`.
+    /// Stores the task that `persistence` provides with the run.
     #[must_use]
     pub fn with_persistence(self, persistence: Arc<dyn TaskPersistence>) -> Self {
         Self { persistence: Some(persistence), ..self }
@@ -61,7 +61,7 @@ impl RunEventSink {
         self.persistence.clone()
     }
 
-    /// Reports to the task's storage that the intent has to wait.
+    /// Calls [`TaskPersistence::on_wait`].
     pub(super) fn notify_waiting(&self) {
         if let Some(persistence) = &self.persistence {
             persistence.on_wait();
@@ -74,7 +74,7 @@ impl RunEventSink {
         }
     }
 
-    /// Forwards the sandbox's events to this sink.
+    /// The sink for the sandbox's events, which forwards them to this one.
     pub(super) fn event_sink(&self) -> EventSink {
         let Some(on_event) = self.on_event.clone() else { return EventSink::default() };
         EventSink::new(move |event| match event {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use tracing::Instrument as _;
 
 impl Executor {
-    /// Claims an admitted call and runs it in a task of its own.
+    /// Claims an admitted call and runs it in its own task.
     pub(super) async fn run(
         self: &Arc<Self>,
         admitted: Admitted,
@@ -39,7 +39,7 @@ impl Executor {
         let task = spawn::spawn_run_task(task.in_current_span());
         match task.await {
             Ok(result) => result,
-            Err(panicked) => Err(Fault::Internal(format!("the task of a run ended early: {panicked}"))),
+            Err(error) => Err(Fault::Internal(format!("the task of a run ended early: {error}"))),
         }
     }
 
@@ -52,9 +52,9 @@ impl Executor {
     ) -> Result<Arc<Receipt>, Fault> {
         let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
         let call = admitted.call();
-        let queued = self.clock.monotonic();
+        let queued_at = self.clock.monotonic();
         let slot = {
-            // An intent that is cancelled while it waits needs no slot.
+            // `None` if the intent is cancelled while it waits.
             let slot = async {
                 tracing::debug!("queued");
                 tokio::select! {
@@ -71,9 +71,9 @@ impl Executor {
                 }
             }
         };
-        let queue = stopwatch.exclude(queued, self.clock.monotonic());
+        let queue = stopwatch.exclude(queued_at, self.clock.monotonic());
         if approved_by.is_some() && running.abort().reason() == Some(AbortReason::Shutdown) {
-            // No caller but the approver waits for it: the next process runs it.
+            // The next process runs it: no caller waits for the result.
             self.release(call.intent).await?;
             return Err(self.busy_fault("the executor is shutting down"));
         }
@@ -94,23 +94,23 @@ impl Executor {
         let persistence = sink.persistence();
         let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
         let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
-        let intended =
+        let request =
             StartRequest { call, keep_until, proof, fallback_receipt: &fallback, task: task.as_ref() };
-        let written = self.journal.start(intended, self.clock.now());
-        let (began, prepared) = join_until_first(written, loaded.isolate.prepare(&run_request)).await;
+        let start = self.journal.start(request, self.clock.now());
+        let (start_result, prepared) = join_until_first(start, loaded.isolate.prepare(&run_request)).await;
         let prepared = prepared.flatten();
-        match began.map_err(|error| self.journal_fault(&error))? {
+        match start_result.map_err(|error| self.journal_fault(&error))? {
             StartResult::New => {}
             StartResult::Known(known) => {
                 drop(prepared);
                 return Ok(self.await_existing(call, known).await?.0);
             }
             StartResult::Replayed => {
-                let message = "the `proof` was used before, for another intent: ask the governor again";
+                let message = "the `proof` was already used for another intent: ask the governor again";
                 return Err(admitted.refusal(BlockedBy::VerdictReplayed, message));
             }
         }
-        // The disk may have been slow.
+        // Checked again, because the write of the start may have been slow.
         if let Err(expired) = admitted.check_expiry(self.clock.now()) {
             drop(prepared);
             self.release(call.intent).await?;
@@ -135,20 +135,20 @@ impl Executor {
                 run.instrument(trace::run_span()).await
             }
         };
-        // The caller that stopped the run was told so, and the receipt has to agree, even if the guest ended meanwhile.
+        // The receipt has to agree with the answer to the caller that stopped the run, even if the guest ended first.
         if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
         }
-        // Another guest may run while the receipt is written; this run produces no more output.
+        // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop((slot, output));
         let receipt = Arc::new(receipt(outcome));
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let intent = call.intent;
         let finish = async move {
-            // The intent counts as open until its receipt is on the disk.
+            // Dropped once the receipt is on the disk, because the intent counts as open until then.
             let _open = (place, running);
-            let finished = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
-            finished.map_err(|error| self.journal_fault(&error))?;
+            let result = self.journal.finish(Arc::clone(&receipt), task, self.clock.now()).await;
+            result.map_err(|error| self.journal_fault(&error))?;
             let times = stopwatch.times(queue, receipt.outcome.metrics.wall, self.clock.monotonic());
             self.metrics.record_execution(&receipt, &times);
             trace::log_finished(receipt.outcome.end.status(), &times);
@@ -157,8 +157,8 @@ impl Executor {
         };
         let mut finish = Box::pin(finish);
         match tokio::time::timeout(RECEIPT_TIMEOUT, &mut finish).await {
-            Ok(finished) => finished,
-            Err(_no_room) => {
+            Ok(result) => result,
+            Err(_elapsed) => {
                 spawn::spawn_run_task(finish.in_current_span());
                 Err(receipt_pending_fault(intent))
             }
@@ -170,18 +170,17 @@ impl Executor {
     }
 }
 
-/// Waits for `first` and polls `second` meanwhile. Returns `None` for a `second` that is not ready by then; it is
-/// cancelled.
+/// Polls both futures until `first` is ready. If `second` is not ready by then, drops it and returns `None` for it.
 async fn join_until_first<A, B>(
     first: impl Future<Output = A>,
     second: impl Future<Output = B>,
 ) -> (A, Option<B>) {
-    let (mut first, mut second, mut done) = (pin!(first), pin!(second), None);
+    let (mut first, mut second, mut second_result) = (pin!(first), pin!(second), None);
     loop {
         tokio::select! {
             biased;
-            first = &mut first => return (first, done.or_else(|| second.as_mut().now_or_never())),
-            second = &mut second, if done.is_none() => done = Some(second),
+            result = &mut first => return (result, second_result.or_else(|| second.as_mut().now_or_never())),
+            result = &mut second, if second_result.is_none() => second_result = Some(result),
         }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! Call ─ find tool ─▶ verdict ─ admit ─▶ Admitted ─ schema, grant, open ─▶ Permit ─ claim in the journal
-//!   ─ slot ─▶ expiry again ─▶ isolate uses up the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
+//!   ─ slot ─▶ second check of expiry ─▶ isolate consumes the Permit ─▶ Outcome ─▶ journal: Receipt, report queued
 //! ```
-//! A claimed call runs in a task of its own: a caller that disconnects changes nothing. Execution is at most once; a
-//! repeated intent gets the receipt of the one run.
+//! A claimed call runs in its own task, and continues if its caller disconnects. An intent runs at most once; a repeat
+//! gets the receipt of that run.
 
 mod active_runs;
 mod admission;
@@ -51,9 +51,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
 
-/// Pause before a caller that found no room should retry.
+/// The delay after which a caller that was refused for lack of capacity should retry.
 const RETRY_AFTER_MS: u64 = 500;
-/// The time for which the caller of an ended run waits for its receipt to find room on the journal's disk.
+/// The maximum time for which the caller of an ended run waits for its receipt while the journal's disk is full.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The operator's settings of this executor.
@@ -67,9 +67,9 @@ pub struct ExecutorSettings {
     pub mounts: Mounts,
     /// The limits on running and waiting executions.
     pub capacity: Capacity,
-    /// The permission to accept unsigned verdicts, if it was given.
+    /// The permission to accept unsigned verdicts; `None` if they are refused.
     pub accept_unsigned: Option<AcceptUnsigned>,
-    /// The check of intents' signatures, if they are required.
+    /// The check of intents' signatures; `None` if signatures are not required.
     pub signatures: Option<Arc<IntentSignatures>>,
 }
 
@@ -98,12 +98,12 @@ impl LoadedCatalog {
 /// The core that all doors share.
 pub struct Executor {
     settings: ExecutorSettings,
-    /// Replaced as a whole; each run holds the one that it began with.
+    /// Replaced as a whole. Each run keeps the one that it began with.
     loaded: ArcSwap<LoadedCatalog>,
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: ArcSwap<Trust>,
-    /// The way to the network, if any run may have one.
+    /// The network access of runs; `None` if no run may use the network.
     egress: Option<Arc<Egress>>,
     standing: StandingPolicies,
     journal: Journal,
@@ -129,17 +129,17 @@ pub fn all_agents(_: &AgentDid) -> bool {
 /// The state of an intent.
 #[derive(Debug)]
 pub enum IntentState {
-    /// It waits for a person.
+    /// The intent waits for a person.
     Escalated,
-    /// It waits for a slot.
+    /// The intent waits for a slot.
     Queued,
-    /// Its guest runs.
+    /// The guest runs.
     Running,
-    /// It has finished. The receipt may have been pruned.
+    /// The intent has finished. `None` if the receipt was pruned.
     Finished(Option<Arc<Receipt>>),
 }
 
-/// The result of a gateway call.
+/// The answer to a call about which the governor was asked.
 #[derive(Debug)]
 pub struct IntentAnswer {
     /// The governor's verdict.
@@ -149,7 +149,7 @@ pub struct IntentAnswer {
 }
 
 impl Executor {
-    /// An executor of these parts, with the intents that an earlier process held.
+    /// Creates an executor from its parts, and restores the intents that waited when the earlier process ended.
     #[must_use]
     pub fn new(
         settings: ExecutorSettings,
@@ -188,7 +188,7 @@ impl Executor {
         Arc::clone(&self.current_catalog().tools)
     }
 
-    /// The catalogue.
+    /// The current catalogue.
     #[must_use]
     pub fn catalog(&self) -> Catalog {
         self.current_catalog().catalog.clone()
@@ -198,15 +198,15 @@ impl Executor {
     #[must_use]
     pub fn tool_names(&self) -> Vec<String> {
         let loaded = self.current_catalog();
-        let known = loaded.catalog.iter().filter(|(name, entry)| match entry {
+        let entries = loaded.catalog.iter().filter(|(name, entry)| match entry {
             CatalogEntry::Ready(_) => loaded.isolate.check_usable(name).is_ok(),
             CatalogEntry::Preparing => true,
             CatalogEntry::Broken(_) => false,
         });
-        known.map(|(name, _)| name.to_string()).collect()
+        entries.map(|(name, _)| name.to_string()).collect()
     }
 
-    /// Replaces the catalogue for all later calls. Runs that have begun end with the catalogue that they began with.
+    /// Replaces the catalogue for later calls. A run that has begun keeps its catalogue.
     pub fn replace_catalog(&self, loaded: LoadedCatalog) {
         self.loaded.store(Arc::new(loaded));
     }
@@ -224,42 +224,42 @@ impl Executor {
         self.trust.load_full()
     }
 
-    /// The governor.
+    /// The governor that decides about calls.
     #[must_use]
     pub fn governor(&self) -> &Governor {
         &self.governor
     }
 
-    /// The journal.
+    /// The journal of intents and reports.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// The metrics of this executor.
+    /// The metrics of the executor, including those of the journal.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// The tasks of the sessions that this executor serves.
+    /// The tasks of the server's sessions.
     #[must_use]
     pub fn sessions(&self) -> &SessionTasks {
         &self.sessions
     }
 
-    /// The clock.
+    /// The clock for all timestamps and time limits.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// Calls `subscriber` for every event of all later runs, for all doors, on the run's own thread. It must not block.
+    /// Calls `subscriber` for every event of all later runs of all doors, on the run's thread. It must not block.
     pub fn subscribe(&self, subscriber: impl Fn(&RunIdentity, RunNotification<'_>) + Send + Sync + 'static) {
         self.subscribers.add(subscriber);
     }
 
-    /// Sets a standing policy.
+    /// Sets the standing policy of an agent, or of every agent.
     pub fn set_policy(&self, policy: Policy) {
         tracing::info!(
             agent = policy.agent.as_ref().map(AgentDid::as_str),
@@ -269,7 +269,7 @@ impl Executor {
         self.standing.set(policy);
     }
 
-    /// The standing policy that binds an agent.
+    /// The standing policy that applies to an agent.
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         self.standing.policy_of(agent)
@@ -280,7 +280,7 @@ impl Executor {
         self.slots.close();
     }
 
-    /// Waits until calls are no longer accepted.
+    /// Waits until [`Self::close`] is called.
     pub async fn wait_until_closed(&self) {
         self.slots.wait_until_closed().await;
     }
@@ -290,7 +290,7 @@ impl Executor {
         self.slots.wait_until_idle().await;
     }
 
-    /// Stops all runs, and returns their number.
+    /// Stops all runs. Returns their number.
     pub fn abort_all(&self) -> usize {
         self.active_runs.abort_all(&all_agents, AbortReason::Shutdown).0
     }
@@ -298,13 +298,13 @@ impl Executor {
 
 /// The result of claiming an admitted call.
 enum ClaimOutcome {
-    /// This call runs the intent.
+    /// The intent is claimed, and this call runs it.
     Claimed(Box<ClaimedRun>),
-    /// The intent was claimed before.
+    /// The intent was already claimed.
     Known(Box<Call>, KnownIntent),
 }
 
-/// An intent that this process has claimed, with everything that its run needs.
+/// A claimed intent with everything that its run needs.
 struct ClaimedRun {
     admitted: Admitted<Granted>,
     loaded: Arc<LoadedCatalog>,

@@ -1,7 +1,7 @@
-//! The output that runs may still produce, in addition to the memory in use.
+//! The output that runs may still produce, as part of the memory budget.
 //!
-//! Output that has arrived is part of the heap. The output that running guests may still produce is counted here, so
-//! that a new call finds room for its own.
+//! Output that has arrived is counted as heap. The output that running guests may still produce is counted here, so
+//! that memory for it is reserved before a new call is admitted.
 
 use a2g_types::memory;
 use std::sync::Arc;
@@ -13,27 +13,26 @@ pub(super) struct ExpectedOutput(Arc<AtomicU64>);
 
 /// The output that one run may still produce.
 #[derive(Debug)]
-pub(super) struct OutputShare {
+pub(super) struct OutputReservation {
     all: Arc<AtomicU64>,
     bytes: u64,
 }
 
 impl ExpectedOutput {
-    /// `true` if a run with up to `bytes` of output stays within the budget. While no other run is counted, its output
-    /// may exceed the budget.
+    /// `true` if another run with up to `bytes` of output stays within the memory budget. A single run may exceed it.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let others = self.0.load(Relaxed);
         memory::has_room(if others == 0 { 0 } else { others.saturating_add(bytes) })
     }
 
-    /// Counts the output of a run until the returned share is dropped.
-    pub(super) fn reserve(&self, bytes: u64) -> OutputShare {
+    /// Reserves memory for the output of a run until the returned value is dropped.
+    pub(super) fn reserve(&self, bytes: u64) -> OutputReservation {
         self.0.fetch_add(bytes, Relaxed);
-        OutputShare { all: Arc::clone(&self.0), bytes }
+        OutputReservation { all: Arc::clone(&self.0), bytes }
     }
 }
 
-impl Drop for OutputShare {
+impl Drop for OutputReservation {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! The state of intents and of the executor, and the wait for the end of an intent. Nothing here starts a run.
+//! Queries of the state of intents and of the executor, and the wait for the end of an intent.
 
 use super::faults::{intent_conflict_fault, receipt_pending_fault};
 use super::{Executor, IntentState, RECEIPT_TIMEOUT, decisions};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 impl Executor {
-    /// All metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
+    /// Renders all metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -24,10 +24,10 @@ impl Executor {
         let oldest = self.journal.oldest_undelivered_at().await;
         let oldest = oldest.map_err(|error| self.journal_fault(&error))?;
         let now = self.clock.now();
-        let waited = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
-        // Counted last: the oldest report may have been delivered since it was read.
+        let oldest_age = oldest.and_then(|since| Duration::try_from(now - since).ok()).unwrap_or_default();
+        // Counted after the query: the oldest report may have been delivered in between.
         let undelivered = self.journal.undelivered_count();
-        let levels = Gauges {
+        let gauges = Gauges {
             running,
             queued,
             connections,
@@ -36,9 +36,9 @@ impl Executor {
             journal_bytes: self.journal.bytes(),
             undelivered,
             heap_bytes: memory::used_bytes(),
-            oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { waited },
+            oldest_undelivered: if undelivered == 0 { Duration::ZERO } else { oldest_age },
         };
-        self.metrics.encode(&levels, callers).map_err(|error| Fault::Internal(error.to_string()))
+        self.metrics.encode(&gauges, callers).map_err(|error| Fault::Internal(error.to_string()))
     }
 
     /// The numbers of executions that run and that wait for a slot.
@@ -66,23 +66,23 @@ impl Executor {
         self.check_memory()?;
         let stage =
             self.journal.stage(intent, IfFull::Refuse).await.map_err(|error| self.journal_fault(&error))?;
-        let found = stage.and_then(|(agent, stage)| {
-            let whereabouts = match stage {
+        let state = stage.and_then(|(agent, stage)| {
+            let state = match stage {
                 Stage::Queued => IntentState::Queued,
                 Stage::Running | Stage::Ended => IntentState::Running,
                 Stage::Finished(receipt) => IntentState::Finished(Some(receipt)),
                 Stage::Pruned => IntentState::Finished(None),
                 Stage::Released => return None,
             };
-            Some((agent, whereabouts))
+            Some((agent, state))
         });
         // An approved intent that could not begin is about to wait again.
-        let waits = || self.escalations.agent_of_unopened(intent, self.clock.now());
-        Ok(found.or_else(|| waits().map(|agent| (agent, IntentState::Escalated))))
+        let agent = || self.escalations.agent_of_unclaimed(intent, self.clock.now());
+        Ok(state.or_else(|| agent().map(|agent| (agent, IntentState::Escalated))))
     }
 
-    /// Waits until an intent has finished, for any caller and however often it waits for a person before. Returns its
-    /// receipt; `None` if it did not run and no longer waits, or if the receipt was pruned.
+    /// Waits until an intent has finished, including its waits for a person. Returns its receipt; `None` if it did not
+    /// run and no longer waits, or if the receipt was pruned.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -91,18 +91,18 @@ impl Executor {
         loop {
             changes.mark_unchanged();
             if let Some(mut stage) = self.journal.subscribe(intent) {
-                let finished =
+                let has_finished =
                     |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running | Stage::Ended);
                 if let Ok(Stage::Finished(receipt)) =
-                    stage.wait_for(finished).await.map(|stage| stage.clone())
+                    stage.wait_for(has_finished).await.map(|stage| stage.clone())
                 {
                     return Ok(Some(receipt));
                 }
                 continue;
             }
-            // Checked second: an intent is open in the journal before it stops waiting.
-            if let Some(wait) = self.escalations.wake_condition(intent) {
-                self.wait_for_change_or_expiry(wait, &mut changes).await;
+            // Checked after the journal: an intent is open there before it stops waiting here.
+            if let Some(condition) = self.escalations.wake_condition(intent) {
+                self.wait_for_change_or_expiry(condition, &mut changes).await;
                 continue;
             }
             let stage = self.journal.stage(intent, IfFull::Wait).await;
@@ -120,43 +120,42 @@ impl Executor {
         call: &Call,
         known: KnownIntent,
     ) -> Result<(Arc<Receipt>, Option<Arc<Verdict>>), Fault> {
-        let (followed, verdict) = match known {
-            KnownIntent::Same(followed, verdict) => (followed, verdict),
+        let (source, verdict) = match known {
+            KnownIntent::Same(source, verdict) => (source, verdict),
             KnownIntent::Denied(denial) => return Err(decisions::denial_fault(call.intent, &denial)),
             KnownIntent::Conflict => return Err(intent_conflict_fault(call.intent)),
         };
-        let ended = match followed {
+        let stage = match source {
             StageSource::Final(stage) => stage,
             StageSource::Live(stage) => {
-                // Waiters count against the same limit as runs; otherwise repeats could keep other calls out.
+                // A waiter takes a place like a run, so that repeats cannot wait without limit.
                 let _place = self.reserve_place(&call.agent)?;
                 wait_for_end(stage).await
             }
         };
-        match ended {
+        match stage {
             Stage::Finished(receipt) => Ok((receipt, verdict)),
             Stage::Pruned => Err(Fault::InvalidRequest(format!(
-                "the intent `{}` ran before, and its report is no longer kept here",
+                "the intent `{}` already ran, and its report is no longer stored",
                 call.intent
             ))),
             Stage::Ended => Err(receipt_pending_fault(call.intent)),
-            Stage::Queued | Stage::Running | Stage::Released => {
-                Err(self
-                    .busy_fault("the first call with this intent was refused before it ran: send it again"))
-            }
+            Stage::Queued | Stage::Running | Stage::Released => Err(self.busy_fault(
+                "the first call with this intent was refused before the tool ran: send the call again",
+            )),
         }
     }
 }
 
-/// Waits until an intent has finished, or until its run has ended and its receipt has waited too long for room.
+/// Waits until an intent has finished, or until its receipt could not be written for [`RECEIPT_TIMEOUT`].
 async fn wait_for_end(mut stage: watch::Receiver<Stage>) -> Stage {
-    let ran = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
-    let finished = |stage: &Stage| ran(stage) && *stage != Stage::Ended;
-    let gone = |_gone| Stage::Released;
-    let ended = stage.wait_for(ran).await.map_or_else(gone, |stage| stage.clone());
-    if ended != Stage::Ended {
-        return ended;
+    let has_ended = |stage: &Stage| !matches!(stage, Stage::Queued | Stage::Running);
+    let has_finished = |stage: &Stage| has_ended(stage) && *stage != Stage::Ended;
+    let closed = |_error| Stage::Released;
+    let end = stage.wait_for(has_ended).await.map_or_else(closed, |stage| stage.clone());
+    if end != Stage::Ended {
+        return end;
     }
-    let written = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(finished)).await;
-    written.map_or(Stage::Ended, |stage| stage.map_or_else(gone, |stage| stage.clone()))
+    let result = tokio::time::timeout(RECEIPT_TIMEOUT, stage.wait_for(has_finished)).await;
+    result.map_or(Stage::Ended, |stage| stage.map_or_else(closed, |stage| stage.clone()))
 }

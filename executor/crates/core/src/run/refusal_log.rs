@@ -1,5 +1,4 @@
-//! The log of refused calls. Every refusal passes here with its reason; the number of lines is limited, so that many
-//! refusals do not flood the log.
+//! The log of refusals. The number of lines is limited, so that many refusals do not flood the log.
 
 use a2g_journal::IntentSummary;
 use a2g_types::fault::Fault;
@@ -11,9 +10,8 @@ use std::time::Instant;
 pub(super) struct RefusalLog(LogLimiter);
 
 impl RefusalLog {
-    /// Logs a refusal. If it is about a call, the span of its intent has the reason, and the message for the caller,
-    /// which may quote arguments, is left to the journal. Faults other than refusals, such as a failed tool, are left
-    /// to the code that answers.
+    /// Logs a refusal; ignores other faults. For a call, the current span gets the reason, and the message, which may
+    /// quote arguments, is not logged.
     pub(super) fn record(&self, call: Option<&IntentSummary>, fault: &Fault, now: Instant) {
         let Fault::Refused { intent: _, risk_score, blocked_by, message } = fault else { return };
         tracing::Span::current().record("blocked_by", blocked_by.as_str());
@@ -21,7 +19,7 @@ impl RefusalLog {
         if suppressed > 0 {
             tracing::warn!(
                 left_out = suppressed,
-                "more calls were refused than there is room for in the log"
+                "some refusals were not logged, because there were too many"
             );
         }
         match call {

@@ -1,17 +1,16 @@
-//! Admission to execution: which intents run, wait, or have to be sent again.
+//! Admission to execution: intents run, wait, or are refused for lack of capacity.
 //!
 //! ```text
 //! reserve(agent) ─▶ QueuePlace: claimed and not finished ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
-//!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's part of it is
+//!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //! ```
-//! An agent that sends more than its share delays itself and not others: it has as many claims on slots as its share
-//! allows, and each claim has its turn. Among the waiters of one agent, and among all agents with a claim, the higher
-//! priority goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its
-//! share.
+//! An agent that exceeds its share delays only itself: the share bounds its claims on slots. Among the waiters of one
+//! agent, and among all agents with a claim, the higher priority goes first, and within one priority the earlier
+//! arrival. A priority gives no agent more slots than its share.
 //!
-//! No waiter starves: after [`MAX_OVERTAKES`] slots that went to a higher priority ahead of an earlier arrival, one
-//! slot goes to the earliest arrival of all.
-// Not a semaphore for each agent and one for all: semaphores know no order but arrival.
+//! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
+//! goes to the earliest arrival of all.
+// No semaphores, because they serve waiters only in the order of arrival.
 
 use a2g_types::call::Priority;
 use a2g_types::ident::AgentDid;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 use strum::VariantArray as _;
 use tokio::sync::{oneshot, watch};
 
-/// The number of slots that go to a higher priority ahead of an earlier arrival before one goes to the earliest
+/// The maximum number of slots given to a higher priority ahead of an earlier arrival before one goes to the earliest
 /// arrival.
 const MAX_OVERTAKES: u32 = 8;
 
@@ -38,14 +37,14 @@ pub struct Capacity {
     pub queue_per_agent: usize,
 }
 
-/// The reason for which no place is free.
+/// The reason why no place is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CapacityError {
-    /// No more calls are accepted.
+    /// The executor accepts no more calls.
     Closing,
     /// The queue is full.
     QueueFull,
-    /// The agent's part of the queue is full.
+    /// The agent's share of the queue is full.
     AgentQueueFull,
 }
 
@@ -55,7 +54,7 @@ pub(super) struct Slots {
     capacity: Capacity,
     queue: Mutex<SlotQueue>,
     /// The number of places in use.
-    open: watch::Sender<usize>,
+    places: watch::Sender<usize>,
     closing: watch::Sender<bool>,
 }
 
@@ -64,8 +63,9 @@ pub(super) struct Slots {
 struct SlotQueue {
     /// The number of free slots.
     free: usize,
-    /// The number of slots that went ahead of an earlier arrival since the last one that went by arrival.
-    ahead: u32,
+    /// The number of slots given to a higher priority ahead of an earlier arrival, since a slot last went to the
+    /// earliest arrival because of [`MAX_OVERTAKES`].
+    overtakes: u32,
     /// A logical clock, incremented by every arrival and every claim.
     now: u64,
     agents: HashMap<AgentDid, AgentShare>,
@@ -74,11 +74,11 @@ struct SlotQueue {
 /// The places, slots, waiters and claims of one agent.
 #[derive(Debug, Default)]
 struct AgentShare {
-    open: usize,
+    places: usize,
     running: usize,
     /// The waiters by priority, in order of arrival.
     waiting: [VecDeque<Waiter>; Priority::VARIANTS.len()],
-    /// The time at which each claim on a slot was made: one for every waiter, up to the room in the share.
+    /// The logical time of each claim on a slot: one for each waiter, up to the number of free slots in the share.
     claims: VecDeque<u64>,
 }
 
@@ -95,14 +95,14 @@ pub(super) struct QueuePlace {
     agent: AgentDid,
 }
 
-/// The permission for one guest to run.
+/// The right of one guest to run.
 #[derive(Debug)]
 pub(super) struct ExecutionSlot {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
 
-/// A waiter, which leaves the queue on drop.
+/// Removes its waiter from the queue on drop.
 struct WaitGuard<'a> {
     place: &'a QueuePlace,
     arrival: u64,
@@ -111,11 +111,11 @@ struct WaitGuard<'a> {
 
 impl Slots {
     pub(super) fn new(capacity: Capacity) -> Self {
-        let queue = SlotQueue { free: capacity.concurrent, ahead: 0, now: 0, agents: HashMap::new() };
+        let queue = SlotQueue { free: capacity.concurrent, overtakes: 0, now: 0, agents: HashMap::new() };
         Self {
             capacity,
             queue: Mutex::new(queue),
-            open: watch::channel(0).0,
+            places: watch::channel(0).0,
             closing: watch::channel(false).0,
         }
     }
@@ -124,29 +124,29 @@ impl Slots {
         self.queue.lock()
     }
 
-    /// A place for one more of an agent's intents.
+    /// Reserves a place for one more intent of an agent.
     pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<QueuePlace, CapacityError> {
-        let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = self.capacity;
-        let mut agents = self.lock();
-        let share = agents.agents.entry(agent.clone()).or_default();
-        let open_of_agent = share.open;
-        share.open += 1;
+        let Capacity { concurrent, concurrent_per_agent, queue: max_queue, queue_per_agent } = self.capacity;
+        let mut queue = self.lock();
+        let share = queue.agents.entry(agent.clone()).or_default();
+        let places_of_agent = share.places;
+        share.places += 1;
         let place = QueuePlace { slots: Arc::clone(self), agent: agent.clone() };
         // A refusal below drops the place, which needs the lock.
-        drop(agents);
-        let mut open = 0;
-        self.open.send_modify(|count| {
-            open = *count;
+        drop(queue);
+        let mut places = 0;
+        self.places.send_modify(|count| {
+            places = *count;
             *count += 1;
         });
-        // Counted first: either the task that closes sees the count, or this call sees the closing.
+        // Checked after the count: either the task that closes sees this place, or this call sees that it closes.
         if *self.closing.borrow() {
             return Err(CapacityError::Closing);
         }
-        if open >= concurrent.saturating_add(queue) {
+        if places >= concurrent.saturating_add(max_queue) {
             return Err(CapacityError::QueueFull);
         }
-        if open_of_agent >= concurrent_per_agent.saturating_add(queue_per_agent) {
+        if places_of_agent >= concurrent_per_agent.saturating_add(queue_per_agent) {
             return Err(CapacityError::AgentQueueFull);
         }
         Ok(place)
@@ -155,15 +155,15 @@ impl Slots {
     /// The numbers of executions that run and that wait for a slot.
     pub(super) fn queue_stats(&self) -> (usize, usize) {
         let running = self.capacity.concurrent.saturating_sub(self.lock().free);
-        (running, self.open.borrow().saturating_sub(running))
+        (running, self.places.borrow().saturating_sub(running))
     }
 
-    /// Gives out no more places.
+    /// Stops reserving places.
     pub(super) fn close(&self) {
         self.closing.send_replace(true);
     }
 
-    /// Waits until no more places are given out.
+    /// Waits until [`Self::close`] is called.
     pub(super) async fn wait_until_closed(&self) {
         // The guard that `wait_for` returns locks the channel, and would block `close`.
         drop(self.closing.subscribe().wait_for(|closing| *closing).await);
@@ -171,24 +171,24 @@ impl Slots {
 
     /// Waits until every place has been returned.
     pub(super) async fn wait_until_idle(&self) {
-        // As above: the guard would block a call that arrives meanwhile.
-        drop(self.open.subscribe().wait_for(|open| *open == 0).await);
+        // As above: the guard would block `reserve`.
+        drop(self.places.subscribe().wait_for(|places| *places == 0).await);
     }
 
-    /// Changes the queue, and gives out the slots that are free then.
+    /// Changes the queue, and assigns the free slots.
     fn change<T>(self: &Arc<Self>, change: impl FnOnce(&mut SlotQueue) -> T) -> T {
         let mut queue = self.lock();
-        let changed = change(&mut queue);
-        let mut granted = Vec::new();
+        let result = change(&mut queue);
+        let mut assignments = Vec::new();
         while let Some((agent, waiter)) = queue.pop_next(self.capacity.concurrent_per_agent) {
-            granted.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
+            assignments.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
         }
-        // A slot that its waiter no longer takes is returned, which needs the lock.
+        // The slot of a waiter that was dropped is returned on drop, which needs the lock.
         drop(queue);
-        for (waiter, slot) in granted {
+        for (waiter, slot) in assignments {
             drop(waiter.slot_tx.send(slot));
         }
-        changed
+        result
     }
 }
 
@@ -206,22 +206,23 @@ impl SlotQueue {
         let claiming = || self.agents.iter().filter(|(_, share)| !share.claims.is_empty());
         let by_arrival = claiming().min_by_key(|(_, share)| share.earliest_arrival())?;
         let by_priority = claiming().min_by_key(|(_, share)| {
-            // Within one priority, the earlier arrival, or the earlier claim if the agent has had its turn.
+            // Within one priority, by the later of the agent's oldest claim and its first arrival: an agent that was
+            // just served has a newer claim, so it goes behind the others.
             let (highest, arrival) = share.highest_waiting().unzip();
             (std::cmp::Reverse(highest), share.claims.front().copied().max(arrival))
         })?;
-        let overtakes =
+        let is_overtaking =
             by_priority.1.highest_waiting().map(|(highest, _)| highest) > by_arrival.1.earliest_priority();
-        let in_turn = overtakes && self.ahead >= MAX_OVERTAKES;
-        let (agent, priority) = if in_turn {
+        let is_by_arrival = is_overtaking && self.overtakes >= MAX_OVERTAKES;
+        let (agent, priority) = if is_by_arrival {
             (by_arrival.0.clone(), by_arrival.1.earliest_priority()?)
         } else {
             (by_priority.0.clone(), by_priority.1.highest_waiting()?.0)
         };
-        self.ahead = match (overtakes, in_turn) {
-            (true, false) => self.ahead + 1,
+        self.overtakes = match (is_overtaking, is_by_arrival) {
+            (true, false) => self.overtakes + 1,
             (true, true) => 0,
-            (false, _) => self.ahead,
+            (false, _) => self.overtakes,
         };
         let share = self.agents.get_mut(&agent)?;
         let waiter = share.waiters_mut(priority)?.pop_front()?;
@@ -232,7 +233,7 @@ impl SlotQueue {
         Some((agent, waiter))
     }
 
-    /// Adjusts the claims of an agent to the number that it may have.
+    /// Adjusts the number of an agent's claims to its waiters and free slots.
     fn adjust_claims(&mut self, agent: &AgentDid, max_running: usize) {
         let now = self.tick();
         let Some(share) = self.agents.get_mut(agent) else { return };
@@ -240,9 +241,9 @@ impl SlotQueue {
         share.claims.resize(waiting.min(max_running.saturating_sub(share.running)), now);
     }
 
-    /// Removes an agent without places and slots.
+    /// Removes an agent that has neither places nor slots.
     fn remove_if_unused(&mut self, agent: &AgentDid) {
-        if self.agents.get(agent).is_some_and(|share| share.open == 0 && share.running == 0) {
+        if self.agents.get(agent).is_some_and(|share| share.places == 0 && share.running == 0) {
             self.agents.remove(agent);
         }
     }
@@ -253,13 +254,13 @@ impl AgentShare {
         self.waiting.get_mut(priority as usize)
     }
 
-    /// The first waiter of each priority, by priority, with its arrival.
+    /// The arrival of the first waiter of each priority, in ascending order of priority.
     fn fronts(&self) -> impl DoubleEndedIterator<Item = (Priority, u64)> {
         let fronts = Priority::VARIANTS.iter().copied().zip(&self.waiting);
         fronts.filter_map(|(priority, waiting)| Some((priority, waiting.front()?.arrival)))
     }
 
-    /// The highest priority of the waiters, and the arrival of its first waiter.
+    /// The highest priority of all waiters, and the arrival of its first waiter.
     fn highest_waiting(&self) -> Option<(Priority, u64)> {
         self.fronts().next_back()
     }
@@ -278,7 +279,7 @@ impl AgentShare {
 impl QueuePlace {
     /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
     pub(super) async fn acquire_slot(&self, priority: Priority) -> Option<ExecutionSlot> {
-        let (slot_tx, granted) = oneshot::channel();
+        let (slot_tx, slot) = oneshot::channel();
         let max_running = self.slots.capacity.concurrent_per_agent;
         let arrival = self.slots.change(|queue| {
             let arrival = queue.tick();
@@ -290,7 +291,7 @@ impl QueuePlace {
             arrival
         });
         let _guard = WaitGuard { place: self, arrival, priority };
-        granted.await.ok()
+        slot.await.ok()
     }
 }
 
@@ -325,11 +326,11 @@ impl Drop for QueuePlace {
     fn drop(&mut self) {
         let mut queue = self.slots.lock();
         if let Some(share) = queue.agents.get_mut(&self.agent) {
-            share.open = share.open.saturating_sub(1);
+            share.places = share.places.saturating_sub(1);
         }
         queue.remove_if_unused(&self.agent);
         drop(queue);
-        self.slots.open.send_modify(|count| *count = count.saturating_sub(1));
+        self.slots.places.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 
@@ -352,34 +353,34 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_fills_only_its_own_queue() {
+    fn an_agent_fills_only_its_share_of_the_queue() {
         let slots = slots(2, 1, 4, 2);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         assert_eq!(slots.reserve(&greedy).unwrap_err(), CapacityError::AgentQueueFull);
         let others = [0; 3].map(|_| slots.reserve(&other).unwrap());
         assert_eq!(slots.reserve(&agent("third")).unwrap_err(), CapacityError::QueueFull);
-        assert_eq!(*slots.open.borrow(), 6, "what was refused takes no place");
+        assert_eq!(*slots.places.borrow(), 6, "a refused intent takes no place");
         drop((places, others));
         assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));
     }
 
     #[test]
-    fn an_agent_over_its_share_delays_no_other() {
+    fn an_agent_that_exceeds_its_share_delays_only_itself() {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         let running = places[0].acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
         assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_none());
         let place = slots.reserve(&other).unwrap();
-        let theirs = place.acquire_slot(Priority::Normal).now_or_never().unwrap();
-        assert!(theirs.is_some() && slots.queue_stats() == (2, 2));
+        let slot = place.acquire_slot(Priority::Normal).now_or_never().unwrap();
+        assert!(slot.is_some() && slots.queue_stats() == (2, 2));
         drop(running);
         assert!(places[1].acquire_slot(Priority::Normal).now_or_never().is_some());
     }
 
     #[test]
-    fn a_closed_executor_reserves_no_place() {
+    fn no_place_is_reserved_after_close() {
         let slots = slots(1, 1, 1, 1);
         let last = slots.reserve(&agent("a")).unwrap();
         slots.close();
@@ -392,12 +393,12 @@ mod tests {
         assert!(slots.wait_until_idle().now_or_never().is_some());
     }
 
-    /// Runs all waiters one after another, and returns their names in that order.
+    /// Runs all waiters one after another. Returns their names in that order.
     fn serving_order(per_agent: usize, waiting: &[(&str, &str, Priority)]) -> Vec<String> {
         let all = slots(1, per_agent, 100, 100);
         let first = all.reserve(&agent("first")).unwrap();
         let running = first.acquire_slot(Priority::Low).now_or_never().unwrap().unwrap();
-        let places = waiting.iter().map(|(of, ..)| all.reserve(&agent(of)).unwrap()).collect::<Vec<_>>();
+        let places = waiting.iter().map(|(name, ..)| all.reserve(&agent(name)).unwrap()).collect::<Vec<_>>();
         let mut waits = places
             .iter()
             .zip(waiting)
@@ -408,7 +409,7 @@ mod tests {
             assert!(wait.as_mut().poll(&mut context).is_pending());
         }
         let mut last = Some(running);
-        let mut served = Vec::new();
+        let mut order = Vec::new();
         while !waits.is_empty() {
             drop(last.take());
             let ready = waits.iter_mut().enumerate().find_map(|(at, (name, wait))| {
@@ -417,12 +418,12 @@ mod tests {
                     std::task::Poll::Pending => None,
                 }
             });
-            let (at, name, slot) = ready.expect("somebody runs");
+            let (at, name, slot) = ready.expect("a waiter gets the slot");
             drop(waits.remove(at));
-            served.push(name);
+            order.push(name);
             last = Some(slot);
         }
-        served
+        order
     }
 
     #[test]
@@ -439,7 +440,7 @@ mod tests {
             serving_order(8, &waiting),
             ["critical", "high", "normal 1", "normal 2", "normal 3", "low"]
         );
-        // An agent that may not have a second slot yet lets others go first, as without priorities.
+        // With one slot for each agent, a second waiter of an agent goes behind the other agents.
         assert_eq!(
             serving_order(1, &waiting),
             ["critical", "high", "normal 3", "normal 2", "normal 1", "low"]
@@ -450,20 +451,20 @@ mod tests {
     fn no_waiter_starves() {
         let mut waiting = vec![("a", "low 1", Priority::Low), ("b", "low 2", Priority::Low)];
         waiting.extend((0..40).map(|_| ("c", "critical", Priority::Critical)));
-        let served = serving_order(1, &waiting);
-        let low = |name: &str| served.iter().position(|served| served == name).unwrap();
+        let order = serving_order(1, &waiting);
+        let low = |name: &str| order.iter().position(|served| served == name).unwrap();
         let overtakes = usize::try_from(MAX_OVERTAKES).unwrap();
-        assert_eq!((low("low 1"), low("low 2")), (overtakes, 2 * overtakes + 1), "{served:?}");
+        assert_eq!((low("low 1"), low("low 2")), (overtakes, 2 * overtakes + 1), "{order:?}");
     }
 
     #[test]
-    fn a_priority_uses_no_slot_of_another_share() {
+    fn a_priority_does_not_exceed_the_share() {
         let slots = slots(2, 1, 8, 8);
         let (greedy, other) = (agent("greedy"), agent("other"));
         let places = [0; 3].map(|_| slots.reserve(&greedy).unwrap());
         let _running = places[0].acquire_slot(Priority::Critical).now_or_never().unwrap().unwrap();
         let mut waits = Box::pin(places[1].acquire_slot(Priority::Critical));
-        assert!((&mut waits).now_or_never().is_none(), "one slot is free, and it is not theirs");
+        assert!((&mut waits).now_or_never().is_none(), "the free slot is not in this agent's share");
         let place = slots.reserve(&other).unwrap();
         assert!(place.acquire_slot(Priority::Low).now_or_never().is_some());
     }
@@ -474,12 +475,15 @@ mod tests {
         let place = slots.reserve(&agent("a")).unwrap();
         let running = place.acquire_slot(Priority::Normal).now_or_never().unwrap().unwrap();
         let others = [0; 3].map(|_| slots.reserve(&agent("b")).unwrap());
-        let mut given = Box::pin(others[0].acquire_slot(Priority::Normal));
-        assert!((&mut given).now_or_never().is_none());
-        assert!(others[1].acquire_slot(Priority::High).now_or_never().is_none(), "and is dropped at once");
+        let mut wait = Box::pin(others[0].acquire_slot(Priority::Normal));
+        assert!((&mut wait).now_or_never().is_none());
+        assert!(
+            others[1].acquire_slot(Priority::High).now_or_never().is_none(),
+            "the waiter waits, and is dropped immediately"
+        );
         drop(running);
-        // It was given a slot that it never takes.
-        drop(given);
+        // It got a slot that it never takes.
+        drop(wait);
         assert!(others[2].acquire_slot(Priority::Low).now_or_never().flatten().is_some());
         drop((others, place));
         assert_eq!((slots.queue_stats(), slots.lock().agents.len()), ((0, 0), 0));

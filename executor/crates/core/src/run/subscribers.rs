@@ -1,4 +1,4 @@
-//! Subscribers of all runs, such as a door that publishes their events.
+//! Subscribers to all runs, such as a door that publishes their events.
 
 use super::events::{RunEvent, RunEventSink};
 use a2g_types::call::Call;
@@ -19,7 +19,7 @@ pub struct RunIdentity {
     pub tool: ToolName,
 }
 
-/// An event that subscribers receive.
+/// A message to subscribers.
 #[derive(Debug, Clone, Copy)]
 pub enum RunNotification<'a> {
     /// An event during the run.

@@ -1,8 +1,8 @@
-//! The spans of an intent in the log and in a trace: one for the intent, with a span in it for its time in the queue
-//! and one for its run. Its delivery has a span of its own, because another process may deliver.
+//! The spans of an intent in the log and in traces: one for the intent, which contains one for the queue and one for
+//! the run. The delivery has its own span, because another process may deliver the report.
 //!
-//! The span of an intent has level `error`, so that its fields are on every line that is logged at all. They contain
-//! neither arguments nor results.
+//! The span of an intent has level `error`, so that its fields are on every line of the log. They contain neither
+//! arguments nor results.
 
 use a2g_journal::IntentSummary;
 use a2g_metrics::ExecutionTimes;
@@ -12,35 +12,36 @@ use std::time::{Duration, Instant};
 use tracing::Span;
 use tracing::field::Empty;
 
-/// The arrival of a call, and the part of the time since then that the executor did not spend itself.
+/// Measures the time that the executor itself spends on a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stopwatch {
-    entered: Instant,
+    /// The arrival of the call.
+    arrival: Instant,
     excluded: Duration,
 }
 
 impl Stopwatch {
-    pub(super) fn start(entered: Instant) -> Self {
-        Self { entered, excluded: Duration::ZERO }
+    pub(super) fn start(arrival: Instant) -> Self {
+        Self { arrival, excluded: Duration::ZERO }
     }
 
-    /// Counts the time between two moments as not spent by the executor, and returns it.
+    /// Excludes the time between two instants, and returns it.
     pub(super) fn exclude(&mut self, from: Instant, to: Instant) -> Duration {
-        let passed = to.saturating_duration_since(from);
-        self.excluded += passed;
-        passed
+        let elapsed = to.saturating_duration_since(from);
+        self.excluded += elapsed;
+        elapsed
     }
 
     /// The times of an execution that ends at `now`.
     pub(super) fn times(&self, queue: Duration, run: Duration, now: Instant) -> ExecutionTimes {
-        let all = now.saturating_duration_since(self.entered);
-        ExecutionTimes { queue, run, overhead: all.saturating_sub(self.excluded).saturating_sub(run) }
+        let total = now.saturating_duration_since(self.arrival);
+        ExecutionTimes { queue, run, overhead: total.saturating_sub(self.excluded).saturating_sub(run) }
     }
 }
 
 /// The span of an intent.
-pub(super) fn intent_span(asked: &IntentSummary, door: Door) -> Span {
-    let IntentSummary { intent, agent, tool } = asked;
+pub(super) fn intent_span(summary: &IntentSummary, door: Door) -> Span {
+    let IntentSummary { intent, agent, tool } = summary;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     tracing::error_span!("intent", %intent, agent, tool, %door, status = Empty, blocked_by = Empty)
 }
@@ -55,7 +56,7 @@ pub(super) fn run_span() -> Span {
     tracing::info_span!("run")
 }
 
-/// Logs that the receipt is on the disk: the one line that every execution gets.
+/// Logs that the receipt is on the disk, once for each execution.
 pub(super) fn log_finished(status: Status, times: &ExecutionTimes) {
     let ExecutionTimes { queue, run, overhead } = times;
     Span::current().record("status", status.as_str());
@@ -75,11 +76,11 @@ mod tests {
     #[test]
     fn overhead_excludes_queue_and_run() {
         let ms = Duration::from_millis;
-        let entered = SystemClock.monotonic();
-        let mut stopwatch = Stopwatch::start(entered);
-        stopwatch.exclude(entered + ms(1), entered + ms(11));
-        let queue = stopwatch.exclude(entered + ms(12), entered + ms(32));
-        let times = stopwatch.times(queue, ms(40), entered + ms(75));
+        let arrival = SystemClock.monotonic();
+        let mut stopwatch = Stopwatch::start(arrival);
+        stopwatch.exclude(arrival + ms(1), arrival + ms(11));
+        let queue = stopwatch.exclude(arrival + ms(12), arrival + ms(32));
+        let times = stopwatch.times(queue, ms(40), arrival + ms(75));
         assert_eq!(times, ExecutionTimes { queue: ms(20), run: ms(40), overhead: ms(5) });
     }
 }

@@ -111,7 +111,7 @@ fn damaged_journals_of_format_2_are_left_unchanged() {
         ("DELETE FROM receipts WHERE number = 8", "receipt 9 does not come after"),
         ("DELETE FROM receipts WHERE number > 9", "10 to 11 are missing"),
         ("DELETE FROM intents WHERE receipt = 9", "receipt 9 has no intent"),
-        ("DELETE FROM open WHERE receipt IS NULL", "neither open nor over"),
+        ("DELETE FROM open WHERE receipt IS NULL", "neither open nor finished"),
     ] {
         let (folder, path) = golden(2);
         let changed = Connection::open(&path).unwrap();

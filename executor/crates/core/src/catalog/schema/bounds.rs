@@ -1,9 +1,10 @@
-//! Limits on a schema, checked before the validator's library compiles it.
+//! Limits on a schema, checked before the validation library compiles it.
 //!
-//! The library follows every combination of `allOf`, `anyOf`, `$ref` and the like that examines one value, and
-//! forty definitions with two references each to the next one have 2^40 of them. These combinations do not read
-//! the value, so the meter of [`super::metered`] cannot count them. A schema with more than [`MAX_PATHS`] for
-//! one value is rejected, and the budget of a validation bounds the rest.
+//! The library follows every combination of `allOf`, `anyOf`, `$ref` and similar keywords that examines one
+//! value. Forty definitions, each with two references to the next one, have 2^40 combinations, and following
+//! them does not read the value, so [`super::metered`] cannot count them. A schema with more than
+//! [`MAX_PATHS`] combinations for one value is rejected; the budget of a validation bounds the remaining
+//! cost.
 
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -14,24 +15,24 @@ const MAX_BYTES: usize = 256 << 10;
 const MAX_DEPTH: usize = 64;
 /// The maximum number of combinations of subschemas that examine one value.
 const MAX_PATHS: u64 = 1_000;
-/// The maximum nesting of subschemas that examine one value: each takes some of the thread's stack.
+/// The maximum nesting of subschemas that examine one value. Each level uses some of the thread's stack.
 const MAX_CHAIN: u64 = 16;
-/// The maximum number of regular expressions. Each may take [`MAX_PATTERN_BYTES`] twice: as a program and as
-/// its cache.
+/// The maximum number of regular expressions. Each may take [`MAX_PATTERN_BYTES`] twice: for its program and
+/// for its cache.
 const MAX_PATTERNS: usize = 64;
 /// The maximum size of one compiled regular expression, in bytes.
 pub(super) const MAX_PATTERN_BYTES: usize = 256 << 10;
 
 /// Keywords whose subschema, or list of subschemas, examines the same value as the schema itself.
 const IN_PLACE: [&str; 7] = ["allOf", "anyOf", "oneOf", "not", "if", "then", "else"];
-/// Keywords with a map of such subschemas.
+/// Keywords with a map of subschemas that examine the same value as the schema itself.
 const IN_PLACE_BY_NAME: [&str; 2] = ["dependentSchemas", "dependencies"];
-/// Keywords that select their subschema during validation, or by a name that can be anywhere.
+/// Keywords that [`CostMeter`] does not follow: they select a subschema during validation, or by a name.
 const UNBOUNDED: [&str; 6] =
     ["$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$anchor", "$vocabulary"];
-/// Keywords whose content is data, in which member names are not keywords.
+/// Keywords whose content is data and not a schema.
 const DATA: [&str; 4] = ["const", "enum", "default", "examples"];
-/// Keywords with a map from names, which are not keywords, to subschemas.
+/// Keywords with a map from names to subschemas.
 const MAPS: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 
@@ -56,7 +57,7 @@ pub(super) fn check_length(bytes: usize) -> Result<(), UnboundedSchemaError> {
 /// Rejects a schema whose validation has no acceptable bound.
 ///
 /// # Errors
-/// A sentence with the position in the schema.
+/// [`UnboundedSchemaError`] with the position in the schema.
 pub(super) fn check(schema: &Value) -> Result<(), UnboundedSchemaError> {
     check_length(schema.to_string().len())?;
     let mut subschemas = Vec::new();
@@ -65,22 +66,22 @@ pub(super) fn check(schema: &Value) -> Result<(), UnboundedSchemaError> {
     if patterns > MAX_PATTERNS {
         return Err(format!("it has {patterns} patterns, but at most {MAX_PATTERNS} are accepted").into());
     }
-    let mut measure = CostMeter { root: schema, open: 0, known: HashMap::new() };
-    for (place, object) in &subschemas {
-        check_references(place, object)?;
-        let SchemaCost { paths, chain } = measure
+    let mut meter = CostMeter { root: schema, depth: 0, costs: HashMap::new() };
+    for (pointer, object) in &subschemas {
+        check_references(pointer, object)?;
+        let SchemaCost { paths, chain } = meter
             .object(object)
-            .map_err(|reason| UnboundedSchemaError(format!("at `#{place}`, {reason}")))?;
+            .map_err(|reason| UnboundedSchemaError(format!("at `#{pointer}`, {reason}")))?;
         if paths > MAX_PATHS {
             return Err(format!(
-                "at `#{place}`, its combinations of `allOf`, `anyOf`, `oneOf`, `if` and `$ref` are more than \
-                 {MAX_PATHS} for a single value"
+                "at `#{pointer}`, more than {MAX_PATHS} combinations of `allOf`, `anyOf`, `oneOf`, `if` and `$ref` \
+                 apply to a single value"
             )
             .into());
         }
         if chain > MAX_CHAIN {
             return Err(format!(
-                "at `#{place}`, {chain} nested subschemas apply to a single value, but at most {MAX_CHAIN} \
+                "at `#{pointer}`, {chain} nested subschemas apply to a single value, but at most {MAX_CHAIN} \
                  are accepted"
             )
             .into());
@@ -89,31 +90,38 @@ pub(super) fn check(schema: &Value) -> Result<(), UnboundedSchemaError> {
     Ok(())
 }
 
-/// Collects every object in a position for a schema, with its JSON Pointer.
+/// Collects every object that can be a schema, with its JSON Pointer.
 fn collect<'a>(
     value: &'a Value,
-    place: &str,
+    pointer: &str,
     depth: usize,
-    found: &mut Vec<(String, &'a Map<String, Value>)>,
+    subschemas: &mut Vec<(String, &'a Map<String, Value>)>,
 ) -> Result<(), UnboundedSchemaError> {
     if depth > MAX_DEPTH {
-        return Err(format!("at `#{place}`, it is nested deeper than {MAX_DEPTH} levels").into());
+        return Err(format!("at `#{pointer}`, it is nested deeper than {MAX_DEPTH} levels").into());
     }
     match value {
         Value::Array(items) => {
             let mut items = items.iter().enumerate();
-            items.try_for_each(|(index, item)| collect(item, &format!("{place}/{index}"), depth + 1, found))
+            items.try_for_each(|(index, item)| {
+                collect(item, &format!("{pointer}/{index}"), depth + 1, subschemas)
+            })
         }
         Value::Object(object) => {
-            found.push((place.to_owned(), object));
+            subschemas.push((pointer.to_owned(), object));
             object.iter().filter(|(keyword, _)| !DATA.contains(&keyword.as_str())).try_for_each(
                 |(keyword, value)| {
-                    let place = format!("{place}/{}", escape_token(keyword));
+                    let pointer = format!("{pointer}/{}", escape_token(keyword));
                     match value.as_object().filter(|_| MAPS.contains(&keyword.as_str())) {
-                        Some(named) => named.iter().try_for_each(|(name, value)| {
-                            collect(value, &format!("{place}/{}", escape_token(name)), depth + 2, found)
+                        Some(map) => map.iter().try_for_each(|(name, value)| {
+                            collect(
+                                value,
+                                &format!("{pointer}/{}", escape_token(name)),
+                                depth + 2,
+                                subschemas,
+                            )
                         }),
-                        None => collect(value, &place, depth + 1, found),
+                        None => collect(value, &pointer, depth + 1, subschemas),
                     }
                 },
             )
@@ -128,22 +136,22 @@ fn count_patterns(object: &Map<String, Value>) -> usize {
 }
 
 /// Rejects references that [`CostMeter`] cannot follow.
-fn check_references(place: &str, object: &Map<String, Value>) -> Result<(), UnboundedSchemaError> {
+fn check_references(pointer: &str, object: &Map<String, Value>) -> Result<(), UnboundedSchemaError> {
     if let Some(keyword) = UNBOUNDED.iter().find(|keyword| object.contains_key(**keyword)) {
         return Err(
-            format!("at `#{place}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`").into()
+            format!("at `#{pointer}`, `{keyword}` is not supported: use `$ref` with `#/$defs/…`").into()
         );
     }
-    // An `$id` inside a schema changes the root of its references.
-    if !place.is_empty()
+    // An `$id` in a subschema would change the root of its references.
+    if !pointer.is_empty()
         && (object.contains_key("$id") || object.contains_key("id") && object.contains_key("$ref"))
     {
-        return Err(format!("at `#{place}`, `$id` is only supported at the root of a schema").into());
+        return Err(format!("at `#{pointer}`, `$id` is only supported at the root of a schema").into());
     }
     Ok(())
 }
 
-/// The validation cost of a schema for one value, without the value's members and elements.
+/// The validation cost of a schema for one value, without the cost for the value's members and elements.
 #[derive(Debug, Clone, Copy)]
 struct SchemaCost {
     /// The number of combinations of subschemas.
@@ -156,13 +164,13 @@ impl SchemaCost {
     const LEAF: Self = Self { paths: 1, chain: 1 };
 }
 
-/// The costs of all schemas, by address.
+/// Computes the costs of subschemas.
 struct CostMeter<'a> {
     root: &'a Value,
-    /// The number of schemas in progress.
-    open: usize,
-    /// `None` while a schema is in progress.
-    known: HashMap<*const Map<String, Value>, Option<SchemaCost>>,
+    /// The number of nested schemas in progress.
+    depth: usize,
+    /// The costs by the address of the schema; `None` while a schema is in progress.
+    costs: HashMap<*const Map<String, Value>, Option<SchemaCost>>,
 }
 
 impl<'a> CostMeter<'a> {
@@ -171,25 +179,25 @@ impl<'a> CostMeter<'a> {
     }
 
     fn object(&mut self, object: &'a Map<String, Value>) -> Result<SchemaCost, UnboundedSchemaError> {
-        match self.known.get(&std::ptr::from_ref(object)) {
-            Some(Some(shape)) => return Ok(*shape),
+        match self.costs.get(&std::ptr::from_ref(object)) {
+            Some(Some(cost)) => return Ok(*cost),
             Some(None) => return Err("it refers to itself for the same value".into()),
             None => {}
         }
-        if self.open > MAX_DEPTH {
+        if self.depth > MAX_DEPTH {
             return Err(format!("more than {MAX_DEPTH} nested subschemas apply to a single value").into());
         }
-        self.open += 1;
-        self.known.insert(object, None);
-        let mut shape = SchemaCost::LEAF;
+        self.depth += 1;
+        self.costs.insert(object, None);
+        let mut cost = SchemaCost::LEAF;
         for subschema in self.in_place(object)? {
             let SchemaCost { paths, chain } = self.value(subschema)?;
-            shape.paths = shape.paths.saturating_add(paths);
-            shape.chain = shape.chain.max(chain + 1);
+            cost.paths = cost.paths.saturating_add(paths);
+            cost.chain = cost.chain.max(chain + 1);
         }
-        self.known.insert(object, Some(shape));
-        self.open -= 1;
-        Ok(shape)
+        self.costs.insert(object, Some(cost));
+        self.depth -= 1;
+        Ok(cost)
     }
 
     /// The subschemas that examine the same value.
@@ -199,8 +207,8 @@ impl<'a> CostMeter<'a> {
             match (keyword.as_str(), value) {
                 (keyword, Value::Array(list)) if IN_PLACE.contains(&keyword) => subschemas.extend(list),
                 (keyword, value) if IN_PLACE.contains(&keyword) => subschemas.push(value),
-                (keyword, Value::Object(named)) if IN_PLACE_BY_NAME.contains(&keyword) => {
-                    subschemas.extend(named.values());
+                (keyword, Value::Object(map)) if IN_PLACE_BY_NAME.contains(&keyword) => {
+                    subschemas.extend(map.values());
                 }
                 ("$ref", Value::String(reference)) => subschemas.push(self.resolve(reference)?),
                 (_other, _value) => {}
@@ -209,18 +217,18 @@ impl<'a> CostMeter<'a> {
         Ok(subschemas)
     }
 
-    /// Resolves a reference into the same schema.
+    /// Resolves a reference to a subschema of the same schema.
     fn resolve(&self, reference: &str) -> Result<&'a Value, UnboundedSchemaError> {
-        let shown = || a2g_types::ident::excerpt(reference);
+        let excerpt = || a2g_types::ident::excerpt(reference);
         let outside = || -> UnboundedSchemaError {
-            format!("`{}` is not supported: references have the form `#/$defs/…`", shown()).into()
+            format!("`{}` is not supported: references have the form `#/$defs/…`", excerpt()).into()
         };
         let pointer = reference.strip_prefix('#').ok_or_else(outside)?;
         let pointer = percent_decode(pointer).ok_or_else(outside)?;
         if !pointer.is_empty() && !pointer.starts_with('/') {
             return Err(outside());
         }
-        let missing = || format!("`{}` refers to nothing", shown()).into();
+        let missing = || format!("`{}` refers to nothing", excerpt()).into();
         self.root.pointer(&pointer).ok_or_else(missing)
     }
 }
@@ -234,7 +242,7 @@ fn percent_decode(fragment: &str) -> Option<String> {
                 let mut digit = || char::from(rest.next()?).to_digit(16);
                 u8::try_from(digit()? * 16 + digit()?).ok()?
             }
-            plain => plain,
+            byte => byte,
         });
     }
     String::from_utf8(bytes).ok()

@@ -1,9 +1,9 @@
-//! JSON values with counted accesses, so that a validation ends within a budget of steps.
+//! JSON values whose accesses are counted, so that a validation ends within a budget of steps.
 //!
-//! The validator reads values through [`Metered`] only. After the budget is exhausted, every value appears as
-//! `null` and every list as ended, so that the validator returns at once; its answer is then void, and
-//! [`run_within`] reports that. The budget is thread-local, because the validator creates nodes for the names of
-//! properties that carry nothing but their text.
+//! The validator reads values only through [`Metered`]. After the budget is exhausted, every value appears as
+//! `null` and every list as ended, so that the validator returns soon; [`run_within`] discards its result.
+//! The budget is thread-local, because the validator creates nodes for property names, which contain only the
+//! text.
 
 use jsonschema::JsonType;
 use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
@@ -12,38 +12,38 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::HashSet;
 
-/// The length of text that costs one step, in bytes.
+/// The number of bytes of text that cost one step.
 const BYTES_PER_STEP: usize = 64;
 /// The largest absolute value of an integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
 
 thread_local! {
     /// The remaining steps of the validation on this thread.
-    static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
+    static REMAINING_STEPS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The budget ended before the validation.
+/// The budget was exhausted before the end of the validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Exhausted;
 
 /// Runs one validation with a budget of `steps`.
 pub(super) fn run_within<T>(steps: u64, validate: impl FnOnce() -> T) -> Result<T, Exhausted> {
-    STEPS_LEFT.set(steps);
-    let answer = validate();
-    if STEPS_LEFT.replace(0) == 0 { Err(Exhausted) } else { Ok(answer) }
+    REMAINING_STEPS.set(steps);
+    let result = validate();
+    if REMAINING_STEPS.replace(0) == 0 { Err(Exhausted) } else { Ok(result) }
 }
 
-/// Takes steps from the budget; `false` when it is exhausted.
+/// Takes steps from the budget. Returns `false` when it is exhausted.
 fn charge(steps: usize) -> bool {
-    let left = STEPS_LEFT.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
-    STEPS_LEFT.set(left);
-    left > 0
+    let remaining = REMAINING_STEPS.get().saturating_sub(u64::try_from(steps).unwrap_or(u64::MAX));
+    REMAINING_STEPS.set(remaining);
+    remaining > 0
 }
 
-/// The value representation for which the validator is compiled.
+/// The JSON representation that the validator uses.
 pub(super) struct MeteredJson;
 
-/// One value.
+/// A value whose accesses are counted.
 #[derive(Clone, Copy)]
 pub(super) struct Metered<'a>(pub(super) &'a Value);
 
@@ -110,7 +110,8 @@ impl<'a> Node<'a, MeteredJson> for Metered<'a> {
         }
     }
 
-    /// Costs one step: a comparison reads no more than `expected`, whose size a schema bounds.
+    /// Costs one step, because a comparison reads at most the size of `expected`, which is part of the
+    /// schema.
     fn equals_value(&self, expected: &Value) -> bool {
         jsonschema::json::cmp::equal(self.read(), expected)
     }
@@ -174,8 +175,9 @@ impl<'a> Array<'a, MeteredJson> for MeteredArray<'a> {
         MeteredElements(self.0.iter())
     }
 
-    /// The library's own hash is equal for all arrays of empty arrays, so a caller could make it compare each
-    /// element with each. Here only equal elements have equal keys.
+    /// Replaces the library's comparison by hashes, which are equal for all arrays of empty arrays: with
+    /// these, a caller could force a comparison of each pair of elements. Here only equal elements have equal
+    /// keys.
     fn is_unique(&self) -> bool {
         let mut seen = HashSet::new();
         for element in self.elements() {
@@ -200,8 +202,8 @@ impl<'a> Iterator for MeteredElements<'a> {
     }
 }
 
-/// Writes a key that two values share exactly if they are equal for JSON Schema: members sorted by name, and
-/// numbers by their mathematical value.
+/// Writes a key that is the same for two values exactly if they are equal in JSON Schema: members are sorted
+/// by name, and numbers are compared by their mathematical value.
 fn write_key(value: &Value, key: &mut Vec<u8>) {
     match value {
         Value::Null => key.push(b'n'),
@@ -232,13 +234,13 @@ fn write_text(text: &str, key: &mut Vec<u8>) {
     key.extend(text.as_bytes());
 }
 
-/// `1` and `1.0` are the same number.
+/// Writes the key of a number. `1` and `1.0` have the same key.
 fn write_number(number: &Number, key: &mut Vec<u8>) {
-    let whole = number.as_i128().or_else(|| whole_float(number.as_f64()?));
-    match whole {
-        Some(whole) => {
+    let integer = number.as_i128().or_else(|| float_to_integer(number.as_f64()?));
+    match integer {
+        Some(integer) => {
             key.push(b'i');
-            key.extend(whole.to_le_bytes());
+            key.extend(integer.to_le_bytes());
         }
         None => {
             key.push(b'd');
@@ -247,14 +249,14 @@ fn write_number(number: &Number, key: &mut Vec<u8>) {
     }
 }
 
-/// The integer value of a float, if it is one and fits into 128 bits.
-#[allow(clippy::cast_possible_truncation, reason = "the bounds are checked on the line before")]
-fn whole_float(number: f64) -> Option<i128> {
+/// The value of a float as an integer, if it is one and fits into 128 bits.
+#[allow(clippy::cast_possible_truncation, reason = "`fits` checks the bounds")]
+fn float_to_integer(number: f64) -> Option<i128> {
     let fits = number.fract() == 0.0 && number.abs() < 2_f64.powi(126);
     fits.then_some(number as i128)
 }
 
-/// A number. For `type: integer`, an integer that a reader with doubles would change is not an integer.
+/// A number. An integer that a reader with doubles would change does not match `type: integer`.
 pub(super) struct MeteredNumber<'a>(&'a Number);
 
 impl JsonNumber for MeteredNumber<'_> {

@@ -3,8 +3,8 @@ use a2g_types::clock::{Clock as _, SystemClock};
 use serde_json::{Map, json};
 use std::time::Duration;
 
-/// Far more than a validation within its budget takes, and far less than the attacks took without one.
-const BOUND: Duration = Duration::from_secs(5);
+/// Far more time than a validation within its budget takes, and far less than these schemas take without one.
+const MAX_TIME: Duration = Duration::from_secs(5);
 
 fn schema(schema: &Value) -> Schema {
     Schema::new(schema).unwrap()
@@ -15,7 +15,7 @@ fn nested(levels: usize, name: &str) -> Value {
 }
 
 #[test]
-fn a_violation_points_at_the_place() {
+fn a_violation_points_to_the_invalid_value() {
     let schema = schema(&json!({
         "type": "object",
         "properties": { "lines": { "type": "array", "items": { "type": "integer" } } },
@@ -29,7 +29,7 @@ fn a_violation_points_at_the_place() {
 }
 
 #[test]
-fn a_schema_that_is_none_or_cannot_be_bounded_is_refused() {
+fn an_invalid_or_unbounded_schema_is_refused() {
     let doubling = |levels: usize| {
         let definition = |level: usize| {
             let next = format!("#/$defs/d{}", level + 1);
@@ -47,7 +47,7 @@ fn a_schema_that_is_none_or_cannot_be_bounded_is_refused() {
         json!({ "$ref": "#/$defs/d0", "$defs": defs })
     };
     let patterns = (0..100).map(|n| (n.to_string(), json!(true))).collect::<Map<_, _>>();
-    for refused in [
+    for schema in [
         json!({ "$ref": "https://example.com/schema.json" }),
         json!({ "$ref": "#/$defs/missing" }),
         json!({ "$ref": "#name", "$defs": { "a": { "$anchor": "name" } } }),
@@ -64,18 +64,18 @@ fn a_schema_that_is_none_or_cannot_be_bounded_is_refused() {
         chain(100),
         nested(100, "not"),
     ] {
-        let began = SystemClock.monotonic();
-        assert!(Schema::new(&refused).is_err(), "{:.200}", refused.to_string());
-        assert!(began.elapsed() < BOUND, "{:.200}", refused.to_string());
+        let start = SystemClock.monotonic();
+        assert!(Schema::new(&schema).is_err(), "{:.200}", schema.to_string());
+        assert!(start.elapsed() < MAX_TIME, "{:.200}", schema.to_string());
     }
     schema(&doubling(6));
     schema(&chain(8));
     schema(&json!({ "properties": { "$anchor": true, "$id": { "type": "string" } } }));
 }
 
-/// An attack: two branches refer to the same definition, one level deeper each time.
+/// In these schemas, several branches refer to the same definition, one level deeper each time.
 #[test]
-fn branches_that_share_a_definition_cost_no_more_than_the_budget() {
+fn branches_that_share_a_definition_stay_within_the_budget() {
     let tree = json!({ "anyOf": [
         { "type": "object", "properties": { "x": { "$ref": "#" } }, "required": ["x"] },
         { "type": "object", "properties": { "x": { "$ref": "#" } }, "required": ["x"] },
@@ -96,18 +96,18 @@ fn branches_that_share_a_definition_cost_no_more_than_the_budget() {
         json!({ "properties": { "x": { "$ref": "#/$defs/d0" } }, "not": { "required": ["y"] } }),
     );
     let deep = json!({ "$ref": "#/$defs/d0", "$defs": deep });
-    for hostile in [tree, unevaluated, deep] {
-        let schema = schema(&hostile);
+    for costly in [tree, unevaluated, deep] {
+        let schema = schema(&costly);
         for levels in [16, 24, 60] {
-            let began = SystemClock.monotonic();
-            let _either = schema.check(&nested(levels, "x"));
-            assert!(began.elapsed() < BOUND, "{levels} levels took {:?}", began.elapsed());
+            let start = SystemClock.monotonic();
+            let _any_result = schema.check(&nested(levels, "x"));
+            assert!(start.elapsed() < MAX_TIME, "{levels} levels took {:?}", start.elapsed());
         }
     }
 }
 
 #[test]
-fn the_budget_ends_what_takes_too_long() {
+fn a_validation_that_takes_too_long_is_ended() {
     let schema =
         schema(&json!({ "items": { "enum": (0..2_000).collect::<Vec<_>>(), "not": { "const": -1 } } }));
     let many = Value::Array((0..2_000_000).map(|_| json!(7)).collect());
@@ -119,19 +119,19 @@ fn the_budget_ends_what_takes_too_long() {
 
 /// All of these arrays have the same hash in the validator's library.
 #[test]
-fn unique_items_are_not_compared_each_with_each() {
+fn unique_items_are_not_compared_in_pairs() {
     fn shape(mut number: usize) -> Value {
-        let mut built = json!([]);
+        let mut value = json!([]);
         while number > 0 {
-            built = if number.is_multiple_of(2) { json!([built]) } else { json!([[], built]) };
+            value = if number.is_multiple_of(2) { json!([value]) } else { json!([[], value]) };
             number /= 2;
         }
-        built
+        value
     }
     let schema = schema(&json!({ "uniqueItems": true }));
-    let began = SystemClock.monotonic();
+    let start = SystemClock.monotonic();
     assert_eq!(schema.check(&Value::Array((0..20_000).map(shape).collect())), Ok(()));
-    assert!(began.elapsed() < BOUND, "{:?}", began.elapsed());
+    assert!(start.elapsed() < MAX_TIME, "{:?}", start.elapsed());
     for (equal, items) in [
         (true, json!([1, 1.0])),
         (true, json!([{ "a": 1, "b": [2] }, { "b": [2.0], "a": 1 }])),
@@ -146,9 +146,9 @@ fn unique_items_are_not_compared_each_with_each() {
 }
 
 #[test]
-fn an_integer_that_a_double_does_not_hold_is_no_integer() {
+fn an_integer_that_is_not_exact_as_a_double_is_refused() {
     let typed = schema(&json!({ "properties": { "n": { "type": "integer" } } }));
-    let either = schema(&json!({ "properties": { "n": { "type": ["integer", "null"] } } }));
+    let nullable = schema(&json!({ "properties": { "n": { "type": ["integer", "null"] } } }));
     let number = schema(&json!({ "properties": { "n": { "type": "number" } } }));
     for (exact, n) in [
         (true, json!(9_007_199_254_740_991_i64)),
@@ -160,11 +160,12 @@ fn an_integer_that_a_double_does_not_hold_is_no_integer() {
         (false, json!(1e300)),
     ] {
         let arguments = json!({ "n": n });
-        for schema in [&typed, &either] {
+        for schema in [&typed, &nullable] {
             let violation = schema.check(&arguments).err();
             assert_eq!(violation.is_none(), exact, "{arguments}: {violation:?}");
             assert!(
-                violation.is_none_or(|at| at.pointer == "/n" && at.message.contains("2^53")),
+                violation
+                    .is_none_or(|violation| violation.pointer == "/n" && violation.message.contains("2^53")),
                 "{arguments}"
             );
         }
@@ -172,9 +173,8 @@ fn an_integer_that_a_double_does_not_hold_is_no_integer() {
     }
 }
 
-/// The metered representation changes the cost of a validation, and no result.
 #[test]
-fn answers_are_those_of_the_library() {
+fn metered_results_are_those_of_the_library() {
     let schemas = [
         json!({ "type": "object", "required": ["a"], "properties": { "a": { "minimum": 2 } }, "maxProperties": 2 }),
         json!({ "propertyNames": { "pattern": "^[a-c]$" }, "additionalProperties": { "type": ["string", "null"] } }),
@@ -211,7 +211,11 @@ fn answers_are_those_of_the_library() {
         let (ours, theirs) = (schema(written), jsonschema::validator_for(written).unwrap());
         for value in &values {
             let expected = theirs.validate(value).err().map(|error| error.instance_path().to_string());
-            assert_eq!(ours.check(value).err().map(|at| at.pointer), expected, "{written} of {value}");
+            assert_eq!(
+                ours.check(value).err().map(|violation| violation.pointer),
+                expected,
+                "{written} of {value}"
+            );
         }
     }
 }

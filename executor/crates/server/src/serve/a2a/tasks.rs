@@ -633,7 +633,7 @@ pub(super) fn decode_record(kept: &JournalTask) -> Result<TaskRecord, Fault> {
 
 pub(super) fn journal_fault(error: &JournalError) -> Fault {
     match error {
-        JournalError::Backlog | JournalError::NoRoom | JournalError::Busy => {
+        JournalError::Backlog | JournalError::NoSpace | JournalError::Busy => {
             Fault::Busy { message: error.to_string(), retry_after_ms: 500 }
         }
         JournalError::Broken(_) => Fault::Internal(ErrorChain(error).to_string()),
