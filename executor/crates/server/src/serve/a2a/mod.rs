@@ -467,7 +467,7 @@ impl A2a {
                     arguments: asked.arguments.clone(),
                     context: None,
                     priority: Priority::Normal,
-                    at_most: asked.at_most,
+                    at_most: asked.timeout,
                     charge: request_context.charge.clone(),
                 };
                 check_call_agent(&self.executor, caller, &call)?;
