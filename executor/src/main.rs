@@ -1,4 +1,4 @@
-//! Arguments → command → exit code.
+//! Parses the arguments, runs the command and returns its exit code.
 
 use a2g_types::memory::CountingAllocator;
 use clap::Parser as _;

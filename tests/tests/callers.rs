@@ -500,7 +500,7 @@ fn caller_commands_show_a_token_once_and_store_only_its_hash() {
         (["--jwt-issuer", "https://id.example", "--jwt-subject", "anna"], ["--role", "approver"]);
     assert_eq!(list.add("anna", &[&jwt[..], &about].concat()), "", "there is no token to show");
     let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
-    assert!(table.contains("a JWT of") && table.contains("anna"), "{table}");
+    assert!(table.contains("a JWT from") && table.contains("anna"), "{table}");
     let json: Value =
         serde_json::from_slice(&succeeds(&["caller", "list", "--json", "--callers", path])).unwrap();
     assert_eq!(json[2]["jwt"], json!({ "issuer": "https://id.example", "subject": "anna" }));

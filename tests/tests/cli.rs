@@ -727,7 +727,7 @@ fn config_check_prints_the_effective_configuration() {
         "policies    built in, for every other agent",
         "scope       /workspace/**",
         "budgets     1024 MB written, 10000 created, 1024 handles, 128 subscriptions, 16777216 random bytes",
-        "1000000 directory entries, no limit of fuel, files with several names refused",
+        "1000000 directory entries, unlimited fuel, hard-linked files refused",
         "mount       /workspace is ./workspace",
     ] {
         assert!(done.stdout.contains(line), "{}", done.stdout);

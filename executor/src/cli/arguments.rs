@@ -14,18 +14,18 @@ Examples:
 Exit codes:
   0 done   1 the tool or the command failed   2 wrong usage or configuration
   3 refused before anything ran   4 ended by a limit
-  `run ./any.wasm` exits with the module's own code, 124 at the timeout, 134 at
-  a trap.
+  `run ./any.wasm` exits with the module's own code, 124 at the timeout, 134 for
+  any other failure.
 
 Environment:
   RUST_LOG   the log filter, such as `info` or `a2g=debug`
-  NO_COLOR   no colours, also on a terminal
-  COLUMNS    the width of a list that is not printed to a terminal
+  NO_COLOR   no colours, even on a terminal
+  COLUMNS    the width of lists that are not printed to a terminal
   TZ         the time zone of lists, instead of the machine's";
 
 const KEYS: &str = "\
-A governor with a key signs its verdicts. An executor that trusts the key runs
-them, whichever caller sends them:
+A governor with a key signs its verdicts. An executor that trusts the key accepts
+them from any caller:
 
   a2g-executor key new governor.jwk --issuer did:a2g:governor:1.0:main
   a2g-executor key show --json governor.jwk > governor.pub
@@ -41,7 +41,7 @@ Exit codes: 0 done, 2 wrong usage, or a key or a file that cannot be used";
 const CALLERS: &str = "\
 With `server.callers` in the configuration, only callers in that list can use
 this executor. A caller presents a token (`Authorization: Bearer …`), a JSON Web
-Token of an issuer of `[[server.issuer]]`, or, where `server.tls.client_ca` is
+Token from an issuer in `[[server.issuer]]`, or, if `server.tls.client_ca` is
 set, a certificate.
 
   agent      sends intents in the name of its agents; reads and cancels those
@@ -55,7 +55,7 @@ Example:
 
 Exit codes: 0 done, 2 wrong usage, or a list that cannot be used";
 
-/// Runs approved agent intents as WebAssembly tools, under exactly the capabilities that their
+/// Runs approved agent intents as WebAssembly tools, with exactly the capabilities that their
 /// verdict grants.
 #[derive(Debug, Parser)]
 #[command(name = "a2g-executor", version, after_help = EXAMPLES, max_term_width = 100)]
@@ -76,12 +76,12 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: Tool,
     },
-    /// Start the bundled governor: simple rules from policy files, no model, no people
+    /// Start the bundled governor, which decides by simple rules from policy files
     Governor(Governor),
     /// Query, verify, prune and back up the journal
     #[command(after_help = "\
-TIME is `2026-11-21` (local midnight), `2026-11-21T09:30:00Z`, or a time ago:
-`90m`, `12h`, `30d`. Lists are in local time, JSON is in UTC.
+TIME is `2026-11-21` (local midnight), `2026-11-21T09:30:00Z`, or a time before
+now: `90m`, `12h`, `30d`. Lists are in local time, JSON is in UTC.
 
 Examples:
   a2g-executor journal list --status FAILURE --since 24h
@@ -108,7 +108,7 @@ Examples:
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Report this machine's protections against tools, and how to get missing ones
+    /// List this machine's protections against tools, and the ways to get missing ones
     #[command(
         after_help = "Exit code 1 if a protection is missing that `containment = \"required\"` needs.\n\nExample:\n  a2g-executor doctor"
     )]
@@ -145,20 +145,20 @@ Examples:
 pub(super) struct CompileModule {
     /// The contract that the module must fit
     #[arg(long)]
-    pub(super) contract: ContractWord,
+    pub(super) contract: ContractArg,
     /// Compile it with instruction counting
     #[arg(long)]
     pub(super) fuel: bool,
-    /// CPU seconds that it may use
+    /// Maximum CPU time, in seconds
     #[arg(long)]
     pub(super) cpu_seconds: u64,
-    /// Memory in MB that it may use
+    /// Maximum memory, in MB
     #[arg(long)]
     pub(super) memory_mb: u64,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum ContractWord {
+pub(super) enum ContractArg {
     Command,
     Typed,
 }
@@ -196,20 +196,20 @@ pub(super) struct Serve {
     /// The policies of the built-in governor
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,
-    /// The file in which the built-in governor records reports, one JSON object a line
+    /// The file in which the built-in governor records reports, one JSON object per line
     #[arg(long, value_name = "FILE", conflicts_with = "governor")]
     pub(super) reports: Option<PathBuf>,
-    /// Serve one JSON-RPC message a line on standard input and output instead of listening
+    /// Serve one JSON-RPC message per line on standard input and output instead of listening
     #[arg(long)]
     pub(super) stdio: bool,
-    /// Serve one session of A2E on standard input and output instead of listening
+    /// Serve one A2E session on standard input and output instead of listening
     #[arg(long, conflicts_with = "stdio")]
     pub(super) a2e_stdio: bool,
-    /// Create a new journal although there was one before; intents that it has could run again
+    /// Create a new journal even if there was one before, whose intents could then run again
     #[arg(long)]
     pub(super) new_journal: bool,
-    /// Run any verdict that comes with a call, and accept `g2a/…` from any caller. For a developer's own machine: it
-    /// listens on loopback addresses only
+    /// Accept unsigned verdicts and `g2a/…` messages from any caller. For development only: it listens only on loopback
+    /// addresses and sockets
     #[arg(long)]
     pub(super) insecure_accept_unsigned: bool,
 }
@@ -234,7 +234,7 @@ pub(super) struct Run {
     /// Let this policy file or folder decide, instead of the limits below
     #[arg(long, value_name = "PATH")]
     pub(super) policy: Option<PathBuf>,
-    /// The agent in whose name a tool runs
+    /// The agent that a tool runs for
     #[arg(long, value_name = "DID", default_value = "did:a2g:cli:1.0:local")]
     pub(super) agent: String,
     /// Files that a tool may use, such as `/tmp/**` or `/tmp/**/*.md`; can be given more than once
@@ -249,7 +249,7 @@ pub(super) struct Run {
     /// Maximum duration
     #[arg(long, value_name = "SECONDS")]
     pub(super) timeout_seconds: Option<u64>,
-    /// A host folder and the guest path of it in a module; can be given more than once
+    /// A host folder and its path in a module; can be given more than once
     #[arg(long, value_name = "HOST:GUEST")]
     pub(super) mount: Vec<String>,
     /// A variable of a module's environment; can be given more than once
@@ -301,9 +301,9 @@ pub(super) enum Tool {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 It is deliberately simple: it decides by policy files and a table of rules,
-stores nothing but the reports, and has no users. An operator approves an
-escalated intent with a `g2a/directive` to this governor; executors that are
-connected by WebSocket get it at once.
+stores only the reports, and does not authenticate callers. An operator approves
+an escalated intent with a `g2a/directive` to this governor, which forwards it
+immediately to executors that are connected by WebSocket.
 
 Example:
   a2g-executor governor --policies policies/ --reports reports.ndjson")]
@@ -314,7 +314,7 @@ pub(super) struct Governor {
     /// The folder of policies; default: the built-in policy
     #[arg(long, value_name = "FOLDER")]
     pub(super) policies: Option<PathBuf>,
-    /// The file in which reports are recorded, one JSON object a line
+    /// The file in which reports are recorded, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(super) reports: Option<PathBuf>,
     /// The key that verdicts are signed with, from `key new`: an intent that names an executor in `context.executor` is
@@ -396,24 +396,24 @@ Examples:
     --jwt-issuer https://id.example.com --jwt-subject anna
   a2g-executor caller new prometheus --role operator --days 90")]
     New {
-        /// Its name in logs
+        /// The caller's name in logs
         name: String,
         /// A role; can be given more than once
         #[arg(long, value_name = "ROLE", required = true, value_parser = ["agent", "governor", "approver", "operator"])]
         role: Vec<String>,
-        /// An agent that it may act for, `*` for every agent; can be given more than once
+        /// An agent that the caller may act for, `*` for every agent; can be given more than once
         #[arg(long, value_name = "DID")]
         agent: Vec<String>,
-        /// A DNS name or URI of its certificate, which it presents instead of a token
+        /// A DNS name or URI in the certificate that the caller presents instead of a token
         #[arg(long, value_name = "NAME")]
         certificate: Option<String>,
-        /// The issuer of the JSON Web Tokens that it presents instead, from `[[server.issuer]]`
+        /// The issuer of the JSON Web Tokens that the caller presents instead, from `[[server.issuer]]`
         #[arg(long, value_name = "ISSUER", requires = "jwt_subject", conflicts_with = "certificate")]
         jwt_issuer: Option<String>,
         /// The subject (`sub`) of those tokens
         #[arg(long, value_name = "SUBJECT", requires = "jwt_issuer")]
         jwt_subject: Option<String>,
-        /// Days after which it expires
+        /// Days until the caller expires
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=36_500))]
         days: Option<u32>,
         #[command(flatten)]
@@ -431,7 +431,7 @@ Examples:
     /// Remove a caller; a running server refuses it from the next SIGHUP on
     #[command(after_help = "Example:\n  a2g-executor caller remove planner && systemctl reload a2g-executor")]
     Remove {
-        /// Its name
+        /// The caller's name
         name: String,
         #[command(flatten)]
         list: CallersFile,
@@ -459,20 +459,20 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: ReceiptFilter,
+        filter: ReceiptFilter,
         /// List refusals instead of runs
         #[arg(long, conflicts_with_all = ["status", "undelivered"])]
         refused: bool,
-        /// List intents that wait for a directive instead, in the order in which they expire
+        /// List intents that wait for a directive instead, ordered by expiry
         #[arg(long, conflicts_with_all = ["refused", "agent", "tool", "status", "since", "until", "undelivered"])]
         waiting: bool,
-        /// The maximum number of entries
+        /// Maximum number of entries
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u64,
         /// Show ids and agents in full, on long lines
         #[arg(long, conflicts_with = "json")]
         wide: bool,
-        /// Print one JSON object a line
+        /// Print one JSON object per line
         #[arg(long)]
         json: bool,
     },
@@ -489,23 +489,22 @@ pub(super) enum JournalCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Check that no record of the journal was changed, removed, moved or cut off
+    /// Check that no record of the journal was changed, removed, moved or truncated
     ///
-    /// Without a checkpoint it finds every change but a complete rewrite of the history. A checkpoint is a number and a
-    /// hash that were stored elsewhere, such as those that this command prints. Exit code 1 if the journal is not
-    /// intact.
+    /// Without a checkpoint this command finds every change except a complete rewrite of the history. A checkpoint is a
+    /// number and a hash that were stored elsewhere, such as this command prints. Exit code 1 if the journal is not intact.
     #[command(after_help = "Example:\n  a2g-executor journal verify --checkpoint 1042:9f86d081884c7d65…")]
     Verify {
         #[command(flatten)]
         journal: JournalFile,
-        /// A checkpoint that it must contain: the number of a receipt and its hash
+        /// A checkpoint that the journal must contain: the number of a receipt and its hash
         #[arg(long, value_name = "NUMBER:HASH")]
         checkpoint: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print receipts with their reports as JSON, one a line, oldest first
+    /// Print receipts with their reports as JSON, one per line, oldest first
     #[command(
         after_help = "Example:\n  a2g-executor journal export --until 2026-11-01 | gzip > october.ndjson.gz"
     )]
@@ -513,18 +512,18 @@ pub(super) enum JournalCommand {
         #[command(flatten)]
         journal: JournalFile,
         #[command(flatten)]
-        which: ReceiptFilter,
+        filter: ReceiptFilter,
     },
-    /// Remove old receipts that the governor has; a server may be running
+    /// Remove old receipts that the governor has acknowledged; a server may be running
     #[command(after_help = "Example:\n  a2g-executor journal prune --before 90d")]
     Prune {
         #[command(flatten)]
         journal: JournalFile,
-        /// Remove those that ended before this time
+        /// Remove receipts of runs that ended before this time
         #[arg(long, value_name = "TIME")]
         before: String,
     },
-    /// Print the records of the journal as JSON, one a line, oldest first: runs, approvals, denials, cancellations and
+    /// Print the records of the journal as JSON, one per line, oldest first: runs, approvals, denials, cancellations and
     /// revocations
     #[command(after_help = "Example:\n  a2g-executor journal records 550e8400-e29b-41d4-a716-446655440000")]
     Records {
@@ -535,8 +534,8 @@ pub(super) enum JournalCommand {
     },
     /// Create an empty journal where there is none
     ///
-    /// `serve` does this automatically, except where there was a journal before: intents that it has could run again
-    /// with a new one.
+    /// `serve` does this automatically, unless there was a journal before: with a new journal, intents of the previous
+    /// one could run again.
     #[command(
         after_help = "Example:\n  a2g-executor journal init --journal /var/lib/a2g-executor/journal.db"
     )]
@@ -554,8 +553,8 @@ pub(super) enum JournalCommand {
     },
     /// Replace the journal with a backup, while no server uses it
     ///
-    /// Runs that started after the backup was made are forgotten, and could run again under a verdict
-    /// that has not expired: wait until such verdicts have expired.
+    /// Runs that started after the backup are lost, and could run again under a verdict that has not expired: wait until
+    /// such verdicts have expired.
     #[command(
         after_help = "Example:\n  a2g-executor journal restore --replace /backup/journal-2026-11-21.db"
     )]
@@ -584,22 +583,22 @@ pub(super) struct JournalFile {
 /// Filters for receipts and refusals.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ReceiptFilter {
-    /// Only those of this agent
+    /// Only entries of this agent
     #[arg(long, value_name = "DID")]
     pub(super) agent: Option<String>,
-    /// Only those of this tool
+    /// Only entries of this tool
     #[arg(long, value_name = "NAME")]
     pub(super) tool: Option<String>,
-    /// Only those with this status
-    #[arg(long, value_name = "WORD", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
+    /// Only runs with this status
+    #[arg(long, value_name = "STATUS", ignore_case = true, value_parser = ["SUCCESS", "FAILURE", "TIMEOUT", "ABORTED"])]
     pub(super) status: Option<String>,
-    /// Only those that ended, or were refused, at this time or later
+    /// Only entries that ended, or were refused, at this time or later
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,
-    /// Only those that ended, or were refused, before this time
+    /// Only entries that ended, or were refused, before this time
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<String>,
-    /// Only those that the governor has not acknowledged
+    /// Only runs whose report the governor has not acknowledged
     #[arg(long)]
     pub(super) undelivered: bool,
 }

@@ -23,8 +23,9 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             let jwt = jwt.transpose()?;
             let CallersPath { path, issuers } = CallersPath::find(list)?;
             let mut callers = CallerList::open_for_update(&path)?;
-            let unknown = |jwt: &&JwtSubject| issuers.as_ref().is_some_and(|all| !all.contains(&jwt.issuer));
-            if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(unknown) {
+            let has_unknown_issuer =
+                |jwt: &&JwtSubject| issuers.as_ref().is_some_and(|all| !all.contains(&jwt.issuer));
+            if let Some(JwtSubject { issuer, .. }) = jwt.as_ref().filter(has_unknown_issuer) {
                 note(format_args!("warning: {issuer}: {UNKNOWN_ISSUER_WARNING}"));
             }
             let token = (certificate.is_none() && jwt.is_none()).then(Token::new).transpose();
@@ -42,7 +43,9 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
             callers.add(entry)?;
             if let Some(token) = &token {
                 print(token.reveal());
-                note("This is its token, which is not shown again. It goes into `Authorization: Bearer …`.");
+                note(
+                    "This is the caller's token, which is not shown again. Send it as `Authorization: Bearer …`.",
+                );
             }
             note(format_args!(
                 "Executors with this list accept `{}` from their next start or SIGHUP on.",
@@ -64,9 +67,9 @@ pub(super) fn main(command: Caller) -> anyhow::Result<ExitCode> {
 }
 
 fn parse_role(role: &str) -> Result<Role, UsageError> {
-    let all = [Role::Agent, Role::Governor, Role::Approver, Role::Operator];
-    let found = all.into_iter().find(|known| known.as_str() == role);
-    found.ok_or_else(|| UsageError(format!("`--role` cannot be `{role}`")))
+    let roles = [Role::Agent, Role::Governor, Role::Approver, Role::Operator];
+    let named = roles.into_iter().find(|known| known.as_str() == role);
+    named.ok_or_else(|| UsageError(format!("`--role` cannot be `{role}`")))
 }
 
 fn parse_subject(issuer: &str, subject: String) -> Result<JwtSubject, UsageError> {
@@ -82,7 +85,7 @@ struct CallersPath {
 }
 
 impl CallersPath {
-    /// From the command line, or from the configuration.
+    /// Finds the path on the command line or in the configuration.
     fn find(arguments: CallersFile) -> anyhow::Result<Self> {
         let CallersFile { config: file, callers } = arguments;
         if let Some(path) = callers {
@@ -104,24 +107,24 @@ fn list(entries: &[CallerEntry], json: bool) {
     if json {
         return print(serde_json::to_string_pretty(entries).unwrap_or_default());
     }
-    let mut listing = Listing::new(&["name", "roles", "agents", "shows", "until"]);
+    let mut listing = Listing::new(&["name", "roles", "agents", "presents", "until"]);
     let (now, here) = (SystemClock.now(), LocalTime::read());
     for entry in entries {
         let CallerEntry { name, roles, agents, expires_at, .. } = entry;
         let roles = roles.iter().map(|role| role.as_str()).collect::<Vec<_>>().join(", ");
         let agents = agents.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let shows = match entry.identity() {
+        let credential = match entry.identity() {
             Ok(CallerIdentity::Token(_)) => "a token".to_owned(),
             Ok(CallerIdentity::Certificate(name)) => format!("a certificate for {name}"),
             Ok(CallerIdentity::Jwt(JwtSubject { issuer, subject })) => {
-                format!("a JWT of {issuer} about {subject}")
+                format!("a JWT from {issuer} for {subject}")
             }
-            Err(wrong) => format!("invalid: it {wrong}"),
+            Err(error) => format!("invalid: it {error}"),
         };
         let is_expired = expires_at.is_some_and(|at| at <= now);
         let until = expires_at.map_or_else(String::new, |at| here.to_seconds(at));
         let until = if is_expired { format!("{until} (expired)") } else { until };
-        listing.row([text(name), text(roles), text(agents), text(shows), text(until)]);
+        listing.row([text(name), text(roles), text(agents), text(credential), text(until)]);
     }
     listing.show(std::io::stdout());
 }

@@ -1,9 +1,9 @@
-//! `compile-module`: the compiler in a process of its own.
+//! `compile-module`: the compiler in its own process.
 //!
 //! The process confines itself before it reads the first byte of the module, so that a module that is expensive to
-//! compile, or that exploits a bug of the compiler, harms this process only. No code of the module runs.
+//! compile, or that exploits a bug in the compiler, harms only this process. No code of the module runs.
 
-use super::arguments::{CompileModule, ContractWord};
+use super::arguments::{CompileModule, ContractArg};
 use a2g_core::catalog::{MAX_CODE_BYTES, MAX_MODULE_BYTES, componentize, is_typed_core_module, write_code};
 use a2g_isolate::{CompilerLimits, confine_compiler};
 use a2g_sandbox::{ModuleCompiler, is_component};
@@ -20,8 +20,8 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     let compiler = ModuleCompiler::new(fuel)?;
     confine_compiler(CompilerLimits { cpu_seconds, memory, output_bytes: MAX_CODE_BYTES })?;
     let contract = match contract {
-        ContractWord::Command => Contract::Command,
-        ContractWord::Typed => Contract::Typed,
+        ContractArg::Command => Contract::Command,
+        ContractArg::Typed => Contract::Typed,
     };
     let wasm = read_module()?;
     let wasm = match contract {
@@ -32,14 +32,14 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     };
     let code = compiler.compile(&wasm)?;
     let component = is_component(&wasm);
-    // An error here is not fatal: a core module that cannot be made a component still runs under scopes of whole trees,
-    // which most verdicts grant.
+    // An error here is not fatal: a core module that cannot be converted to a component still runs under scopes of whole
+    // trees, which most verdicts grant.
     let componentised = (!component).then(|| {
         let component = componentize(&wasm, contract).map_err(|error| ErrorChain(&error).to_string())?;
         compiler.compile(&component).map_err(|error| ErrorChain(&error).to_string())
     });
     let componentised =
-        componentised.as_ref().map(|made| made.as_ref().map(Vec::as_slice).map_err(String::as_str));
+        componentised.as_ref().map(|result| result.as_ref().map(Vec::as_slice).map_err(String::as_str));
     write_code(&mut std::io::stdout().lock(), &code, component, componentised)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
     let support = support();
-    let durability = durability(&Setup { config, tools: None });
+    let durability = describe_durability(&Setup { config, tools: None });
     if json {
         let rows = support.rows().map(|row| {
             let (detail, missing) = (row.state.as_ref().ok(), row.state.as_ref().err());
@@ -28,18 +28,18 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
     } else {
         let mut listing = Listing::new(&["control", "state", "for", "how"]);
         for row in support.rows() {
-            let (state, how) = match row.state {
+            let (state, detail) = match row.state {
                 Ok(detail) => (status_cell("available", true), detail),
                 Err(missing) if row.required => (status_cell("missing", false), missing),
                 Err(missing) => (text("missing, optional"), missing),
             };
-            listing.row([text(row.name), state, text(row.purpose), text(how)]);
+            listing.row([text(row.name), state, text(row.purpose), text(detail)]);
         }
-        let (state, how) = match durability {
+        let (state, detail) = match durability {
             Ok(detail) => (status_cell("available", true), detail),
             Err(unknown) => (text("unknown"), unknown),
         };
-        listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(how)]);
+        listing.row([text(DURABILITY), state, text("answered calls are not lost"), text(detail)]);
         listing.show(std::io::stdout());
     }
     Ok(if support.missing().next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -48,15 +48,15 @@ pub(super) fn main(json: bool, config: Option<PathBuf>) -> anyhow::Result<ExitCo
 /// The name of the row that is not a protection of the kernel.
 const DURABILITY: &str = "journal-durability";
 
-/// The durability of the configuration in words, or the error if the configuration cannot be read.
-fn durability(setup: &Setup) -> Result<String, String> {
+/// The configured durability as a sentence, or the error if the configuration cannot be read.
+fn describe_durability(setup: &Setup) -> Result<String, String> {
     let durability =
         config(setup).map_err(|error| one_line(format_args!("{}", ErrorChain(error.as_ref()))))?.durability;
-    let why = match durability {
+    let guarantee = match durability {
         Durability::PowerLoss => "every commit waits for the disk, and a power failure loses nothing",
         Durability::ProcessCrash => {
             "a commit waits for the kernel: a crash of the process loses nothing, and a power failure may lose the last calls"
         }
     };
-    Ok(format!("{}: {why}", durability.as_str()))
+    Ok(format!("{}: {guarantee}", durability.as_str()))
 }

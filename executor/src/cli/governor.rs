@@ -1,8 +1,8 @@
-//! `governor`: the bundled governor in a process of its own.
+//! `governor`: the bundled governor in its own process.
 
 use super::UsageError;
 use super::arguments::Governor;
-use super::serve::{end_sessions, local_governor, records, stop_signal};
+use super::serve::{end_sessions, local_governor, open_report_log, stop_signal};
 use a2g_govern::{Callers, KeyPair};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_server::serve::governor::{GovernorDoor, NOTIFICATIONS, methods};
@@ -14,19 +14,19 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// Bytes of a message: a report contains the tool's result.
+/// Maximum size of a message; a report contains the tool's result.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 pub(super) fn main(arguments: Governor) -> anyhow::Result<ExitCode> {
     let Governor { listen, policies, reports, key } = arguments;
     if !listen.is_local() {
         bail!(UsageError(format!(
-            "this governor has no users and accepts any caller, so it listens on loopback addresses and \
-             sockets only, and {listen} is neither"
+            "`--listen` is {listen}: this governor accepts any caller, so it listens only on loopback addresses and \
+             sockets"
         )));
     }
     let governor = Arc::new(local_governor(policies.as_deref(), Arc::new(SystemClock))?);
-    let records = records(reports.as_deref())?;
+    let records = open_report_log(reports.as_deref())?;
     let key = key.as_deref().map(KeyPair::read).transpose()?;
     if let Some(key) = &key {
         let public = key.public();

@@ -1,5 +1,5 @@
-//! `journal list|show|verify|export|prune`; the other commands are in files of their own. A list has one line for each
-//! entry, in local time; JSON has the whole entry, in UTC.
+//! `journal list|show|verify|export|prune`; the other commands have their own files. A list has one line for each entry,
+//! in local time; JSON has the whole entry, in UTC.
 
 mod copies;
 mod records;
@@ -31,47 +31,56 @@ use strum::VariantArray as _;
 use time::format_description::well_known::Rfc3339;
 use time::{Date, Duration, OffsetDateTime};
 
-/// Arguments of a call that a table shows.
+/// Maximum number of arguments that a list shows for each call.
 const MAX_SHOWN: usize = 16;
-/// Characters of each that it shows.
+/// Maximum number of characters that a list shows for each argument.
 const MAX_SHOWN_CHARS: usize = 60;
 
 pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
     start_logging("error");
     match command {
         JournalCommand::List { journal, waiting: true, limit, json, .. } => {
-            list_waiting(&read_waiting(&path(&journal)?, limit)?, json);
+            list_waiting(&read_waiting(&journal_path(&journal)?, limit)?, json);
         }
-        JournalCommand::List { journal, which, refused: true, limit, wide, json, .. } => {
-            list_refusals(&History::open(&path(&journal)?)?.refusals(&filter(&which)?, limit)?, wide, json);
+        JournalCommand::List { journal, filter, refused: true, limit, wide, json, .. } => {
+            list_refusals(
+                &History::open(&journal_path(&journal)?)?.refusals(&parse_filter(&filter)?, limit)?,
+                wide,
+                json,
+            );
         }
-        JournalCommand::List { journal, which, limit, wide, json, .. } => {
+        JournalCommand::List { journal, filter, limit, wide, json, .. } => {
             let mut entries = Vec::new();
-            let keep = |entry| -> anyhow::Result<()> {
+            let collect = |entry| -> anyhow::Result<()> {
                 entries.push(entry);
                 Ok(())
             };
-            History::open(&path(&journal)?)?.receipts(&filter(&which)?, false, Some(limit), keep)?;
+            History::open(&journal_path(&journal)?)?.receipts(
+                &parse_filter(&filter)?,
+                false,
+                Some(limit),
+                collect,
+            )?;
             list(&entries, wide, json);
         }
-        JournalCommand::Show { journal, intent, json } => show(&path(&journal)?, &intent, json)?,
+        JournalCommand::Show { journal, intent, json } => show(&journal_path(&journal)?, &intent, json)?,
         JournalCommand::Verify { journal, checkpoint, json } => {
             let checkpoint = checkpoint.as_deref().map(parse_checkpoint).transpose()?;
-            let finding = History::open(&path(&journal)?)?.verify(checkpoint, progress)?;
+            let finding = History::open(&journal_path(&journal)?)?.verify(checkpoint, print_progress)?;
             end_progress();
             return Ok(print_finding(&finding, json));
         }
-        JournalCommand::Export { journal, which } => {
+        JournalCommand::Export { journal, filter } => {
             let export = |entry: ReceiptEntry| -> anyhow::Result<()> {
                 print(entry_json(&entry)?);
                 Ok(())
             };
-            History::open(&path(&journal)?)?.receipts(&filter(&which)?, true, None, export)?;
+            History::open(&journal_path(&journal)?)?.receipts(&parse_filter(&filter)?, true, None, export)?;
         }
         JournalCommand::Prune { journal, before } => {
             let now = SystemClock.now();
             let PruneSummary { receipts, intents, tasks } =
-                prune(&path(&journal)?, parse_time(&before)?, now)?;
+                prune(&journal_path(&journal)?, parse_time(&before)?, now)?;
             print(format_args!(
                 "{} pruned, {} forgotten, {} pruned",
                 NounCount(receipts, "receipt"),
@@ -79,51 +88,52 @@ pub(super) fn main(command: JournalCommand) -> anyhow::Result<ExitCode> {
                 NounCount(tasks, "task")
             ));
         }
-        JournalCommand::Records { journal, intent } => records::list(&path(&journal)?, intent.as_deref())?,
-        JournalCommand::Init { journal } => copies::init(&path(&journal)?)?,
-        JournalCommand::Backup { journal, file } => copies::back_up(&path(&journal)?, &file)?,
+        JournalCommand::Records { journal, intent } => {
+            records::list(&journal_path(&journal)?, intent.as_deref())?
+        }
+        JournalCommand::Init { journal } => copies::init(&journal_path(&journal)?)?,
+        JournalCommand::Backup { journal, file } => copies::back_up(&journal_path(&journal)?, &file)?,
         JournalCommand::Restore { journal, file, replace } => {
-            copies::restore(&file, &path(&journal)?, replace)?;
+            copies::restore(&file, &journal_path(&journal)?, replace)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn path(file: &JournalFile) -> anyhow::Result<PathBuf> {
+fn journal_path(file: &JournalFile) -> anyhow::Result<PathBuf> {
     match &file.journal {
         Some(path) => Ok(path.clone()),
         None => {
             let setup = Setup { config: file.config.clone(), tools: None };
             let path = config(&setup)?.journal;
             if setup::file(&setup).is_none() {
-                note(format_args!("without a configuration: {}", one_line(path.display())));
+                note(format_args!("no configuration: using {}", one_line(path.display())));
             }
             Ok(path)
         }
     }
 }
 
-fn filter(which: &ReceiptFilter) -> Result<Filter, UsageError> {
-    let ReceiptFilter { agent, tool, status, since, until, undelivered } = which;
+fn parse_filter(filter: &ReceiptFilter) -> Result<Filter, UsageError> {
+    let ReceiptFilter { agent, tool, status, since, until, undelivered } = filter;
     let usage = |error: &dyn std::fmt::Display| UsageError(error.to_string());
-    let word = |status: &Status| {
-        which.status.as_deref().is_some_and(|word| word.eq_ignore_ascii_case(status.as_str()))
-    };
+    let is_requested =
+        |known: &Status| status.as_deref().is_some_and(|name| name.eq_ignore_ascii_case(known.as_str()));
     Ok(Filter {
         agent: agent.as_deref().map(AgentDid::parse).transpose().map_err(|error| usage(&error))?,
         tool: tool.as_deref().map(ToolName::parse).transpose().map_err(|error| usage(&error))?,
-        status: status.as_ref().and_then(|_| Status::VARIANTS.iter().copied().find(word)),
+        status: status.as_ref().and_then(|_| Status::VARIANTS.iter().copied().find(is_requested)),
         since: since.as_deref().map(parse_time).transpose()?,
         until: until.as_deref().map(parse_time).transpose()?,
         undelivered: *undelivered,
     })
 }
 
-/// Parses a date, a timestamp, or a duration ago.
+/// Parses a date, a timestamp, or a duration before now.
 fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
     let invalid = || {
         UsageError(format!(
-            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` ago"
+            "`{text}` is not a valid time: write `2026-11-21`, `2026-11-21T09:30:00Z`, or `90m`, `12h`, `30d` before now"
         ))
     };
     if let Ok(moment) = OffsetDateTime::parse(text, &Rfc3339) {
@@ -139,8 +149,8 @@ fn parse_time(text: &str) -> Result<OffsetDateTime, UsageError> {
         Some(_) | None => return Err(invalid()),
     };
     let number = text.get(..text.len() - 1).and_then(|number| number.parse::<i32>().ok());
-    let ago = number.filter(|number| *number >= 0).and_then(|number| unit.checked_mul(number));
-    ago.and_then(|ago| SystemClock.now().checked_sub(ago)).ok_or_else(invalid)
+    let duration = number.filter(|number| *number >= 0).and_then(|number| unit.checked_mul(number));
+    duration.and_then(|duration| SystemClock.now().checked_sub(duration)).ok_or_else(invalid)
 }
 
 fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
@@ -153,7 +163,7 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
     };
     parse().ok_or_else(|| {
         UsageError(
-            "`--checkpoint` takes the number of a receipt, `:`, and the 64 digits of its hash".to_owned(),
+            "`--checkpoint` must be the number of a receipt, `:`, and the 64 digits of its hash".to_owned(),
         )
     })
 }
@@ -161,11 +171,11 @@ fn parse_checkpoint(text: &str) -> Result<Head, UsageError> {
 /// Shows the receipt of an intent, by its id or the first block of it.
 fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     let history = History::open(journal)?;
-    let intent = match first_block(intent) {
+    let intent = match parse_first_block(intent) {
         None => IntentId::parse(intent).map_err(|error| UsageError(error.to_string()))?,
         Some(block) => match history.intents_with_prefix(block)?.as_slice() {
             [only] => *only,
-            [] => bail!("the journal has no intent whose id begins with `{intent}`: {ELSEWHERE}"),
+            [] => bail!("the journal has no intent whose id begins with `{intent}`: {OTHER_LISTS_ADVICE}"),
             several => {
                 let several = several.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 bail!("several intents begin with `{intent}`: {several}")
@@ -173,7 +183,7 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
         },
     };
     let Some(entry) = history.receipt_of(intent)? else {
-        bail!("the journal has no receipt of the intent `{intent}`: {ELSEWHERE}");
+        bail!("the journal has no receipt of the intent `{intent}`: {OTHER_LISTS_ADVICE}");
     };
     let whole = entry_json(&entry)?;
     if json {
@@ -185,16 +195,17 @@ fn show(journal: &Path, intent: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Points to the other lists that may have the intent.
-const ELSEWHERE: &str = "`journal list --refused` lists refused intents, and `--waiting` those that wait";
+/// The end of a message: the other lists that may have the intent.
+const OTHER_LISTS_ADVICE: &str =
+    "`journal list --refused` lists refused intents, and `journal list --waiting` waiting ones";
 
-/// The first block of an intent's id, as the list shows it.
-fn first_block(text: &str) -> Option<[u8; 4]> {
+/// Parses the first block of an intent's id, as the list shows it.
+fn parse_first_block(text: &str) -> Option<[u8; 4]> {
     let is_block = text.len() == 8 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_block.then(|| u32::from_str_radix(text, 16).ok()).flatten().map(u32::to_be_bytes)
 }
 
-/// Short forms of an intent and its agent for a narrow list: the first block of the one, the last part of the other.
+/// Short forms for a narrow list: the last part of the agent's DID, and the first block of the intent's id.
 fn short_names(intent: IntentId, agent: &str) -> [String; 2] {
     let block = intent.to_string().split('-').next().unwrap_or_default().to_owned();
     [one_line(agent.rsplit(':').next().unwrap_or(agent)), block]
@@ -260,48 +271,48 @@ fn list_refusals(refusals: &[RefusalEntry], wide: bool, json: bool) {
     }
 }
 
-/// Reads the waiting intents that have not expired, in the order in which they expire.
+/// Reads the waiting intents that have not expired, ordered by expiry.
 fn read_waiting(journal: &Path, limit: u64) -> anyhow::Result<Vec<Escalated>> {
     let now = SystemClock.now();
-    let held = History::open(journal)?.waiting_texts()?;
-    let held = held.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
-    let mut waiting = held.into_iter().filter(|held| held.is_pending(now)).collect::<Vec<_>>();
-    waiting.sort_by_key(|held| held.verdict().expires_at);
+    let texts = History::open(journal)?.waiting_texts()?;
+    let all = texts.iter().map(|text| Escalated::from_journal(text)).collect::<Result<Vec<_>, _>>()?;
+    let mut waiting = all.into_iter().filter(|escalated| escalated.is_pending(now)).collect::<Vec<_>>();
+    waiting.sort_by_key(|escalated| escalated.verdict().expires_at);
     waiting.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     Ok(waiting)
 }
 
 fn list_waiting(waiting: &[Escalated], json: bool) {
-    let until = |held: &Escalated| held.verdict().expires_at.map(format_time).unwrap_or_default();
-    let risk = |held: &Escalated| held.verdict().risk.as_ref().map(|risk| risk.score);
-    let why = |held: &Escalated| held.verdict().reason.clone();
+    let until = |escalated: &Escalated| escalated.verdict().expires_at.map(format_time).unwrap_or_default();
+    let risk = |escalated: &Escalated| escalated.verdict().risk.as_ref().map(|risk| risk.score);
+    let reason = |escalated: &Escalated| escalated.verdict().reason.clone();
     if json {
-        for held in waiting {
-            let Call { intent, agent, tool, arguments, .. } = held.call();
+        for escalated in waiting {
+            let Call { intent, agent, tool, arguments, .. } = escalated.call();
             print(json!({
-                "until": until(held), "intent_id": intent.to_string(), "agent_did": agent.as_str(),
-                "tool": tool.as_str(), "risk_score": risk(held), "reason": why(held), "arguments": arguments,
+                "until": until(escalated), "intent_id": intent.to_string(), "agent_did": agent.as_str(),
+                "tool": tool.as_str(), "risk_score": risk(escalated), "reason": reason(escalated), "arguments": arguments,
             }));
         }
         return;
     }
     let (here, mut listing) =
-        (LocalTime::read(), Listing::new(&["intent", "until", "tool", "agent", "why", "arguments"]));
-    for held in waiting {
-        let Call { intent, agent, tool, arguments, .. } = held.call();
+        (LocalTime::read(), Listing::new(&["intent", "until", "tool", "agent", "reason", "arguments"]));
+    for escalated in waiting {
+        let Call { intent, agent, tool, arguments, .. } = escalated.call();
         listing.row([
             text(intent),
-            text(held.verdict().expires_at.map_or_else(String::new, |at| here.to_seconds(at))),
+            text(escalated.verdict().expires_at.map_or_else(String::new, |at| here.to_seconds(at))),
             text(tool),
             text(agent),
-            text(why(held).unwrap_or_default()),
+            text(reason(escalated).unwrap_or_default()),
             text(summarize_arguments(arguments)),
         ]);
     }
     listing.show_blocks(std::io::stdout());
 }
 
-/// Shows the start of every argument, so that a long one does not hide the others.
+/// The start of every argument, so that a long one does not hide the others.
 fn summarize_arguments(arguments: &Map<String, Value>) -> String {
     let short = |(name, value): (&String, &Value)| {
         let value = value.to_string();
@@ -325,7 +336,7 @@ fn summary_json(entry: &ReceiptEntry) -> Value {
     })
 }
 
-/// The entry with the report as the governor got it.
+/// The entry as JSON, with the report that the governor receives.
 fn entry_json(entry: &ReceiptEntry) -> anyhow::Result<Value> {
     let mut whole = summary_json(entry);
     let receipt = entry.parse_receipt()?;
@@ -373,9 +384,9 @@ fn finding_json(finding: &Finding) -> Value {
     }
 }
 
-fn progress(checked: u64) {
+fn print_progress(checked: u64) {
     if std::io::stderr().is_terminal() {
-        let _nowhere_to_say_it = write!(std::io::stderr(), "\r{checked} records");
+        let _ignored = write!(std::io::stderr(), "\r{checked} records");
     }
 }
 

@@ -20,8 +20,8 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
             let pair = KeyPair::create(&file, parse_issuer(&issuer)?)?;
             describe(pair.public());
             print(format_args!(
-                "\nThe private key is in `{0}`, which only you can read: keep it there.\nThe public key, for an executor that should \
-                 trust it: a2g-executor key show --json {0}",
+                "\nThe private key is in `{0}`, which only you can read: keep it secret.\nTo print the public key, for executors \
+                 that trust it: a2g-executor key show --json {0}",
                 one_line(file.display())
             ));
         }
@@ -41,7 +41,7 @@ pub(super) fn main(command: Key) -> anyhow::Result<ExitCode> {
             describe(&key);
             print(format_args!(
                 "\nExecutors with `trust.keys = \"{}\"` accept its proofs from their next start or SIGHUP \
-                 on.\nTo stop that, remove `{}` and send SIGHUP.",
+                 on.\nTo revoke that, remove `{}` and send SIGHUP.",
                 one_line(folder.display()),
                 one_line(file.display())
             ));
@@ -90,7 +90,7 @@ fn list(keys: &TrustedKeys, json: bool) {
         let keys = keys.iter().map(|key| serde_json::from_str(&key.to_jwk()).unwrap_or(Value::Null));
         return print(serde_json::to_string_pretty(&keys.collect::<Vec<Value>>()).unwrap_or_default());
     }
-    let mut listing = Listing::new(&["id", "speaks for"]);
+    let mut listing = Listing::new(&["id", "issuer"]);
     keys.iter().for_each(|key| listing.row([text(key.id()), text(key.issuer())]));
     listing.show(std::io::stdout());
 }

@@ -1,10 +1,10 @@
-//! Layout of lists: a table where it fits; otherwise the last column of each entry below it; and where that does not
-//! fit either, each column on a line of its own.
+//! Layout of lists: a table if it fits; otherwise rows with the last column below each entry; and if these do not fit
+//! either, each column on its own line.
 //!
 //! Lines are broken at spaces only, so that a path, an id or a name can be copied whole. A single word that is wider
 //! than the screen is left to the terminal.
 
-use super::output::{colours, columns, one_line};
+use super::output::{columns, one_line, supports_colours};
 use comfy_table::{
     Cell, Color, ColumnConstraint, ContentArrangement, Table, Width, presets::UTF8_BORDERS_ONLY,
 };
@@ -26,9 +26,9 @@ pub(super) fn text(text: impl Display) -> ListCell {
     ListCell { text: one_line(text), color: None }
 }
 
-/// A cell that is green if `good`, and red otherwise.
-pub(super) fn status_cell(text: &str, good: bool) -> ListCell {
-    ListCell { text: one_line(text), color: Some(if good { Color::Green } else { Color::Red }) }
+/// A cell that is green if `is_good`, and red otherwise.
+pub(super) fn status_cell(text: &str, is_good: bool) -> ListCell {
+    ListCell { text: one_line(text), color: Some(if is_good { Color::Green } else { Color::Red }) }
 }
 
 /// Entries with the same columns; the first column names the entry.
@@ -48,7 +48,7 @@ impl Listing {
 
     /// Prints the list at the width of the stream's terminal. A closed stream is not an error.
     pub(super) fn show(&self, mut stream: impl IsTerminal + AsFd + Write) {
-        let (width, is_coloured) = (columns(&stream), colours(&stream));
+        let (width, is_coloured) = (columns(&stream), supports_colours(&stream));
         let fits = |shown: &str| shown.lines().all(|line| line.chars().count() <= width);
         let shown = if fits(&self.table(width, false)) {
             self.table(width, is_coloured)
@@ -56,19 +56,19 @@ impl Listing {
             let stacked = Some(self.stack(width)).filter(|shown| fits(shown));
             stacked.unwrap_or_else(|| self.blocks(width, is_coloured))
         };
-        let _reader_went_away = writeln!(stream, "{shown}");
+        let _ignored = writeln!(stream, "{shown}");
     }
 
-    /// Prints each column on a line of its own, at any width.
+    /// Prints each column on its own line, at any width.
     pub(super) fn show_blocks(&self, mut stream: impl IsTerminal + AsFd + Write) {
-        let shown = self.blocks(columns(&stream), colours(&stream));
-        let _reader_went_away = writeln!(stream, "{shown}");
+        let shown = self.blocks(columns(&stream), supports_colours(&stream));
+        let _ignored = writeln!(stream, "{shown}");
     }
 
     fn table(&self, width: usize, is_coloured: bool) -> String {
         let mut table = Table::new();
         table.load_style(UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        // By default comfy-table takes the width of standard output, also for another stream.
+        // By default comfy-table uses the width of standard output, even for another stream.
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX)).force_no_tty();
         if is_coloured {
             table.enforce_styling();
@@ -95,7 +95,7 @@ impl Listing {
         u16::try_from(longest.saturating_add(2)).unwrap_or(u16::MAX)
     }
 
-    /// All columns but the last side by side, and the last one below them.
+    /// All columns except the last in a row, and the last one below them.
     fn stack(&self, width: usize) -> String {
         let count = self.header.len().saturating_sub(1);
         let titles = self.header.iter().take(count).map(|title| (*title).to_owned()).collect();
@@ -112,7 +112,7 @@ impl Listing {
         shown
     }
 
-    /// Entries below each other, with their columns as labelled lines.
+    /// The entries, each with its columns as labelled lines.
     fn blocks(&self, width: usize, is_coloured: bool) -> String {
         let longest = self.header.iter().skip(1).map(|label| label.len()).max().unwrap_or(0);
         let block = |row: &Vec<ListCell>| {
@@ -146,18 +146,18 @@ impl ListCell {
 pub(super) fn wrap(start: &str, text: &str, width: usize) -> String {
     let indent = start.chars().count();
     let mut lines = String::from(start);
-    let mut used = indent;
+    let mut column = indent;
     for (nth, word) in text.split(' ').enumerate() {
         let length = word.chars().count();
-        if nth > 0 && used + 1 + length > width {
+        if nth > 0 && column + 1 + length > width {
             let _ = write!(lines, "\n{:indent$}", "");
-            used = indent;
+            column = indent;
         } else if nth > 0 {
             lines.push(' ');
-            used += 1;
+            column += 1;
         }
         lines.push_str(word);
-        used += length;
+        column += length;
     }
     lines
 }
@@ -171,24 +171,24 @@ pub(super) fn align(rows: &[Vec<String>], flexible: &[(usize, usize)], width: us
         rows.iter().filter_map(|row| row.get(nth)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let mut widths = (0..count).map(length).collect::<Vec<_>>();
-    for (nth, least) in flexible {
-        let all = widths.iter().sum::<usize>() + GAP * count.saturating_sub(1);
+    for (nth, min) in flexible {
+        let total = widths.iter().sum::<usize>() + GAP * count.saturating_sub(1);
         if let Some(column) = widths.get_mut(*nth) {
-            *column = column.saturating_sub(all.saturating_sub(width)).max((*least).min(*column));
+            *column = column.saturating_sub(total.saturating_sub(width)).max((*min).min(*column));
         }
     }
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", cut(cell, *width)));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:width$}", truncate(cell, *width)));
         cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
+fn truncate(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
         return text.to_owned();
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    text.chars().take(max.saturating_sub(1)).chain(['…']).collect()
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_is_broken_whatever_the_width() {
+    fn words_are_not_broken_at_any_width() {
         let words = |shown: &str| shown.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let listing = listing();
         let all = listing.rows.iter().flatten().flat_map(|cell| words(&cell.text)).collect::<Vec<_>>();
@@ -230,13 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_broken_at_spaces_below_each_other() {
+    fn wrapped_lines_are_aligned_to_the_first_word() {
         assert_eq!(wrap("  a  ", "one two three", 12), "  a  one two\n     three");
         assert_eq!(wrap("", "one", 1), "one");
     }
 
     #[test]
-    fn columns_are_cut_where_they_may_be() {
+    fn only_flexible_columns_are_truncated() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["1", "a long name", "id"]), row(["22", "b", "id"])];
         assert_eq!(align(&rows, &[(1, 4)], 80), "1   a long name  id\n22  b            id");

@@ -1,5 +1,5 @@
-//! Local time for lists; JSON, the journal and logs are in UTC. The `time` crate's `local-offset` asks the C library,
-//! which is unsound with threads, and refuses then; `tz-rs` reads the zone files itself.
+//! Local time for lists; JSON, the journal and logs are in UTC. The `time` crate's `local-offset` uses the C library,
+//! which is unsound with threads, and therefore fails if there are several; `tz-rs` reads the zone files itself.
 
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
@@ -8,7 +8,7 @@ use tz::TimeZone;
 
 const TO_THE_SECOND: &[BorrowedFormatItem<'_>] =
     format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
-const WHOLE: &[BorrowedFormatItem<'_>] = format_description!(
+const TO_THE_MILLISECOND: &[BorrowedFormatItem<'_>] = format_description!(
     "[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3] [offset_hour sign:mandatory]:[offset_minute]"
 );
 
@@ -31,15 +31,15 @@ impl LocalTime {
 
     /// Formats date and time to the second.
     pub(super) fn to_seconds(&self, at: OffsetDateTime) -> String {
-        self.here(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
+        self.to_local(at).format(TO_THE_SECOND).unwrap_or_else(|_| at.to_string())
     }
 
     /// Formats date and time to the millisecond, with the offset from UTC.
     pub(super) fn to_milliseconds(&self, at: OffsetDateTime) -> String {
-        self.here(at).format(WHOLE).unwrap_or_else(|_| at.to_string())
+        self.to_local(at).format(TO_THE_MILLISECOND).unwrap_or_else(|_| at.to_string())
     }
 
-    /// The start of a day.
+    /// The start of a day in this zone.
     pub(super) fn midnight(&self, day: Date) -> OffsetDateTime {
         let at = day.midnight();
         // The offset may change between midnight UTC and local midnight.
@@ -47,7 +47,7 @@ impl LocalTime {
         at.assume_offset(self.offset(near))
     }
 
-    fn here(&self, at: OffsetDateTime) -> OffsetDateTime {
+    fn to_local(&self, at: OffsetDateTime) -> OffsetDateTime {
         at.checked_to_offset(self.offset(at)).unwrap_or(at)
     }
 
@@ -64,16 +64,16 @@ mod tests {
     use time::macros::{date, datetime};
 
     #[test]
-    fn summer_and_winter_are_told_apart() {
-        let here = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
-        assert_eq!(here.to_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
+    fn daylight_saving_time_is_applied() {
+        let local = LocalTime(TimeZone::from_posix_tz("CET-1CEST,M3.5.0,M10.5.0/3").unwrap());
+        assert_eq!(local.to_seconds(datetime!(2026-11-23 12:00:00 UTC)), "2026-11-23 13:00:00");
         assert_eq!(
-            here.to_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
+            local.to_milliseconds(datetime!(2026-07-01 22:30:00.0425 UTC)),
             "2026-07-02 00:30:00.042 +02:00"
         );
-        assert_eq!(here.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));
+        assert_eq!(local.midnight(date!(2026 - 07 - 01)), datetime!(2026-06-30 22:00 UTC));
         // The day on which summer ends.
-        assert_eq!(here.midnight(date!(2026 - 10 - 25)), datetime!(2026-10-24 22:00 UTC));
-        assert_eq!(here.midnight(date!(2026 - 10 - 26)), datetime!(2026-10-25 23:00 UTC));
+        assert_eq!(local.midnight(date!(2026 - 10 - 25)), datetime!(2026-10-24 22:00 UTC));
+        assert_eq!(local.midnight(date!(2026 - 10 - 26)), datetime!(2026-10-25 23:00 UTC));
     }
 }

@@ -1,11 +1,11 @@
 //! Logging to standard error, filtered by `RUST_LOG`.
 //!
 //! Interactive commands log text. A service (`serve`, `governor`) writes only its log: text if standard error is a
-//! terminal, and otherwise one JSON object a line. The fields of an event and of its spans are members of the same
+//! terminal, and otherwise one JSON object per line. The fields of an event and of its spans are members of the same
 //! object, so that every line about an intent has `intent`, `agent` and `tool` in the same place. tracing-subscriber's
 //! own JSON layer puts the fields of spans into `span` and `spans`, and one query would not find them.
 
-use super::output::colours;
+use super::output::supports_colours;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use serde_json::{Map, Value};
@@ -33,18 +33,17 @@ pub(super) fn start_logging(default: &str) {
     tracing_subscriber::registry().with(text_layer().with_filter(filter(default))).init();
 }
 
-/// Runs a service: everything that it prints, also its error, is an event of its log. Its last traces are sent at the
-/// end.
+/// Runs a service: all of its output, including its error, goes to its log. The last traces are sent at the end.
 pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
-    let lines = if std::io::stderr().is_terminal() {
+    let layer = if std::io::stderr().is_terminal() {
         text_layer()
     } else {
         std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
         JsonLines.boxed()
     };
-    let registry = tracing_subscriber::registry().with(lines.with_filter(filter("info")));
+    let registry = tracing_subscriber::registry().with(layer.with_filter(filter("info")));
     #[cfg(feature = "otlp")]
-    let _sent_when_dropped = super::otlp::start(registry);
+    let _exporter = super::otlp::start(registry);
     #[cfg(not(feature = "otlp"))]
     registry.init();
     command().unwrap_or_else(|error| {
@@ -56,7 +55,7 @@ pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 fn text_layer() -> BoxedLayer {
-    let colours = colours(&std::io::stderr());
+    let colours = supports_colours(&std::io::stderr());
     tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(colours)
@@ -64,9 +63,9 @@ fn text_layer() -> BoxedLayer {
         .boxed()
 }
 
-/// The filter of `RUST_LOG`, with `debug` and `trace` limited to the crates of the executor: jsonrpsee logs whole messages, with
-/// arguments and proofs, and the URL that it connects to, with the password. A list of such crates would be right only
-/// until the next upgrade.
+/// The filter of `RUST_LOG`, with `debug` and `trace` limited to the crates of the executor: jsonrpsee logs complete
+/// messages, with arguments and proofs, and the URL that it connects to, with the password. A list of such crates would
+/// have to be checked at every upgrade.
 fn filter<S: Subscriber>(default: &str) -> impl Filter<S> + use<S> {
     let requested = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     requested.and(FilterFn::new(|metadata| {
@@ -137,23 +136,23 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for JsonLines {
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut own = Fields::default();
-        event.record(&mut own);
-        let mut line = line_head(event, &mut own, SystemClock.now());
+        let mut event_fields = Fields::default();
+        event.record(&mut event_fields);
+        let mut line = line_head(event, &mut event_fields, SystemClock.now());
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
             line.insert("span".to_owned(), span.name().into());
             if let Some(Fields(fields)) = span.extensions().get::<Fields>() {
                 line.extend(fields.clone());
             }
         }
-        line.extend(own.0);
+        line.extend(event_fields.0);
         // A single write, so that the lines of several threads do not mix.
         let line = format!("{}\n", Value::Object(line));
-        let _nowhere_to_say_it = std::io::stderr().write_all(line.as_bytes());
+        let _ignored = std::io::stderr().write_all(line.as_bytes());
     }
 }
 
-/// The members that every line begins with.
+/// The members at the start of every line.
 fn line_head(event: &Event<'_>, fields: &mut Fields, now: OffsetDateTime) -> Map<String, Value> {
     let metadata = event.metadata();
     let message = fields.0.shift_remove("message").unwrap_or_default();

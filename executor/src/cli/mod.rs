@@ -65,10 +65,10 @@ struct UsageError(String);
 #[must_use]
 pub fn fail(error: &anyhow::Error) -> ExitCode {
     output::note(format_args!("error: {}", ErrorChain(error.as_ref())));
-    code_of(error)
+    exit_code_of(error)
 }
 
-fn code_of(error: &anyhow::Error) -> ExitCode {
+fn exit_code_of(error: &anyhow::Error) -> ExitCode {
     let usage = error.is::<UsageError>()
         || error.is::<a2g_server::config::ConfigError>()
         || error.is::<a2g_govern::local::PolicyFileError>()

@@ -4,13 +4,13 @@
 //! ```text
 //! trace id = the intent's id     intent ─┬─ queue
 //!                                        ├─ run
-//!                                        └─ delivery, one for each try, also by a later process
+//!                                        └─ delivery, one for each attempt, even by a later process
 //! ```
 //! The root span of an intent that ran has an id derived from the intent's, so that a process that only delivers its
 //! report after a restart can name its parent. `tracing-opentelemetry` can derive neither id from a span, which is why
 //! spans are created here. The SDK queues spans and sends them from its own thread: while the collector is unreachable
-//! spans are lost, but no run is delayed. Sampling is left to the collector: a root that is exported last cannot tell
-//! its parts if it was sampled.
+//! spans are lost, but no run is delayed. Sampling is left to the collector: the root span is exported last, so its
+//! children cannot know whether it was sampled.
 
 use a2g_sandbox::egress::client_config;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -41,10 +41,10 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use uuid::Uuid;
 
 /// Timeout for the last spans at the end of the process.
-const LAST_SPANS: Duration = Duration::from_secs(3);
+const LAST_SPANS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of one request to the collector. The exporter's own limit for all attempts of a batch is
 /// `OTEL_EXPORTER_OTLP_TIMEOUT`.
-const REQUEST: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts logging, and exporting if the environment names a collector. Dropping the returned value sends the last
 /// spans.
@@ -89,15 +89,16 @@ impl Exporter {
     fn layer<S: Subscriber + for<'a> LookupSpan<'a>>(&self) -> impl Layer<S> + use<S> {
         let scope = InstrumentationScope::builder(env!("CARGO_PKG_NAME"));
         let scope = scope.with_version(env!("CARGO_PKG_VERSION")).build();
-        let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("a2g_"));
-        let ours = ours.with_max_level_hint(LevelFilter::INFO);
-        TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(ours)
+        let executor_spans =
+            FilterFn::new(|metadata| metadata.is_span() && metadata.target().starts_with("a2g_"));
+        let executor_spans = executor_spans.with_max_level_hint(LevelFilter::INFO);
+        TraceLayer { processor: Arc::clone(&self.0), scope }.with_filter(executor_spans)
     }
 }
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        if let Err(error) = self.0.shutdown_with_timeout(LAST_SPANS) {
+        if let Err(error) = self.0.shutdown_with_timeout(LAST_SPANS_TIMEOUT) {
             tracing::warn!(%error, "the last traces could not be exported");
         }
     }
@@ -132,7 +133,7 @@ impl CollectorClient {
             .enable_http1()
             .build();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let client = Arc::new(HyperClient::new(connector, REQUEST, None));
+        let client = Arc::new(HyperClient::new(connector, REQUEST_TIMEOUT, None));
         Ok(Self { runtime, client, is_unreachable: AtomicBool::new(false) })
     }
 
@@ -175,7 +176,7 @@ struct TraceLayer {
 }
 
 struct OpenSpan {
-    began: SystemTime,
+    started_at: SystemTime,
     fields: Fields,
 }
 
@@ -219,10 +220,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         attributes.record(&mut fields);
         let Some(span) = context.span(id) else { return };
         if fields.intent.is_none() {
-            let above = span.parent();
-            fields.intent = above.and_then(|above| above.extensions().get::<OpenSpan>()?.fields.intent);
+            let parent = span.parent();
+            fields.intent = parent.and_then(|parent| parent.extensions().get::<OpenSpan>()?.fields.intent);
         }
-        span.extensions_mut().insert(OpenSpan { began: SystemClock.now().into(), fields });
+        span.extensions_mut().insert(OpenSpan { started_at: SystemClock.now().into(), fields });
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
@@ -245,7 +246,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
 impl TraceLayer {
     /// The span as it is exported; `None` if it belongs to no intent.
     fn data(&self, name: &'static str, open: OpenSpan) -> Option<SpanData> {
-        let OpenSpan { began, fields: Fields { intent, has_run, failed, attributes } } = open;
+        let OpenSpan { started_at, fields: Fields { intent, has_run, failed, attributes } } = open;
         let intent = intent?;
         let trace = TraceId::from(intent.as_u128());
         let root = SpanId::from(intent.as_u64_pair().1);
@@ -267,7 +268,7 @@ impl TraceLayer {
             parent_span_is_remote: false,
             span_kind: kind,
             name: name.into(),
-            start_time: began,
+            start_time: started_at,
             end_time: SystemClock.now().into(),
             attributes,
             dropped_attributes_count: 0,

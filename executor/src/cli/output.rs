@@ -7,13 +7,13 @@ use std::fmt::{Display, Write as _};
 use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// The width of a list that is not printed to a terminal, unless `COLUMNS` is set.
-const COLUMNS_WITHOUT_A_TERMINAL: u16 = 100;
+/// The width of lists that are not printed to a terminal, unless `COLUMNS` is set.
+const DEFAULT_COLUMNS: u16 = 100;
 const MIN_COLUMNS: u16 = 40;
 
-/// Returns `true` if colours may be written to a stream.
+/// Returns `true` if supports_colours may be written to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
-pub(super) fn colours(stream: &impl IsTerminal) -> bool {
+pub(super) fn supports_colours(stream: &impl IsTerminal) -> bool {
     let no_color = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());
     stream.is_terminal() && !no_color
 }
@@ -21,24 +21,24 @@ pub(super) fn colours(stream: &impl IsTerminal) -> bool {
 /// The width of lines on `stream`.
 pub(super) fn columns(stream: &(impl IsTerminal + AsFd)) -> usize {
     let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col);
-    usize::from(if columns == 0 { columns_wanted() } else { columns })
+    usize::from(if columns == 0 { default_columns() } else { columns })
 }
 
-/// The width of a list that is not printed to a terminal.
+/// The width of lists that are not printed to a terminal.
 #[allow(clippy::disallowed_methods, reason = "COLUMNS is a convention of the environment")]
-fn columns_wanted() -> u16 {
-    let wanted = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
-    wanted.map_or(COLUMNS_WITHOUT_A_TERMINAL, |columns| columns.max(MIN_COLUMNS))
+fn default_columns() -> u16 {
+    let requested = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse::<u16>().ok());
+    requested.map_or(DEFAULT_COLUMNS, |columns| columns.max(MIN_COLUMNS))
 }
 
-/// Prints text on standard output. A reader that has ended, such as `head`, is not an error.
+/// Prints text on standard output. A closed pipe, such as to `head`, is not an error.
 pub(super) fn print(text: impl Display) {
-    let _reader_went_away = writeln!(std::io::stdout(), "{}", escape(text, &['\n', '\t']));
+    let _ignored = writeln!(std::io::stdout(), "{}", escape(text, &['\n', '\t']));
 }
 
 /// Prints text on standard error.
 pub(super) fn note(text: impl Display) {
-    let _nowhere_to_say_it = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
+    let _ignored = writeln!(std::io::stderr(), "{}", escape(text, &['\n', '\t']));
 }
 
 /// Escapes text of other parties, including line ends, so that it cannot imitate lines of this program.
@@ -46,20 +46,20 @@ pub(super) fn one_line(text: impl Display) -> String {
     escape(text, &[])
 }
 
-/// Escapes terminal control characters, except those in `kept`, in JSON's form: JSON text stays JSON with the same
+/// Escapes terminal control characters, except those in `allowed`, in JSON's form: JSON text stays JSON with the same
 /// value.
-fn escape(text: impl Display, kept: &[char]) -> String {
+fn escape(text: impl Display, allowed: &[char]) -> String {
     let text = text.to_string();
-    let mut shown = String::with_capacity(text.len());
+    let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        if is_display_control(c) && !kept.contains(&c) {
+        if is_display_control(c) && !allowed.contains(&c) {
             // Writing to a string cannot fail.
-            let _ = write!(shown, "\\u{:04x}", u32::from(c));
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
-    shown
+    escaped
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_steers_a_terminal_gets_out() {
+    fn terminal_control_characters_are_escaped() {
         for c in (0..=0x1f).chain(0x7f..=0x9f).filter_map(char::from_u32) {
             assert_eq!(one_line(format_args!("a{c}ü")), format!("a\\u{:04x}ü", u32::from(c)));
         }
@@ -76,10 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn escaped_json_says_the_same() {
+    fn escaped_json_has_the_same_value() {
         let value = serde_json::json!({ "a\u{7f}": "\u{1b}[2J \u{9b}2J\n" });
-        let shown = escape(&value, &['\n', '\t']);
-        assert!(!shown.chars().any(char::is_control), "{shown}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value);
+        let escaped = escape(&value, &['\n', '\t']);
+        assert!(!escaped.chars().any(char::is_control), "{escaped}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
     }
 }

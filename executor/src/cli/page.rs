@@ -4,7 +4,7 @@ use super::layout::wrap;
 use super::output::one_line;
 use serde_json::{Map, Value};
 
-/// Members of the report that the receipt has as well.
+/// Members of the report that the receipt also has.
 const REPEATED_MEMBERS: [&str; 3] = ["agent_did", "intent_id", "status"];
 /// Members with a tool's own JSON, which is printed as JSON.
 const AS_JSON: [&str; 3] = ["result", "detail", "arguments"];
@@ -27,14 +27,14 @@ fn push_members(members: &Map<String, Value>, indent: usize, width: usize, lines
     let longest = members.keys().map(|name| name.chars().count()).max().unwrap_or(0);
     for (name, value) in members {
         let start = format!("{:indent$}{:longest$}  ", "", one_line(name));
-        match (plain(value), value) {
-            _ if AS_JSON.contains(&name.as_str()) => lines.push(json(&start, value)),
+        match (format_scalars(value), value) {
+            _ if AS_JSON.contains(&name.as_str()) => lines.push(format_json(&start, value)),
             (Some(text), _) => lines.push(wrap(&start, &text, width)),
             (None, Value::Array(items)) => {
                 for (nth, item) in items.iter().enumerate() {
                     let blank = " ".repeat(start.chars().count());
                     let start = if nth == 0 { &start } else { &blank };
-                    let text = plain(item).unwrap_or_else(|| one_line(item));
+                    let text = format_scalars(item).unwrap_or_else(|| one_line(item));
                     lines.push(wrap(start, &text, width));
                 }
             }
@@ -47,8 +47,8 @@ fn push_members(members: &Map<String, Value>, indent: usize, width: usize, lines
     }
 }
 
-/// A value in one line, if it is a scalar or a few scalars.
-fn plain(value: &Value) -> Option<String> {
+/// A value on one line, if it is a scalar or contains only scalars.
+fn format_scalars(value: &Value) -> Option<String> {
     match value {
         Value::Null => Some("none".to_owned()),
         Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
@@ -56,11 +56,11 @@ fn plain(value: &Value) -> Option<String> {
         Value::String(text) => Some(one_line(text)),
         Value::Array(items) if items.is_empty() => Some("none".to_owned()),
         Value::Array(items) if items.iter().all(is_scalar) => {
-            Some(items.iter().filter_map(plain).collect::<Vec<_>>().join(", "))
+            Some(items.iter().filter_map(format_scalars).collect::<Vec<_>>().join(", "))
         }
         Value::Object(members) if members.values().all(is_scalar) => {
             let members_text =
-                members.iter().filter_map(|(name, value)| Some(format!("{name} {}", plain(value)?)));
+                members.iter().filter_map(|(name, value)| Some(format!("{name} {}", format_scalars(value)?)));
             Some(one_line(members_text.collect::<Vec<_>>().join(", ")))
         }
         Value::Array(_) | Value::Object(_) => None,
@@ -71,7 +71,7 @@ fn is_scalar(value: &Value) -> bool {
     !matches!(value, Value::Array(_) | Value::Object(_))
 }
 
-fn json(start: &str, value: &Value) -> String {
+fn format_json(start: &str, value: &Value) -> String {
     let blank = " ".repeat(start.chars().count());
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
     format!("{start}{}", text.lines().map(one_line).collect::<Vec<_>>().join(&format!("\n{blank}")))

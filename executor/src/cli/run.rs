@@ -34,11 +34,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
-    // The command prints a refusal as its answer, so it is not logged as well.
+    // The command prints refusals itself, so they are not logged.
     start_logging("warn,a2g_core::run::refusal_log=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    // A module is run by the operator for a trial, and inside this process.
+    // A module is run by the operator as a trial, inside this process.
     let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
@@ -50,7 +50,7 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     code
 }
 
-/// The limits of the options.
+/// The limits given on the command line.
 struct Limits {
     memory: Option<MemoryLimit>,
     cpu: Option<CpuPercent>,
@@ -61,9 +61,9 @@ fn parse_limits(arguments: &Run) -> Result<Limits, UsageError> {
     fn parse_limit<T>(
         option: &str,
         value: Option<u64>,
-        make: fn(u64) -> Result<T, OutOfRangeError>,
+        convert: fn(u64) -> Result<T, OutOfRangeError>,
     ) -> Result<Option<T>, UsageError> {
-        value.map(make).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
+        value.map(convert).transpose().map_err(|error| UsageError(format!("`{option}` {error}")))
     }
     Ok(Limits {
         memory: parse_limit("--max-memory-mb", arguments.max_memory_mb, MemoryLimit::from_mb)?,
@@ -129,18 +129,24 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         }
     };
     Ok(match result {
-        Ok((_, Some(receipt))) => show(&receipt, arguments, &config.ceilings),
+        Ok((_, Some(receipt))) => print_report(&receipt, arguments, &config.ceilings),
         Ok((verdict, None)) => {
-            let decision = verdict.map_or("no verdict", |verdict| verdict.decision.as_str());
-            note(format_args!("refused: the verdict is {decision}, and a person would have to approve it"));
+            match verdict.map(|verdict| verdict.decision.as_str()) {
+                Some(decision) => {
+                    note(format_args!(
+                        "refused: the verdict is {decision}, and a person would have to approve it"
+                    ));
+                }
+                None => note("refused: there is no verdict"),
+            }
             ExitCode::from(3)
         }
         Err(Fault::Failed(receipt) | Fault::LimitReached(receipt, _)) => {
-            show(&receipt, arguments, &config.ceilings)
+            print_report(&receipt, arguments, &config.ceilings)
         }
-        Err(refused) => {
-            let (_, message, data) = fault::to_error(&refused);
-            let message = refusal_message(&refused, &arguments.tool, &executor.tools()).unwrap_or(message);
+        Err(refusal) => {
+            let (_, message, data) = fault::to_error(&refusal);
+            let message = refusal_message(&refusal, &arguments.tool, &executor.tools()).unwrap_or(message);
             match data.filter(|_| arguments.json) {
                 Some(data) => print(serde_json::json!({ "error": message, "data": data })),
                 None => note(format_args!("refused: {message}")),
@@ -151,8 +157,8 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
 }
 
 /// Rewords a fault whose message relies on the JSON pointer, or names another door's method.
-fn refusal_message(refused: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
-    let Fault::InvalidParams { message, pointer } = refused else { return None };
+fn refusal_message(refusal: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
+    let Fault::InvalidParams { message, pointer } = refusal else { return None };
     if pointer == "/tool" {
         let nearest = did_you_mean(tool, tools.iter().map(|known| known.name.as_str()));
         return Some(format!("there is no tool `{tool}`{nearest}: `a2g-executor tool list` lists the tools"));
@@ -183,11 +189,11 @@ fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
     strict_json::check(text.as_bytes(), &bounds)
         .map_err(|fault| UsageError(format!("`--arguments`: {}", fault::to_error(&fault).1)))?;
     serde_json::from_str(&text).map_err(|_| {
-        UsageError("`--arguments` has to be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
+        UsageError("`--arguments` must be a JSON object such as '{\"path\": \"/tmp/x\"}'".to_owned()).into()
     })
 }
 
-/// The limits of a tool, as the options name them.
+/// The manifest of a tool from the limits on the command line.
 fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
     let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
     Ok(Manifest {
@@ -199,8 +205,8 @@ fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
     })
 }
 
-/// Prints a report: the result on standard output, the measurements on standard error.
-fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
+/// Prints a report, with the result on standard output and the measurements on standard error. Returns the exit code.
+fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
     if arguments.json {
         print(encode::report(receipt));
     } else {
@@ -254,8 +260,8 @@ fn show(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> ExitCode {
 
 /// Advice for a tool that was denied a path outside the scope of the command line.
 fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
-    let outside = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
-    if !outside || arguments.policy.is_some() {
+    let is_outside_scope = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
+    if !is_outside_scope || arguments.policy.is_some() {
         return None;
     }
     if used.filesystem_emptied_by == Some(Layer::Tool) {
@@ -265,7 +271,7 @@ fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
     Some(if arguments.scope.is_empty() {
         format!("`--scope` grants access to files; the configuration allows {areas}")
     } else {
-        format!("no `--scope` matches that path, or the configuration does not: it allows {areas}")
+        format!("that path is outside `--scope`, or outside the configuration, which allows {areas}")
     })
 }
 
@@ -283,8 +289,8 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
     let wasm = std::fs::read(path).with_context(|| format!("`{}` cannot be read", path.display()))?;
     let tools_runtime = ToolRuntime::new(config, 1, None, RunAs::Server, |text| note(text))?;
     let job = CompileJob { wasm, contract: Contract::Command };
-    let still = |seconds| note(format_args!("still compiling: {seconds} s so far"));
-    let Compiled { module, component, .. } = tools_runtime.compiler.run(&job, &still)?;
+    let report_progress = |seconds| note(format_args!("still compiling: {seconds} s so far"));
+    let Compiled { module, component, .. } = tools_runtime.compiler.run(&job, &report_progress)?;
     let code = Code { module: &module, component, componentised: None, contract: Contract::Command };
     let artifact = tools_runtime.sandbox.load(code)?;
     let claims = Claims { memory, cpu, timeout, network: Some(false), ..Claims::default() };
@@ -303,7 +309,7 @@ async fn run_module(arguments: &Run, config: &Config) -> anyhow::Result<ExitCode
 fn parse_mounts(mounts: &[String]) -> Result<Vec<(PathBuf, String)>, UsageError> {
     let split = |mount: &String| {
         let (host, guest) = mount.split_once(':').ok_or_else(|| {
-            UsageError(format!("`--mount {mount}` has to be HOST:GUEST, such as `./data:/data`"))
+            UsageError(format!("`--mount {mount}` must be HOST:GUEST, such as `./data:/data`"))
         })?;
         Ok((PathBuf::from(host), guest.to_owned()))
     };
@@ -314,13 +320,13 @@ fn parse_variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> 
     let split = |variable: &String| {
         let (name, value) = variable
             .split_once('=')
-            .ok_or_else(|| UsageError(format!("`--env {variable}` has to be NAME=VALUE")))?;
+            .ok_or_else(|| UsageError(format!("`--env {variable}` must be NAME=VALUE")))?;
         Ok((name.to_owned(), value.to_owned()))
     };
     env.iter().map(split).collect()
 }
 
-/// The module's own exit code; 124 for a timeout and 134 for a trap, as shells have them.
+/// The module's own exit code; 124 for a timeout and 134 for any other failure, as in shells.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,

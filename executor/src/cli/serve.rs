@@ -35,20 +35,21 @@ use tokio::sync::{Mutex, mpsc};
 
 /// Interval between checks for memory that can be returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Bytes of large blocks that have to be allocated before memory is returned again.
+/// Minimum number of bytes of large blocks that are allocated before memory is returned again.
 const TRIM_BYTES: u64 = 4 << 20;
-/// Time for the delivery of reports after the last run has ended.
-const LAST_DELIVERIES: Duration = Duration::from_secs(5);
-/// Time for the last receipts to be written while the disk is full.
-const LAST_RECEIPTS: Duration = Duration::from_secs(5);
-/// Time for connections to send their last answers, and then for the tasks of sessions to end.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
-const SESSIONS_END: Duration = Duration::from_secs(1);
-/// Time that an idle blocking thread is kept. tokio's default of 10 seconds would leave threads behind for longer than
-/// the second within which everything of a run is gone.
+/// Maximum time for the delivery of reports after the last run has ended.
+const LAST_DELIVERIES_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for the last receipts to be written while the disk is full.
+const LAST_RECEIPTS_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for connections to send their last answers.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time for the tasks of sessions to end.
+const SESSIONS_END_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time after which an idle blocking thread ends. With tokio's default of 10 seconds, threads would outlive a run by
+/// more than the second within which its resources are released.
 const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
-/// Blocking threads besides those that guests and DNS look-ups can hold, for the server's own waits, such as for the
-/// control group of a child.
+/// Number of blocking threads in addition to those for guests and DNS look-ups. The server itself blocks on them, such
+/// as for the control group of a child.
 const OWN_THREADS: usize = 16;
 
 /// The transport that messages arrive over.
@@ -82,7 +83,7 @@ impl Transport {
 
 pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     memory::return_large_blocks_on_free();
-    // Before anything from outside is read: from here on, no text makes a permit in this process.
+    // Taken before any external input is read: from here on, nothing else in this process can take it.
     let authority = take_authority()?;
     let config = read_config(&arguments)?;
     let transport = Transport::select(&arguments, &config)?;
@@ -92,7 +93,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     if accept_unsigned.is_some() {
         if transport.listens() && !config.listen.is_local() {
             bail!(super::UsageError(format!(
-                "`--insecure-accept-unsigned` listens on loopback addresses and sockets only, and {} is neither",
+                "`--insecure-accept-unsigned` is allowed only on loopback addresses and sockets, and `server.listen` is {}",
                 config.listen
             )));
         }
@@ -112,7 +113,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .build()?;
     let cgroup_guard = CgroupGuard::create(&config);
     let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    let served = runtime.block_on(serve(
+    let result = runtime.block_on(serve(
         &config,
         &cgroup_guard,
         run_as,
@@ -121,23 +122,20 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         if_missing,
         transport,
     ));
-    match served {
-        // Does not wait for threads: a guest that is stuck in a host call keeps its own.
+    match result {
+        // Does not wait for threads, because a guest that is stuck in a host call keeps its thread.
         Ok(()) => runtime.shutdown_background(),
-        // Leaked on purpose: tasks that were started before the failure end with the process. Dropping the runtime
-        // would make their timers panic, and the panic would look like the cause.
+        // Leaked on purpose: dropping the runtime would make the timers of its tasks panic, and the panic would look
+        // like the cause. The tasks end with the process.
         Err(_) => std::mem::forget(runtime),
     }
-    served.map(|()| ExitCode::SUCCESS)
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// `config check`: reads the configuration and prints the effective settings.
 pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(tools) = setup.tools.as_ref().filter(|tools| !tools.is_dir()) {
-        bail!(super::UsageError(format!(
-            "`--tools` names `{}`, and there is no such folder",
-            tools.display()
-        )));
+        bail!(super::UsageError(format!("`--tools` is `{}`, which is not a folder", tools.display())));
     }
     let config = config(setup)?;
     let origin = file(setup).unwrap_or(Path::new("the defaults"));
@@ -147,7 +145,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A remote governor has its own policies.
-    let inside = config.governor.is_none().then(|| policies(config.policies.as_deref())).transpose()?;
+    let local_policies =
+        config.governor.is_none().then(|| load_policies(config.policies.as_deref())).transpose()?;
     let scope = config.ceilings.areas.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     check_reach(&config)?;
     let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
@@ -158,15 +157,15 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let nexus = config.doors.nexus.as_ref();
     #[cfg(feature = "nexus")]
     let nexus = nexus.map(|settings| super::doors::nexus::keyring(settings, &config.did)).transpose()?;
-    let with = if config.tls.is_some() { ", with TLS" } else { "" };
-    print(format_args!("listen      {}{with}", config.listen));
+    let tls = if config.tls.is_some() { ", with TLS" } else { "" };
+    print(format_args!("listen      {}{tls}", config.listen));
     match (&config.callers, callers.as_ref().and_then(Callers::count)) {
         (Some(path), Some(count)) => print(format_args!("callers     {count} in {}", path.display())),
-        _ => print("callers     any that reaches it"),
+        _ => print("callers     any, without authentication"),
     }
     for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
         note(format_args!(
-            "warning: `{}` shows a JWT of {issuer}: {UNKNOWN_ISSUER_WARNING}",
+            "warning: `{}` presents a JWT from {issuer}: {UNKNOWN_ISSUER_WARNING}",
             one_line(caller)
         ));
     }
@@ -180,9 +179,10 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     }
     let governor = config.governor.as_ref().map_or("built in".to_owned(), GovernorUrl::redact);
     print(format_args!("governor    {governor}"));
-    if let Some(policies) = inside {
-        let from = config.policies.as_ref().map_or("built in".to_owned(), |from| from.display().to_string());
-        print(format_args!("policies    {from}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
+    if let Some(policies) = local_policies {
+        let source =
+            config.policies.as_ref().map_or("built in".to_owned(), |path| path.display().to_string());
+        print(format_args!("policies    {source}, for {}", policies.agents().collect::<Vec<_>>().join(", ")));
     }
     match &config.trust.keys {
         Some(keys) => print(format_args!("trust       keys in {}: {}", keys.display(), trust.key_count())),
@@ -191,19 +191,19 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     if let Some(signature) = &config.trust.signature {
         print(format_args!("intents     signed with the key in {}", signature.key_file.display()));
     }
-    let (journal, loses_nothing) = (config.journal.display(), config.durability.as_str());
-    print(format_args!("journal     {journal}, survives: {loses_nothing}"));
+    let (journal, durability) = (config.journal.display(), config.durability.as_str());
+    print(format_args!("journal     {journal}, survives: {durability}"));
     print(format_args!("tools       {}", config.catalog.display()));
     print(format_args!("cache       {}", config.cache.display()));
-    let ahead = match config.isolation {
+    let isolation = match config.isolation {
         Isolation::Process => format!("a process for each run, {} forked ahead of time", config.waiting),
         Isolation::Inline => "inline: tools run on threads of the server".to_owned(),
     };
-    print(format_args!("isolation   {ahead}"));
+    print(format_args!("isolation   {isolation}"));
     if config.isolation == Isolation::Process {
         let Layout { renew_runs, renew_after, fresh } = config.layout;
         let shared = format!("shared by {renew_runs} runs within {} s at most", renew_after.as_secs());
-        print(format_args!("layout      {}", if fresh { "of its own for each process" } else { &shared }));
+        print(format_args!("layout      {}", if fresh { "not shared between processes" } else { &shared }));
     }
     print_users(&config, run_as);
     if !config.inline_tools.is_empty() {
@@ -211,8 +211,8 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         print(format_args!("inline      {inline}"));
     }
     let Capacity { concurrent, concurrent_per_agent, queue, queue_per_agent } = config.capacity;
-    print(format_args!("at once     {concurrent} running, {queue} waiting"));
-    print(format_args!("of an agent {concurrent_per_agent} running, {queue_per_agent} waiting"));
+    print(format_args!("runs        {concurrent} concurrent, {queue} waiting"));
+    print(format_args!("per agent   {concurrent_per_agent} concurrent, {queue_per_agent} waiting"));
     let ceilings = &config.ceilings;
     print(format_args!(
         "ceilings    {}, {} CPU, {}, {} of output, network {}, files {}",
@@ -226,24 +226,24 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let budgets = &ceilings.budgets;
     print(format_args!(
         "budgets     {} written, {} created, {} handles, {} subscriptions, {} random bytes, {} directory entries, \
-         {} fuel, files with several names {}",
+         {} fuel, hard-linked files {}",
         budgets.written,
         budgets.created,
         budgets.handles,
         budgets.subscriptions,
         budgets.random_bytes,
         budgets.directory_entries,
-        budgets.fuel.map_or("no limit of".to_owned(), |fuel| fuel.to_string()),
+        budgets.fuel.map_or("unlimited".to_owned(), |fuel| fuel.to_string()),
         if budgets.hard_links { "opened" } else { "refused" }
     ));
     if ceilings.network {
         let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
-        let whom = if hosts.is_empty() {
+        let allowed = if hosts.is_empty() {
             "no hosts, so no run has a network: list hosts in `network.allowed_domains`".to_owned()
         } else {
             hosts.join(", ")
         };
-        print(format_args!("network     {whom}"));
+        print(format_args!("network     {allowed}"));
     }
     print(format_args!("scope       {scope}"));
     for mount in config.mounts.as_slice() {
@@ -253,7 +253,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the user that tools run as, for each folder where its owner decides.
+/// Prints the user that tools run as; for [`RunAs::Owner`], the user in each folder.
 fn print_users(config: &Config, run_as: RunAs) {
     match run_as {
         RunAs::Server => {}
@@ -319,7 +319,7 @@ async fn serve(
     if config.max_expected_output() > config.memory.bytes() {
         tracing::warn!(
             "`server.max_memory_mb` is too small for the output of `executor.concurrent` runs with `ceilings.max_output_bytes` \
-             each: fewer may run at once"
+             each: fewer runs can be concurrent"
         );
     }
     let trust = Trust::read(&config.trust, config.did.clone())?;
@@ -329,7 +329,7 @@ async fn serve(
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
     let journal = journal(config, if_missing, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
-    let at_start = journal.head();
+    let head_at_start = journal.head();
     let clock = Arc::clone(&tools_runtime.clock);
     let executor = Arc::new(Executor::new(settings, loaded, governor, trust, egress, journal, clock));
     let sessions = executor.sessions().clone();
@@ -360,17 +360,22 @@ async fn serve(
     sessions.spawn(reload_on_hangup(hangup, Arc::clone(&catalogue), caller_files));
     sessions.spawn(deliver::deliver_reports(Arc::clone(&executor)));
     executor.resume_approved();
-    let (did, every) = (config.did.clone(), config.heartbeat);
-    let registering = Arc::clone(&executor);
-    sessions.spawn(deliver::stay_registered(registering, did, every, key, public_key, at_start));
+    sessions.spawn(deliver::stay_registered(
+        Arc::clone(&executor),
+        config.did.clone(),
+        config.heartbeat,
+        key,
+        public_key,
+        head_at_start,
+    ));
     if let Some(door) = door {
         let tools = executor.tools().len();
         tracing::info!(tools, "the executor listens on {}", door.url());
         sessions.spawn(async move { catalogue.prepare().await });
-        let closing = Arc::clone(&executor);
-        let serving = sessions.spawn(door.serve(async move {
+        let executor_to_close = Arc::clone(&executor);
+        let server = sessions.spawn(door.serve(async move {
             stop_signal().await;
-            closing.close();
+            executor_to_close.close();
         }));
         // The stop signal closes the executor; open requests are answered while it drains.
         tokio::select! {
@@ -378,7 +383,7 @@ async fn serve(
             reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
         }
         drain(&executor, config.drain).await?;
-        let _answered = tokio::time::timeout(LAST_ANSWERS, serving).await;
+        let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
         end_sessions(&sessions).await;
         return Ok(());
     }
@@ -386,7 +391,7 @@ async fn serve(
     #[cfg(feature = "a2e")]
     let (a2e_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let line_tasks = sessions.clone();
-    let mut serving = sessions.spawn(async move {
+    let mut server = sessions.spawn(async move {
         match transport {
             #[cfg(feature = "a2e")]
             Transport::A2eStdio(settings) => {
@@ -397,53 +402,53 @@ async fn serve(
             }
         }
     });
-    let served = tokio::select! {
-        served = &mut serving => Some(served),
+    let result = tokio::select! {
+        result = &mut server => Some(result),
         () = stop_signal() => None,
         reason = executor.journal().wait_until_broken() => return Err(abort_broken(&executor, &reason)),
     };
     executor.close();
     drain(&executor, config.drain).await?;
-    let served = match served {
-        Some(served) => served?.transpose().map(drop),
+    let result = match result {
+        Some(result) => result?.transpose().map(drop),
         None => {
-            let _answered = tokio::time::timeout(LAST_ANSWERS, serving).await;
+            let _ignored = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, server).await;
             Ok(())
         }
     };
     end_sessions(&sessions).await;
-    Ok(served?)
+    Ok(result?)
 }
 
-/// Ends the tasks that still serve sessions, and logs when one does not end.
+/// Ends the tasks that still serve sessions, and logs a warning if any does not end in time.
 pub(super) async fn end_sessions(sessions: &SessionTasks) {
     let tasks = sessions.count();
-    match sessions.end(SESSIONS_END).await {
+    match sessions.end(SESSIONS_END_TIMEOUT).await {
         0 => tracing::debug!(tasks, "the tasks of all sessions have ended"),
-        left => tracing::warn!(tasks, left, "tasks of sessions do not end"),
+        remaining => tracing::warn!(tasks, remaining, "tasks of sessions did not end in time"),
     }
 }
 
 /// Returns freed memory to the system once a burst of large messages and results is over. Runs until the process ends.
 async fn trim_memory() {
-    let (mut trimmed, mut before) = (0, 0);
+    let (mut at_last_trim, mut at_last_check) = (0, 0);
     loop {
         tokio::time::sleep(TRIM_INTERVAL).await;
         let now = memory::large_block_bytes();
-        let (passed, lately) = (now - trimmed, now - before);
-        before = now;
-        if passed >= TRIM_BYTES && lately <= passed / 4 {
-            trimmed = now;
-            let _ends_with_the_process = tokio::task::spawn_blocking(memory::trim).await;
+        let (since_trim, since_check) = (now - at_last_trim, now - at_last_check);
+        at_last_check = now;
+        if since_trim >= TRIM_BYTES && since_check <= since_trim / 4 {
+            at_last_trim = now;
+            let _ignored = tokio::task::spawn_blocking(memory::trim).await;
         }
     }
 }
 
-/// Opens the journal, and reports what an earlier process left in it.
+/// Opens the journal, and logs the interrupted runs and undelivered reports of the previous process.
 fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let (journal, recovered) = Journal::open(&config.journal, config.max_undelivered, options, now)?;
-    let RecoverySummary { aborted, undelivered } = recovered;
+    let (journal, recovery) = Journal::open(&config.journal, config.max_undelivered, options, now)?;
+    let RecoverySummary { aborted, undelivered } = recovery;
     if aborted > 0 {
         tracing::warn!(
             aborted,
@@ -456,11 +461,10 @@ fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) ->
 }
 
 /// The public key for the registration with a remote governor: that of `journal.key`, or of a separate key, which the
-/// first start creates beside the journal. A file and not a new key at each start, because a governor that sees a key
-/// expects it again. The separate key signs nothing: a signed checkpoint shows that an operator chose a key to vouch
-/// for the journal.
-fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
-    if let Some(key) = signs {
+/// first start stores next to the journal, because a governor expects the same key at every start. The separate key
+/// signs nothing: a signed checkpoint shows that an operator chose a key for the journal.
+fn public_key(config: &Config, journal_key: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
+    if let Some(key) = journal_key {
         return Ok(Some(key.public().public_key()));
     }
     if config.governor.is_none() {
@@ -472,7 +476,7 @@ fn public_key(config: &Config, signs: Option<&KeyPair>) -> anyhow::Result<Option
     Ok(Some(key.public().public_key()))
 }
 
-/// Stops all runs at once: none of them could be recorded any more.
+/// Aborts all runs immediately, because their receipts can no longer be recorded.
 fn abort_broken(executor: &Executor, reason: &BrokenError) -> anyhow::Error {
     executor.close();
     executor.abort_all();
@@ -505,11 +509,11 @@ impl CallerFiles {
     fn read(config: &Config, accept_unsigned: Option<AcceptUnsigned>) -> anyhow::Result<Self> {
         let issuers = TokenIssuers::read(&config.issuers).context("`server.issuer.keys`")?;
         let read = |path| Callers::read(path, issuers.clone());
-        let listed = config.callers.as_deref().map(read).transpose()?;
-        for (caller, issuer) in listed.iter().flat_map(Callers::with_unknown_issuer) {
+        let callers = config.callers.as_deref().map(read).transpose()?;
+        for (caller, issuer) in callers.iter().flat_map(Callers::with_unknown_issuer) {
             tracing::warn!(caller, %issuer, "{UNKNOWN_ISSUER_WARNING}");
         }
-        let callers = CallerDirectory::new(listed.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
+        let callers = CallerDirectory::new(callers.unwrap_or_else(|| Callers::anonymous(accept_unsigned)));
         let tls = config.tls.clone().map(Tls::read).transpose()?.map(Arc::new);
         if tls.is_none() && !config.listen.is_local() {
             tracing::warn!(listen = %config.listen, "tokens are sent over the network unencrypted: see `server.tls`");
@@ -517,8 +521,8 @@ impl CallerFiles {
         Ok(Self { callers, tls })
     }
 
-    /// Reloads callers, issuers and certificates. Callers or issuers that cannot be read are all refused; certificates
-    /// that cannot be read leave the old ones.
+    /// Reloads callers, issuers and certificates. If the callers or the issuers cannot be read, all of them are refused;
+    /// if the certificates cannot be read, the old ones stay.
     fn reload(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
             // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
@@ -584,23 +588,23 @@ struct ServedCatalogue {
 }
 
 impl ServedCatalogue {
-    /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. The
-    /// server listens meanwhile, and answers calls to those tools as busy.
+    /// Compiles the tools that were not in the cache at the start, and publishes each as soon as it is ready. Meanwhile
+    /// the server refuses calls to those tools as busy.
     async fn prepare(&self) {
-        let _alone = self.changes.lock().await;
+        let _guard = self.changes.lock().await;
         let mut catalog = self.executor.catalog();
         let (tools_runtime, config) = (Arc::clone(&self.tools_runtime), self.config.clone());
-        let (built, mut ready) = mpsc::unbounded_channel();
+        let (entry_tx, mut entry_rx) = mpsc::unbounded_channel();
         let names = catalog.preparing_tools();
         tokio::task::spawn_blocking(move || {
-            let take = |entries: std::sync::mpsc::Receiver<_>| {
-                entries.into_iter().for_each(|entry| drop(built.send(entry)));
+            let forward = |entries: std::sync::mpsc::Receiver<_>| {
+                entries.into_iter().for_each(|entry| drop(entry_tx.send(entry)));
             };
-            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, take);
+            prepare(names, &config.catalog, &tools_runtime.cache, &*tools_runtime, forward);
         });
-        while let Some((name, entry)) = ready.recv().await {
+        while let Some((name, entry)) = entry_rx.recv().await {
             catalog.insert(name, entry);
-            while let Ok((name, entry)) = ready.try_recv() {
+            while let Ok((name, entry)) = entry_rx.try_recv() {
                 catalog.insert(name, entry);
             }
             match self.tools_runtime.start(&self.config, catalog.clone(), self.config.waiting).await {
@@ -613,9 +617,9 @@ impl ServedCatalogue {
         tracing::info!(tools = self.executor.tools().len(), "all tools are prepared");
     }
 
-    /// Reloads the catalogue as a whole, so that a changed tool is never absent. On an error the old one stays.
+    /// Replaces the whole catalogue, so that a changed tool is never absent. On an error the old catalogue stays.
     async fn reload(&self) {
-        let _alone = self.changes.lock().await;
+        let _guard = self.changes.lock().await;
         match self.tools_runtime.load(&self.config, self.config.waiting).await {
             Ok(loaded) => {
                 self.executor.replace_catalog(loaded);
@@ -629,7 +633,7 @@ impl ServedCatalogue {
 }
 
 /// Reloads the callers, the certificates, the trusted keys and the catalogue at SIGHUP. On an error the old catalogue
-/// and certificates stay, but no key and no caller does.
+/// and certificates stay, but all keys or callers are dropped.
 async fn reload_on_hangup(mut hangup: Signal, catalogue: Arc<ServedCatalogue>, caller_files: CallerFiles) {
     while hangup.recv().await.is_some() {
         // Rights are revoked first, because compiling the catalogue may take long.
@@ -657,25 +661,25 @@ fn reload_trust(executor: &Executor, config: &Config) {
 /// Waits for runs to end, aborts those that do not in time, and delivers the last reports. Undelivered reports wait in
 /// the journal for the next start.
 async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
-    let drained = async {
+    let finish_runs = async {
         if tokio::time::timeout(limit, executor.wait_until_idle()).await.is_err() {
             let stopped = executor.abort_all();
             tracing::warn!(stopped, "the drain limit was reached: runs are aborted");
-            let _all_stopped = tokio::time::timeout(LAST_RECEIPTS, executor.wait_until_idle()).await;
+            let _ignored = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, executor.wait_until_idle()).await;
         }
         let journal = executor.journal();
         if journal.undelivered_count() > 0 {
             tracing::info!(reports = journal.undelivered_count(), "delivering the last reports");
         }
-        if tokio::time::timeout(LAST_DELIVERIES, journal.wait_until_delivered()).await.is_err() {
+        if tokio::time::timeout(LAST_DELIVERIES_TIMEOUT, journal.wait_until_delivered()).await.is_err() {
             let reports = journal.undelivered_count();
             tracing::warn!(reports, "reports were not delivered, and wait for the next start");
         }
-        let flushed = tokio::time::timeout(LAST_RECEIPTS, journal.flush()).await;
-        flushed.context("the journal has no room for the last receipts")?.map_err(anyhow::Error::from)
+        let flushed = tokio::time::timeout(LAST_RECEIPTS_TIMEOUT, journal.flush()).await;
+        flushed.context("the journal has no disk space for the last receipts")?.map_err(anyhow::Error::from)
     };
     tokio::select! {
-        drained = drained => drained,
+        result = finish_runs => result,
         reason = executor.journal().wait_until_broken() => Err(abort_broken(executor, &reason)),
     }
 }
@@ -690,19 +694,19 @@ fn governor(
         return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
     }
     let local = local_governor(config.policies.as_deref(), Arc::clone(&tools_runtime.clock))?;
-    let records = records(config.reports.as_deref())?;
+    let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }
 
-/// The built-in governor, also of the command `governor`.
+/// The built-in governor, which the command `governor` also uses.
 pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,
 ) -> anyhow::Result<LocalGovernor> {
-    Ok(LocalGovernor::new(self::policies(policies)?, clock))
+    Ok(LocalGovernor::new(load_policies(policies)?, clock))
 }
 
-fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
+fn load_policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
     Ok(match folder {
         Some(folder) => PolicySet::load(folder)?,
         None => PolicySet::builtin()?,
@@ -710,7 +714,7 @@ fn policies(folder: Option<&Path>) -> anyhow::Result<PolicySet> {
 }
 
 /// Opens the file in which a governor records reports.
-pub(super) fn records(path: Option<&Path>) -> anyhow::Result<ReportLog> {
+pub(super) fn open_report_log(path: Option<&Path>) -> anyhow::Result<ReportLog> {
     let Some(path) = path else { return Ok(ReportLog::default()) };
     ReportLog::append_to(path).with_context(|| format!("reports cannot be recorded in `{}`", path.display()))
 }

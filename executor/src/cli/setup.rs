@@ -20,9 +20,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The authority of this process, for the one executor that it runs.
+/// Takes the authority of this process, which runs a single executor.
 pub(super) fn take_authority() -> anyhow::Result<Authority> {
-    Authority::take().context("this process runs an executor already")
+    Authority::take().context("this process already runs an executor")
 }
 
 /// Reads the configuration of a command line.
@@ -48,14 +48,14 @@ pub(super) fn file(setup: &Setup) -> Option<&Path> {
 pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
     // Without a configured value the address decides, so the error names it.
-    let why = match listen.filter(|_| config.containment.is_none()) {
+    let reason = match listen.filter(|_| config.containment.is_none()) {
         Some(listen) => format!(", because other machines can call {listen}"),
         None => String::new(),
     };
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{why}, and tools that run `inline` are not contained: {BEST_EFFORT_ADVICE}"
+            "`executor.containment` is `required`{reason}, and tools that run `inline` are not contained: {BEST_EFFORT_ADVICE}"
         )));
     }
     if inline {
@@ -68,7 +68,7 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{why}, and this machine lacks {missing}: {BEST_EFFORT_ADVICE}"
+            "`executor.containment` is `required`{reason}, and this machine lacks {missing}: {BEST_EFFORT_ADVICE}"
         )));
     }
     if !missing.is_empty() {
@@ -77,9 +77,9 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     run_as(config, &support)
 }
 
-/// The end of a message about `required`: the way to start all the same.
+/// The end of a message about `required`: the alternatives.
 const BEST_EFFORT_ADVICE: &str =
-    "change that, or set `executor.containment` to `best-effort` where you trust the tools";
+    "fix this, or set `executor.containment` to `best-effort` if you trust the tools";
 
 /// The user that tools run as.
 fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
@@ -105,33 +105,34 @@ pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
     let mounted = config.mounts.as_slice().iter().map(|mount| mount.host.clone());
     let folders = hosts.chain(mounted).collect::<BTreeSet<_>>();
-    let opened = folders.into_iter().filter_map(|folder| {
-        let opened = std::fs::File::open(&folder).ok()?;
-        Some((folder, Owner::of(opened)))
+    let owned_folders = folders.into_iter().filter_map(|folder| {
+        let file = std::fs::File::open(&folder).ok()?;
+        Some((folder, Owner::of(file)))
     });
-    opened.collect()
+    owned_folders.collect()
 }
 
-/// Logs the folders in which tools run as root, if they run as another user elsewhere.
+/// Logs the folders in which tools run as root, if they run as other users elsewhere.
 pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
-    let of_root = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
-    let of_root = of_root.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
-    if run_as.changes_users() && !of_root.is_empty() {
+    let root_folders = owners(config).into_iter().filter(|(_, owner)| run_as.user_for([*owner]).is_none());
+    let root_folders =
+        root_folders.map(|(folder, _)| folder.display().to_string()).collect::<Vec<_>>().join(", ");
+    if run_as.changes_users() && !root_folders.is_empty() {
         tracing::warn!(
-            folders = of_root,
+            folders = root_folders,
             "tools run as root in folders that root owns: {ANOTHER_USER_ADVICE}"
         );
     }
 }
 
-/// The end of a message about runs as root: the ways to another user.
+/// The end of a message about runs as root: the alternatives.
 pub(super) const ANOTHER_USER_ADVICE: &str = "give them to another user (chown), or set `executor.run_as`";
 
-/// The control groups of a command that runs tools. Dropping it ends all processes in them.
+/// The control groups of a command that runs tools. Dropping the guard ends all processes in them.
 pub(super) struct CgroupGuard(Option<Arc<Cgroups>>);
 
 impl CgroupGuard {
-    /// Creates them, if a hierarchy is delegated and tools run in processes.
+    /// Creates the control groups, if a hierarchy is delegated and tools run in processes.
     pub(super) fn create(config: &Config) -> Self {
         Self(match config.isolation {
             Isolation::Process => Cgroups::set_up().unwrap_or_else(|error| {
@@ -171,7 +172,7 @@ pub(super) struct ToolRuntime {
 }
 
 impl ToolRuntime {
-    /// Sets up for `concurrent` executions, and as many again that are stuck in a host call.
+    /// Sets up capacity for `concurrent` runs, and for as many again that are stuck in a host call.
     pub(super) fn new(
         config: &Config,
         concurrent: u32,
@@ -206,8 +207,8 @@ impl ToolRuntime {
         }
         let catalog = Catalog::open(folder, &self.cache)?;
         if catalog.iter().all(|(_, entry)| matches!(entry, CatalogEntry::Broken(_))) {
-            let how = tools_advice(folder);
-            (self.report)(format_args!("no tool in `{}` can be used: {how}", folder.display()));
+            let advice = tools_advice(folder);
+            (self.report)(format_args!("no tool in `{}` can be used: {advice}", folder.display()));
         }
         Ok(catalog)
     }
@@ -240,7 +241,7 @@ impl ToolRuntime {
             code: Code {
                 module: &tool.compiled,
                 component: tool.component,
-                componentised: tool.componentised.as_ref().and_then(|made| made.as_ref().ok()),
+                componentised: tool.componentised.as_ref().and_then(|result| result.as_ref().ok()),
                 contract: tool.descriptor.contract,
             },
             isolation: if config.inline_tools.contains(name) { Isolation::Inline } else { config.isolation },
@@ -268,7 +269,7 @@ impl ToolRuntime {
         Ok(LoadedCatalog::new(catalog, isolate))
     }
 
-    /// Compiles one module in its own process.
+    /// Compiles one module in a separate process.
     pub(super) fn compile(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         (self.report)(format_args!("compiling `{name}` (once; cached in {})", self.cache.folder().display()));
         self.compiler.run(job, &|seconds| {
@@ -288,30 +289,32 @@ impl ToolBuilder for ToolRuntime {
     fn build(&self, name: &str, job: &CompileJob) -> Result<Compiled, CatalogError> {
         let mut compiled = self.compile(name, job)?;
         let Compiled { module, component, componentised, described } = &mut compiled;
-        let failed = |error: std::io::Error| {
-            CatalogError::Module(format!("no process could be started to load the tool in: {error}"))
+        let spawn_error = |error: std::io::Error| {
+            CatalogError::Module(format!("the process that loads the tool cannot be started: {error}"))
         };
-        let plain = Code { module, component: *component, componentised: None, contract: job.contract };
+        let uncomponentised =
+            Code { module, component: *component, componentised: None, contract: job.contract };
         if let Some(Ok(code)) = componentised {
-            match self.probe(Code { componentised: Some(code), ..plain }).map_err(failed)? {
-                Ok(found) => {
-                    *described = found;
+            match self.probe(Code { componentised: Some(code), ..uncomponentised }).map_err(spawn_error)? {
+                Ok(description) => {
+                    *described = description;
                     return Ok(compiled);
                 }
-                // The plain form may still run under scopes of whole trees.
+                // The module itself may still run under scopes of whole trees.
                 Err(error) => *componentised = Some(Err(error.to_string())),
             }
         }
-        let described_by_child = self.probe(plain).map_err(failed)?;
-        *described = described_by_child.map_err(|error| CatalogError::Module(error.to_string()))?;
+        let description = self.probe(uncomponentised).map_err(spawn_error)?;
+        *described = description.map_err(|error| CatalogError::Module(error.to_string()))?;
         Ok(compiled)
     }
 }
 
-/// In the executor's own repository, `tools` has the sources, and `target/tools` the modules built from them.
-fn tools_advice(instead_of: &Path) -> &'static str {
+/// The end of a message about `folder`: the ways to get tools. In the executor's own repository, `target/tools` has the
+/// modules that are built from `tools`.
+fn tools_advice(folder: &Path) -> &'static str {
     let built = Path::new("target/tools");
-    if built.is_dir() && built != instead_of {
+    if built.is_dir() && built != folder {
         "use those built in this repository with `--tools target/tools`"
     } else {
         "add one with `a2g-executor tool add`, or build the executor's own with `cargo xtask tools`"

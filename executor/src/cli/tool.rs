@@ -41,7 +41,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             match entry {
                 CatalogEntry::Ready(tool) if json => print(pretty(&descriptor_json(&tool.descriptor))),
                 CatalogEntry::Ready(tool) => inspect(&tool.descriptor),
-                CatalogEntry::Preparing => bail!("the tool `{name}` was added just now: try again"),
+                CatalogEntry::Preparing => bail!("the tool `{name}` was just added: try again"),
                 CatalogEntry::Broken(error) => bail!("the tool `{name}` cannot be used: {error}"),
             }
             Ok(ExitCode::SUCCESS)
@@ -54,7 +54,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
             let version = one_line(version);
             print(format_args!("added {name} {version} (sha256 {digest}) to {}", config.catalog.display()));
             if path.is_file() {
-                // A bare module has no `tool.toml` that declares files, so the generated one grants none.
+                // A bare module has no `tool.toml`, and the generated one grants no files.
                 let manifest = config.catalog.join(name.as_str()).join("tool.toml");
                 print(format_args!(
                     "it has no access to files: if it needs any, change `filesystem = \"none\"` in `{}` to \"read\" or \
@@ -67,7 +67,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Sets up for compiling tools and having them describe themselves, in processes like those of runs.
+/// Sets up the compilation of tools, and the processes in which they describe themselves.
 fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
     ToolRuntime::new(config, 1, None, contain(config, None)?, |text| note(text))
 }
@@ -123,15 +123,15 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 fn inspect(tool: &Descriptor) {
     let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
-    let shown = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
+    let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     print(format_args!("contract   {}", contract.as_str()));
     print(format_args!("sha256     {digest}"));
     print(format_args!("files      {}", filesystem.as_str()));
     print(format_args!("network    {}", if *network { "yes" } else { "no" }));
-    print(format_args!("memory     {}", shown(memory.map(|limit| limit.to_string()))));
-    print(format_args!("cpu        {}", shown(cpu.map(|limit| limit.to_string()))));
-    print(format_args!("timeout    {}", shown(timeout.map(|limit| limit.to_string()))));
+    print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));
+    print(format_args!("cpu        {}", limit_text(cpu.map(|limit| limit.to_string()))));
+    print(format_args!("timeout    {}", limit_text(timeout.map(|limit| limit.to_string()))));
     print(format_args!("arguments  {}", pretty(arguments_schema)));
 }
 

@@ -5,27 +5,31 @@ use a2g_types::limit::{Layer, Limit};
 use a2g_types::outcome::{End, Outcome, Usage};
 use std::fmt::Display;
 
-/// The maximum number of characters of a guest's own text in a sentence.
+/// Maximum number of characters of guest text in a sentence.
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
-/// The reason of a failed run, with a fallback for a door that treats a successful end as a failure.
+/// The reason why a run failed, with a fallback for a door that treats a successful end as a failure.
 pub(super) fn describe_failure(outcome: &Outcome) -> String {
     describe(outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
 }
 
-/// The reason of a failed run; `None` for a successful one.
+/// The reason why a run failed; `None` for a successful run.
 pub(super) fn describe(outcome: &Outcome) -> Option<String> {
     let Outcome { end, output: _, metrics: _, usage } = outcome;
     match end {
         End::Returned(_) => None,
-        End::ToolError { code, message, detail: _ } => {
-            Some(format!("the tool failed with `{}`: {}", guest_text(code), guest_text(message)))
-        }
+        End::ToolError { code, message, detail: _ } => Some(format!(
+            "the tool failed with `{}`: {}",
+            escape_guest_text(code),
+            escape_guest_text(message)
+        )),
         End::Exited { code, stderr_tail } => Some(exit_message(*code, stderr_tail)),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
-        End::Trapped(trap) => Some(format!("the tool trapped: {}", guest_text(trap))),
-        End::NotStarted(reason) => Some(format!("the tool cannot be started: {}", guest_text(reason))),
-        End::Crashed(how) => Some(format!("the process that ran the tool ended early: {}", guest_text(how))),
+        End::Trapped(trap) => Some(format!("the tool trapped: {}", escape_guest_text(trap))),
+        End::NotStarted(reason) => Some(format!("the tool cannot be started: {}", escape_guest_text(reason))),
+        End::Crashed(cause) => {
+            Some(format!("the process that ran the tool ended early: {}", escape_guest_text(cause)))
+        }
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),
     }
@@ -34,7 +38,7 @@ pub(super) fn describe(outcome: &Outcome) -> Option<String> {
 /// The exit code and the last line of standard error.
 fn exit_message(code: i32, stderr_tail: &str) -> String {
     match stderr_tail.lines().map(str::trim).rfind(|line| !line.is_empty()) {
-        Some(line) => format!("the tool exited with code {code}: {}", guest_text(line)),
+        Some(line) => format!("the tool exited with code {code}: {}", escape_guest_text(line)),
         None => format!("the tool exited with code {code}"),
     }
 }
@@ -45,7 +49,7 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
         Limit::Time => format!(
             "the tool ran longer than its timeout of {}, set by {}",
             usage.timeout.value,
-            setter(usage.timeout.layer)
+            layer_name(usage.timeout.layer)
         ),
         Limit::Output => reached_limit("output", usage.output.value, usage.output.layer),
         Limit::Stack => "the tool used up its call stack".to_owned(),
@@ -70,17 +74,17 @@ fn limit_message(limit: Limit, usage: &Usage) -> String {
     }
 }
 
-fn reached_limit(what: &str, value: impl Display, layer: Layer) -> String {
-    format!("the tool reached its {what} limit of {value}, set by {}", setter(layer))
+fn reached_limit(resource: &str, value: impl Display, layer: Layer) -> String {
+    format!("the tool reached its {resource} limit of {value}, set by {}", layer_name(layer))
 }
 
 /// The message for a limit that only `ceilings` sets; it names the key to change.
-fn exceeded_ceiling(what: &str, value: impl Display, key: &str) -> String {
-    format!("{} (`ceilings.{key}`)", reached_limit(what, value, Layer::Executor))
+fn exceeded_ceiling(resource: &str, value: impl Display, key: &str) -> String {
+    format!("{} (`ceilings.{key}`)", reached_limit(resource, value, Layer::Executor))
 }
 
-/// The party that set a limit, and could raise it.
-fn setter(layer: Layer) -> &'static str {
+/// The layer that set a limit, as a message names it.
+fn layer_name(layer: Layer) -> &'static str {
     match layer {
         Layer::Verdict => "the verdict",
         Layer::Operator => "the operator",
@@ -93,17 +97,17 @@ fn setter(layer: Layer) -> &'static str {
 }
 
 /// A guest's text on one line, without control characters, truncated if long.
-fn guest_text(text: &str) -> String {
-    let mut shown = String::new();
+fn escape_guest_text(text: &str) -> String {
+    let mut escaped = String::new();
     for c in text.chars().take(MAX_GUEST_TEXT_CHARS) {
         if c.is_control() {
-            shown.extend(c.escape_default());
+            escaped.extend(c.escape_default());
         } else {
-            shown.push(c);
+            escaped.push(c);
         }
     }
     if text.chars().nth(MAX_GUEST_TEXT_CHARS).is_some() {
-        shown.push('…');
+        escaped.push('…');
     }
-    shown
+    escaped
 }

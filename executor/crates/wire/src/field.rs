@@ -52,7 +52,7 @@ fn display_name(pointer: &str) -> String {
 }
 
 impl<'a> Field<'a> {
-    /// Parses a whole text.
+    /// Parses a complete JSON text.
     pub(super) fn parse(text: &'a str) -> Result<Self, Fault> {
         let raw = serde_json::from_str(text).map_err(|error| {
             Fault::Parse(format!("not JSON at line {} column {}", error.line(), error.column()))
@@ -83,8 +83,8 @@ impl<'a> Field<'a> {
     }
 
     /// The fault for a value that another module's parser rejects with a message of its own.
-    pub(super) fn invalid(&self, why: &impl fmt::Display) -> Fault {
-        Fault::invalid(&self.pointer, format!("`{}`: {why}", display_name(&self.pointer)))
+    pub(super) fn invalid(&self, reason: &impl fmt::Display) -> Fault {
+        Fault::invalid(&self.pointer, format!("`{}`: {reason}", display_name(&self.pointer)))
     }
 
     /// Rejects arrays, which serde would accept for a struct.
@@ -93,9 +93,9 @@ impl<'a> Field<'a> {
         Ok(Object { pointer: self.pointer, members })
     }
 
-    /// Converts the whole object at once, without a look at its members.
+    /// Converts the object to a map, without a check of its members.
     pub(super) fn map(&self) -> Result<Map<String, Value>, Fault> {
-        self.convert('{', "an object of JSON whose numbers fit in 64 bits")
+        self.convert('{', "a JSON object whose numbers fit in 64 bits")
     }
 
     pub(super) fn string(&self) -> Result<String, Fault> {
@@ -122,16 +122,19 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// An integer that `make` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
+    /// An integer that `convert` accepts, written in digits only: `5.0`, `5e1`, `-0`, `"5"` and `null` are
     /// rejected.
-    pub(super) fn quantity<T>(&self, make: impl Fn(u64) -> Result<T, OutOfRangeError>) -> Result<T, Fault> {
+    pub(super) fn quantity<T>(
+        &self,
+        convert: impl Fn(u64) -> Result<T, OutOfRangeError>,
+    ) -> Result<T, Fault> {
         // Of all JSON numbers, std parses plain digits alone as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
-        // `make` reports its range only in an error, so it is called with 0 to obtain one.
-        let range = match value.map(&make) {
+        // `convert` reports its range only in an error, so it is called with 0 to obtain one.
+        let range = match value.map(&convert) {
             Some(Ok(quantity)) => return Ok(quantity),
             Some(Err(range)) => Some(range),
-            None => make(0).err(),
+            None => convert(0).err(),
         };
         let OutOfRangeError { min, max } = range.unwrap_or(OutOfRangeError { min: 0, max: u64::MAX });
         Err(self.expected_error(&format!("an integer from {min} to {max}")))
@@ -169,25 +172,25 @@ impl<'a> Field<'a> {
         parse(&self.string()?).map_err(|error| self.invalid(&error))
     }
 
-    /// The value of one word out of a closed set.
-    pub(super) fn enum_value<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Fault> {
+    /// The value that belongs to the string in a list of `names`.
+    pub(super) fn enum_value<T: Copy>(&self, names: &[(&str, T)]) -> Result<T, Fault> {
         let text = self.string()?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-        found.ok_or_else(|| {
-            let words: Vec<String> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-            self.expected_error(&format!("one of {}", words.join(", ")))
+        let value = names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        value.ok_or_else(|| {
+            let names: Vec<String> = names.iter().map(|(name, _)| format!("`{name}`")).collect();
+            self.expected_error(&format!("one of {}", names.join(", ")))
         })
     }
 
-    /// One of the words of an enum, which may be any of its variants.
+    /// The variant of an enum that has this name.
     pub(super) fn enum_variant<T: Copy + Into<&'static str> + VariantArray>(&self) -> Result<T, Fault> {
-        let words = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
-        self.enum_value(&words.collect::<Vec<_>>())
+        let names = T::VARIANTS.iter().map(|variant| ((*variant).into(), *variant));
+        self.enum_value(&names.collect::<Vec<_>>())
     }
 
     fn convert<T: Deserialize<'a>>(&self, first: char, expected: &str) -> Result<T, Fault> {
-        let right_kind = self.raw.get().starts_with(first);
-        let value = if right_kind { serde_json::from_str(self.raw.get()).ok() } else { None };
+        let is_expected_kind = self.raw.get().starts_with(first);
+        let value = if is_expected_kind { serde_json::from_str(self.raw.get()).ok() } else { None };
         value.ok_or_else(|| self.expected_error(expected))
     }
 }
@@ -222,7 +225,7 @@ impl<'a> Object<'a> {
             .ok_or_else(|| Fault::invalid(child_pointer(&self.pointer, name), format!("`{name}` is missing")))
     }
 
-    /// The remaining members, with their names.
+    /// The members that have not been taken, with their names.
     pub(super) fn remaining(self) -> impl Iterator<Item = (Cow<'a, str>, Field<'a>)> {
         let Self { pointer, members } = self;
         members.into_iter().map(move |(key, raw)| {

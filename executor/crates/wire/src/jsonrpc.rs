@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// The maximum number of requests in one batch.
+/// Maximum number of requests in one batch.
 pub const MAX_BATCH: usize = 16;
 
 /// An id exactly as its caller wrote it: a string, a number or null, at most [`Id::MAX_BYTES`] long.
@@ -25,14 +25,14 @@ pub const MAX_BATCH: usize = 16;
 pub struct Id(Box<RawValue>);
 
 impl Id {
-    /// The maximum length of an id as JSON text, quotes included.
+    /// Maximum length of an id as JSON text, quotes included.
     pub const MAX_BYTES: usize = 128;
 
     pub(super) fn from_field(field: &Field<'_>) -> Result<Self, Fault> {
         Self::read(field.as_raw())
     }
 
-    /// An id made of a text of the executor's own.
+    /// An id from a text that the executor chose.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         Self(to_raw(&text))
@@ -114,7 +114,7 @@ pub enum RpcMessage<'a> {
 ///
 /// # Errors
 /// [`Fault::InvalidRequest`] for anything but an object or an array, for `[]`, and for a batch of more than
-/// `max_batch`, of which no entry runs. [`Fault::Parse`] for text that is not JSON.
+/// `max_batch` entries, none of which runs. [`Fault::Parse`] for text that is not JSON.
 pub fn decode(text: &str, max_batch: usize) -> Result<RpcMessage<'_>, Fault> {
     match text.trim_start().bytes().next() {
         Some(b'{') => {
@@ -145,7 +145,7 @@ fn decode_batch(text: &str, max_batch: usize) -> Result<Vec<RequestEntry<'_>>, F
 
 fn decode_entry(raw: &RawValue) -> RequestEntry<'_> {
     if !raw.get().starts_with('{') {
-        return Err((None, invalid_request("a request is an object")));
+        return Err((None, invalid_request("a request must be an object")));
     }
     let members: RequestMembers<'_> =
         serde_json::from_str(raw.get()).map_err(|error| (None, framing_error(&error)))?;
@@ -167,7 +167,7 @@ fn framing_error(error: &serde_json::Error) -> Fault {
     }
 }
 
-/// Collects the entries of an array; `None` when there are more than allowed, which are skipped and not stored.
+/// Collects the entries of an array; `None` if there are more than this maximum. Surplus entries are not stored.
 struct BoundedBatch(usize);
 
 impl<'de> Visitor<'de> for BoundedBatch {
@@ -231,8 +231,8 @@ impl<'a> RequestMembers<'a> {
         }
         let method =
             method.and_then(parse_string).ok_or_else(|| invalid_request("`method` must be a string"))?;
-        let structured = |raw: &RawValue| raw.get().starts_with(['{', '[']);
-        if !params.is_none_or(structured) {
+        let is_structured = |raw: &RawValue| raw.get().starts_with(['{', '[']);
+        if !params.is_none_or(is_structured) {
             return Err(invalid_request("`params` must be an object or an array"));
         }
         Ok((method, params))

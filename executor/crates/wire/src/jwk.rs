@@ -1,6 +1,6 @@
 //! Ed25519 keys as JSON Web Keys (RFC 7517, RFC 8037). Other kinds are rejected.
 //!
-//! `iss` is an extension of this project: the issuer that the key speaks for.
+//! `iss` is an extension by this project: the issuer whose proofs the key verifies.
 
 use super::field::{Field, Object};
 use super::strict_json::{self, JsonBounds};
@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 /// An Ed25519 public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicJwk {
-    /// The 32 bytes of RFC 8032.
+    /// The 32-byte encoding of RFC 8032.
     pub x: [u8; 32],
     /// The id that its owner chose.
     pub kid: Option<String>,
-    /// The issuer that it speaks for.
+    /// The issuer whose proofs the key verifies.
     pub issuer: Option<Issuer>,
 }
 
@@ -45,7 +45,7 @@ pub fn decode_public(text: &[u8]) -> Result<PublicJwk, Fault> {
 /// # Errors
 /// As [`decode_public`], except that the private part is required. No message repeats any of the input.
 pub fn decode_private(text: &[u8]) -> Result<(PublicJwk, Zeroizing<[u8; 32]>), Fault> {
-    let unreadable = || Fault::invalid("", "this is not a key pair that `key new` made");
+    let unreadable = || Fault::invalid("", "this is not a key pair from `key new`");
     let read = || {
         let mut object = Object::parse(strict_json::check(text, &JsonBounds::default()).ok()?).ok()?;
         let d = Zeroizing::new(object.require("d").ok()?.string().ok()?);
@@ -60,21 +60,25 @@ fn decode_public_part(object: &mut Object<'_>) -> Result<PublicJwk, Fault> {
     if let Some(algorithm) = object.take("alg")? {
         algorithm.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
     }
-    if let Some(used) = object.take("use")? {
-        used.enum_value(&[("sig", ())])?;
+    if let Some(usage) = object.take("use")? {
+        usage.enum_value(&[("sig", ())])?;
     }
-    let x = |text: &str| decode_key_bytes(text).ok_or("must be 32 bytes in base64url");
+    let parse_x = |text: &str| decode_key_bytes(text).ok_or("must be 32 bytes in base64url");
     let kid = object.take("kid")?.map(|field: Field<'_>| field.parse_with(parse_key_id)).transpose()?;
     Ok(PublicJwk {
-        x: object.require("x")?.parse_with(x)?,
+        x: object.require("x")?.parse_with(parse_x)?,
         kid,
         issuer: object.take("iss")?.map(|field| field.parse_with(Issuer::parse)).transpose()?,
     })
 }
 
 pub(super) fn parse_key_id(text: &str) -> Result<String, &'static str> {
-    let fits = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
-    if fits { Ok(text.to_owned()) } else { Err("must be 1 to 128 visible ASCII characters") }
+    let is_valid = (1..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic());
+    if is_valid {
+        Ok(text.to_owned())
+    } else {
+        Err("must be 1 to 128 printable ASCII characters, without spaces")
+    }
 }
 
 pub(super) fn decode_key_bytes(text: &str) -> Option<[u8; 32]> {

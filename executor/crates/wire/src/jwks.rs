@@ -15,7 +15,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 /// The accepted sizes of an RSA modulus, in bits.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
-/// The maximum size of an RSA exponent, in bytes.
+/// Maximum size of an RSA exponent, in bytes.
 const MAX_EXPONENT_BYTES: usize = 4;
 
 /// A key that verifies tokens, with its id.
@@ -27,7 +27,7 @@ pub struct TokenJwk {
     pub key: PublicKey,
 }
 
-/// The supported kinds of keys. No check is made here that a point lies on its curve.
+/// The supported kinds of keys. Points are accepted without a check that they lie on their curve.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicKey {
     /// An Ed25519 key.
@@ -90,7 +90,7 @@ fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
     for secret in ["d", "k"] {
         if let Some(field) = object.take(secret)? {
             return Err(
-                field.invalid(&"this is a private key or a shared secret, and only public keys belong here")
+                field.invalid(&"this is a private key or a shared secret: only public keys are accepted")
             );
         }
     }
@@ -128,20 +128,20 @@ fn decode_key(mut object: Object<'_>) -> Result<Option<TokenJwk>, Fault> {
 
 /// `true` unless `use` or `key_ops` excludes verification.
 fn is_for_verification(object: &mut Object<'_>) -> Result<bool, Fault> {
-    let used = object.take("use")?.map(|field: Field<'_>| field.string()).transpose()?;
+    let usage = object.take("use")?.map(|field: Field<'_>| field.string()).transpose()?;
     let operations = object.take("key_ops")?.map(Field::strings).transpose()?;
     let verifies = |operations: Vec<String>| operations.iter().any(|operation| operation == "verify");
-    Ok(used.is_none_or(|used| used == "sig") && operations.is_none_or(verifies))
+    Ok(usage.is_none_or(|usage| usage == "sig") && operations.is_none_or(verifies))
 }
 
-/// The problem of a part of an RSA key, as the end of a sentence about it.
+/// An invalid member of an RSA key. Each text completes a sentence that begins with the member's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum RsaKeyError {
     #[error("must be a number in base64url")]
     NotANumber,
     #[error("must be an odd number without leading zeros")]
     NotOdd,
-    #[error("has {0} bits, and keys of {least} to {most} are used", least = MODULUS_BITS.start(), most = MODULUS_BITS.end())]
+    #[error("has {0} bits: an RSA key must have {min} to {max}", min = MODULUS_BITS.start(), max = MODULUS_BITS.end())]
     Modulus(usize),
     #[error("must be at least 3, and at most {MAX_EXPONENT_BYTES} bytes long")]
     Exponent,
@@ -153,8 +153,8 @@ fn parse_coordinate(text: &str) -> Result<[u8; 32], &'static str> {
 
 fn parse_modulus(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let n = parse_odd_number(text)?;
-    let leading = n.first().map_or(0, |byte| byte.leading_zeros());
-    let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading).unwrap_or(usize::MAX));
+    let leading_zeros = n.first().map_or(0, |byte| byte.leading_zeros());
+    let bits = n.len().saturating_mul(8).saturating_sub(usize::try_from(leading_zeros).unwrap_or(usize::MAX));
     if MODULUS_BITS.contains(&bits) {
         return Ok(n);
     }
@@ -172,9 +172,9 @@ fn parse_exponent(text: &str) -> Result<Vec<u8>, RsaKeyError> {
 /// A `Base64urlUInt` of RFC 7518, in the minimum number of bytes.
 fn parse_odd_number(text: &str) -> Result<Vec<u8>, RsaKeyError> {
     let number = URL_SAFE_NO_PAD.decode(text).map_err(|_| RsaKeyError::NotANumber)?;
-    let shortest = number.first().is_some_and(|first| *first != 0);
-    let odd = number.last().is_some_and(|last| last % 2 == 1);
-    if shortest && odd { Ok(number) } else { Err(RsaKeyError::NotOdd) }
+    let is_minimal = number.first().is_some_and(|first| *first != 0);
+    let is_odd = number.last().is_some_and(|last| last % 2 == 1);
+    if is_minimal && is_odd { Ok(number) } else { Err(RsaKeyError::NotOdd) }
 }
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_gives_the_keys_that_verify_and_passes_over_the_others() {
+    fn a_set_yields_its_verification_keys_and_skips_the_others() {
         let modulus = vec![0xff; 256];
         let n = URL_SAFE_NO_PAD.encode(&modulus);
         let set = format!(
@@ -228,8 +228,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_its_place() {
-        for (text, words) in [
+    fn an_unusable_key_is_refused_with_its_pointer() {
+        for (text, expected) in [
             (format!(r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","x":"{X}","d":"{X}"}}]}}"#), "/keys/0/d"),
             (format!(r#"{{"kty":"RSA","use":"enc","d":"{X}"}}"#), "private key"),
             (r#"{"kty":"oct","k":"c2VjcmV0"}"#.to_owned(), "shared secret"),
@@ -254,8 +254,8 @@ mod tests {
             ("[]".to_owned(), "object"),
             ("-----BEGIN PUBLIC KEY-----".to_owned(), "JSON"),
         ] {
-            let refused = read(&text).unwrap_err();
-            assert!(refused.contains(words) && !refused.contains("c2VjcmV0"), "{words}: {refused}");
+            let error = read(&text).unwrap_err();
+            assert!(error.contains(expected) && !error.contains("c2VjcmV0"), "{expected}: {error}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct TokenClaims {
     pub issuer: Issuer,
     /// `sub`: the identity that the issuer vouches for.
     pub subject: String,
-    /// `aud`: the services that it is meant for.
+    /// `aud`: the intended recipients.
     pub audiences: Vec<String>,
     /// `exp`: the token is invalid from this time on.
     pub expires_at: OffsetDateTime,
@@ -67,7 +67,7 @@ pub struct TokenClaims {
 
 /// Reads the header of a token.
 ///
-/// `typ` is absent, `JWT`, or that of access tokens (RFC 9068). `crit` is rejected, because this reader
+/// `typ` must be absent, `JWT`, or the type of access tokens (RFC 9068). `crit` is rejected, because this reader
 /// implements no extension.
 ///
 /// # Errors
@@ -92,11 +92,11 @@ pub fn decode_header(text: &[u8]) -> Result<TokenHeader, Fault> {
 pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
     let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     let audiences = object.require("aud")?;
-    let several = audiences.as_raw().get().starts_with('[');
+    let is_list = audiences.as_raw().get().starts_with('[');
     Ok(TokenClaims {
         issuer: object.require("iss")?.parse_with(Issuer::parse)?,
         subject: object.require("sub")?.string()?,
-        audiences: if several { audiences.strings()? } else { vec![audiences.string()?] },
+        audiences: if is_list { audiences.strings()? } else { vec![audiences.string()?] },
         expires_at: object.require("exp")?.timestamp()?,
         not_before: object.take("nbf")?.map(|field| field.timestamp()).transpose()?,
         issued_at: object.take("iat")?.map(|field| field.timestamp()).transpose()?,
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn a_header_names_one_algorithm_and_nothing_that_is_critical() {
+    fn a_header_has_an_accepted_algorithm_and_no_critical_extension() {
         let read = |text: &str| describe(decode_header(text.as_bytes()));
         let whole =
             r#"{"alg":"ES256","typ":"at+jwt","kid":"1","jku":"https://a.example","x5c":["A"],"jwk":{}}"#;
         assert_eq!(read(whole), Ok(TokenHeader { algorithm: Algorithm::Es256, key: Some("1".to_owned()) }));
         assert_eq!(read(r#"{"alg":"Ed25519"}"#), Ok(TokenHeader { algorithm: Algorithm::EdDsa, key: None }));
-        for (text, words) in [
+        for (text, expected) in [
             (r#"{"alg":"none"}"#, "`alg`"),
             (r#"{"alg":"HS256"}"#, "`alg`"),
             (r#"{"alg":"rs256"}"#, "`alg`"),
@@ -137,13 +137,13 @@ mod tests {
             (r#"["RS256"]"#, "object"),
             ("", "JSON"),
         ] {
-            let refused = read(text).unwrap_err();
-            assert!(refused.contains(words), "{text}: {refused}");
+            let error = read(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
     #[test]
-    fn claims_are_read_as_they_are_written() {
+    fn claims_are_decoded_and_invalid_ones_are_refused() {
         let read = |text: &str| describe(decode_claims(text.as_bytes()));
         let whole =
             read(r#"{"iss":"a","sub":"b","aud":"c","exp":10,"nbf":1,"iat":2,"scope":"all","x":{}}"#).unwrap();
@@ -157,7 +157,7 @@ mod tests {
         let several = read(r#"{"iss":"a","sub":"b","aud":["c","d"],"exp":10}"#).unwrap();
         assert_eq!(several.audiences, ["c", "d"]);
         assert_eq!((several.not_before, several.issued_at), (None, None));
-        for (text, words) in [
+        for (text, expected) in [
             (r#"{"sub":"b","aud":"c","exp":10}"#, "`iss` is missing"),
             (r#"{"iss":"a","aud":"c","exp":10}"#, "`sub` is missing"),
             (r#"{"iss":"a","sub":"b","exp":10}"#, "`aud` is missing"),
@@ -178,8 +178,8 @@ mod tests {
             (r#"{"iss":"a","sub":"b","aud":"c","exp":10} "#, ""),
         ] {
             match read(text) {
-                Err(refused) => assert!(refused.contains(words), "{text}: {refused}"),
-                Ok(_) => assert!(words.is_empty(), "{text}"),
+                Err(error) => assert!(error.contains(expected), "{text}: {error}"),
+                Ok(_) => assert!(expected.is_empty(), "{text}"),
             }
         }
     }

@@ -4,8 +4,7 @@
 //! bytes ─ strict_json::check ─▶ text ─ jsonrpc::decode ─▶ RpcRequest ─ a2g::decode ─▶ Call, Verdict, …
 //! Receipt, Verdict, Fault ─ a2g::encode, a2g::fault ─▶ params or result ─ jsonrpc::success, error ─▶ bytes
 //! ```
-//! Only the vocabulary is used here: no socket, no clock, no task. A decoded value is a claim and carries no
-//! authority. Wire structs stay inside this module; every decoder returns vocabulary types.
+//! This crate uses no socket, no clock and no task. A decoded value is a claim and carries no authority.
 //!
 //! Invariant: a body passes [`strict_json::check`] first. The decoders reject duplicate members in the objects
 //! that they read, but not inside free-form JSON such as a tool's arguments.
@@ -28,6 +27,6 @@ use serde_json::value::RawValue;
 
 /// Serializes a message of the executor.
 fn to_raw(message: &impl Serialize) -> Box<RawValue> {
-    // Serialization fails only for maps with keys other than strings, and no message has one.
+    // Serialization fails only for maps with keys other than strings, and no message has such a map.
     serde_json::value::to_raw_value(message).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }

@@ -219,10 +219,10 @@ async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Resul
     let found = executor.status(intent).await?;
     let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
     let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
-        Some(IntentState::Escalated) => (encode::IntentStateWord::Escalated, None),
-        Some(IntentState::Queued) => (encode::IntentStateWord::Queued, None),
-        Some(IntentState::Running) => (encode::IntentStateWord::Running, None),
-        Some(IntentState::Finished(receipt)) => (encode::IntentStateWord::Finished, receipt),
+        Some(IntentState::Escalated) => (encode::IntentStateName::Escalated, None),
+        Some(IntentState::Queued) => (encode::IntentStateName::Queued, None),
+        Some(IntentState::Running) => (encode::IntentStateName::Running, None),
+        Some(IntentState::Finished(receipt)) => (encode::IntentStateName::Finished, receipt),
         None => {
             return Err(Fault::invalid("/intent_id", format!("unknown intent `{intent}`")));
         }

@@ -60,7 +60,7 @@ pub fn extended_card(settings: &CardSettings, tools: &[Descriptor], dialect: Dia
 }
 
 const NAME: &str = "a2g-executor";
-const DESCRIPTION: &str = "Runs WebAssembly tools under exactly what a governor grants. Send one data part: \
+const DESCRIPTION: &str = "Runs WebAssembly tools with exactly the capabilities that a governor grants. Send one data part: \
      {\"tool\": name, \"arguments\": {…}}.";
 
 fn card(settings: &CardSettings, skills: Vec<Value>) -> Value {
@@ -87,7 +87,7 @@ fn card(settings: &CardSettings, skills: Vec<Value>) -> Value {
             "bearer": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "A token of this executor's list of callers.",
+                "description": "A token from this executor's list of callers.",
             },
             "apiKey": {
                 "type": "apiKey",
@@ -104,7 +104,7 @@ fn card(settings: &CardSettings, skills: Vec<Value>) -> Value {
                 "type": "http",
                 "scheme": "bearer",
                 "bearerFormat": "JWT",
-                "description": "A JSON Web Token of an issuer that this executor knows, about a caller of its list.",
+                "description": "A JSON Web Token from a trusted issuer, whose subject is one of this executor's callers.",
             });
             schemes.insert("jwt".to_owned(), scheme);
             security.push(json!({ "jwt": [] }));

@@ -17,17 +17,17 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The maximum number of characters of an id or a name that a client chooses.
-const MAX_NAME_BYTES: usize = 256;
-/// The maximum number of parts of one message.
+/// Maximum number of characters of an id or a name that a client chooses.
+const MAX_NAME_CHARS: usize = 256;
+/// Maximum number of parts of one message.
 const MAX_PARTS: usize = 256;
-/// The maximum of `historyLength`.
+/// Maximum `historyLength`.
 const MAX_HISTORY_LENGTH: u64 = 1_000_000;
-/// The maximum and the default number of tasks in one answer to `tasks/list`.
+/// Maximum and default number of tasks in one answer to `tasks/list`.
 const MAX_PAGE_SIZE: u64 = 100;
 const DEFAULT_PAGE_SIZE: u64 = 20;
-/// The maximum of `offset`: about as many tasks as are kept of one agent. Skipped tasks are read, which a `pageToken`
-/// avoids.
+/// Maximum `offset`: about the number of tasks that are stored for one agent. Skipped tasks are read from the journal,
+/// which a `pageToken` avoids.
 const MAX_OFFSET: u64 = 1_000;
 
 /// A decoded request, one variant for each method.
@@ -41,7 +41,7 @@ pub enum A2aRequest {
     Get {
         /// The id of the task.
         task: String,
-        /// The maximum number of messages in the answer; the latest are kept.
+        /// Maximum number of messages in the answer, which has the latest ones.
         history: Option<usize>,
     },
     /// `tasks/list`.
@@ -164,7 +164,7 @@ pub struct A2aDecodeError {
     pub id: Id,
     /// The reason.
     pub fault: Fault,
-    /// The streaming method that was called, as far as that could be read.
+    /// The streaming method of the request, if it has one and that was readable.
     pub streaming: Option<StreamingMethod>,
 }
 
@@ -177,13 +177,13 @@ impl A2aDecodeError {
 /// The parameters of `message/send` and `message/stream`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SendParams {
-    /// The message itself.
+    /// The message.
     pub message: Message,
     /// The tool call in the message, if it contains one.
     pub call: Option<ToolCall>,
     /// `true` to delay the response until the task is settled.
     pub blocking: bool,
-    /// The maximum number of messages of the history in the response.
+    /// Maximum number of messages of the history in the response.
     pub history: Option<usize>,
     /// The media types that the client accepts; empty for any.
     pub accepts: Vec<String>,
@@ -199,11 +199,11 @@ pub struct ToolCall {
     /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
     /// The caller's own limit on the run time.
-    pub at_most: Option<Timeout>,
+    pub timeout: Option<Timeout>,
     /// The JSON Pointer of the tool's name in the params.
-    pub tool_at: String,
+    pub tool_pointer: String,
     /// The JSON Pointer of the arguments in the params.
-    pub arguments_at: String,
+    pub arguments_pointer: String,
 }
 
 impl ToolCall {
@@ -212,21 +212,21 @@ impl ToolCall {
     pub fn relocate_fault(&self, fault: Fault) -> Fault {
         let Fault::InvalidParams { message, pointer } = fault else { return fault };
         let pointer = match (pointer.strip_prefix("/arguments"), pointer.as_str()) {
-            (Some(rest), _) => format!("{}{rest}", self.arguments_at),
-            (None, "/tool") => self.tool_at.clone(),
+            (Some(rest), _) => format!("{}{rest}", self.arguments_pointer),
+            (None, "/tool") => self.tool_pointer.clone(),
             (None, _) => pointer,
         };
         Fault::InvalidParams { message, pointer }
     }
 }
 
-/// Decodes a request. One without an `id` is answered with `null`.
+/// Decodes a request. The id of a request without an `id` is `null`.
 ///
 /// # Errors
 /// [`A2aDecodeError`] with the reason.
 pub fn request(text: &str) -> Result<(Id, A2aRequest), A2aDecodeError> {
-    let framed = match jsonrpc::decode(text, 1) {
-        Ok(RpcMessage::Single(framed)) => framed,
+    let entry = match jsonrpc::decode(text, 1) {
+        Ok(RpcMessage::Single(entry)) => entry,
         Ok(RpcMessage::Batch(_)) => return Err(A2aDecodeError::framing(Id::null(), batch_fault())),
         Err(Fault::InvalidRequest(_)) if text.trim_start().starts_with('[') => {
             return Err(A2aDecodeError::framing(Id::null(), batch_fault()));
@@ -235,23 +235,23 @@ pub fn request(text: &str) -> Result<(Id, A2aRequest), A2aDecodeError> {
     };
     // The A2A schema allows strings, integers and null only, so an id with a fraction or an exponent could not
     // be returned.
-    let answerable = |id: &Id| {
+    let is_valid_id = |id: &Id| {
         let text = id.as_json();
         text.starts_with(['"', 'n']) || !text.contains(['.', 'e', 'E'])
     };
-    let framed = framed.map_err(|(id, fault)| {
-        A2aDecodeError::framing(id.filter(answerable).unwrap_or_else(Id::null), fault)
+    let request = entry.map_err(|(id, fault)| {
+        A2aDecodeError::framing(id.filter(is_valid_id).unwrap_or_else(Id::null), fault)
     })?;
-    let id = framed.id.unwrap_or_else(Id::null);
-    if !answerable(&id) {
+    let id = request.id.unwrap_or_else(Id::null);
+    if !is_valid_id(&id) {
         let fault = Fault::InvalidRequest("`id` must be a string, an integer or null".to_owned());
         return Err(A2aDecodeError::framing(Id::null(), fault));
     }
-    let params = framed.params.map_or("{}", serde_json::value::RawValue::get);
-    match decode_method(&framed.method, params) {
-        Ok(request) => Ok((id, request)),
+    let params = request.params.map_or("{}", serde_json::value::RawValue::get);
+    match decode_method(&request.method, params) {
+        Ok(decoded) => Ok((id, decoded)),
         Err(fault) => {
-            Err(A2aDecodeError { id, fault, streaming: StreamingMethod::from_method(&framed.method) })
+            Err(A2aDecodeError { id, fault, streaming: StreamingMethod::from_method(&request.method) })
         }
     }
 }
@@ -281,11 +281,11 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
     match name {
         "message/send" => Ok(A2aRequest::Send(Box::new(decode_send_params(params()?)?))),
         "message/stream" => Ok(A2aRequest::Stream(Box::new(decode_send_params(params()?)?))),
-        "tasks/get" => get(params()?),
-        "tasks/list" => list(params()?),
+        "tasks/get" => decode_get(params()?),
+        "tasks/list" => decode_list(params()?),
         "tasks/cancel" => Ok(A2aRequest::Cancel { task: task_id(&mut params()?)? }),
         "tasks/resubscribe" => Ok(A2aRequest::Resubscribe { task: task_id(&mut params()?)? }),
-        "tasks/provideInputAndContinue" => provide(params()?),
+        "tasks/provideInputAndContinue" => decode_provide(params()?),
         "tasks/pushNotificationConfig/set" => {
             let mut params = params()?;
             let config = Box::new(push::decode_set_params(&mut params)?);
@@ -293,7 +293,7 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
         }
         "tasks/pushNotificationConfig/get" => {
             let mut params = params()?;
-            Ok(A2aRequest::GetPush { task: task_id(&mut params)?, config: push_id(&mut params)? })
+            Ok(A2aRequest::GetPush { task: task_id(&mut params)?, config: webhook_id(&mut params)? })
         }
         "tasks/pushNotificationConfig/list" => Ok(A2aRequest::ListPush { task: task_id(&mut params()?)? }),
         "tasks/pushNotificationConfig/delete" => {
@@ -301,7 +301,7 @@ fn decode_method(name: &str, params: &str) -> Result<A2aRequest, Fault> {
             let task = task_id(&mut params)?;
             let missing =
                 || Fault::invalid("/pushNotificationConfigId", "`pushNotificationConfigId` is missing");
-            Ok(A2aRequest::DeletePush { task, config: push_id(&mut params)?.ok_or_else(missing)? })
+            Ok(A2aRequest::DeletePush { task, config: webhook_id(&mut params)?.ok_or_else(missing)? })
         }
         "agent/getAuthenticatedExtendedCard" => {
             params()?;
@@ -319,87 +319,88 @@ fn task_id(params: &mut Object<'_>) -> Result<String, Fault> {
     let (id, alias) = (params.take("id")?, params.take("taskId")?);
     match (id, alias) {
         (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `id`: send one of them")),
-        (Some(id), None) | (None, Some(id)) => name(&id),
-        (None, None) => Err(Fault::invalid("/id", "`id` is missing: the task")),
+        (Some(id), None) | (None, Some(id)) => decode_name(&id),
+        (None, None) => Err(Fault::invalid("/id", "`id` of the task is missing")),
     }
 }
 
 /// A webhook id: `pushNotificationConfigId`, or `configId` of the A2A-ACP document.
-fn push_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
+fn webhook_id(params: &mut Object<'_>) -> Result<Option<String>, Fault> {
     let id = optional_name(params, "pushNotificationConfigId")?;
     match (id, params.take_unless_null("configId")?) {
         (Some(_), Some(alias)) => Err(alias.invalid(&"repeats `pushNotificationConfigId`: send one of them")),
         (id, None) => Ok(id),
-        (None, Some(alias)) => name(&alias).map(Some),
+        (None, Some(alias)) => decode_name(&alias).map(Some),
     }
 }
 
-/// An id or a name that a client chooses.
-fn name(field: &Field<'_>) -> Result<String, Fault> {
+/// Decodes an id or a name that a client chooses.
+fn decode_name(field: &Field<'_>) -> Result<String, Fault> {
     field.parse_with(|text| {
-        let fits =
-            !text.is_empty() && text.chars().count() <= MAX_NAME_BYTES && !text.chars().any(char::is_control);
-        if fits {
+        let is_valid =
+            !text.is_empty() && text.chars().count() <= MAX_NAME_CHARS && !text.chars().any(char::is_control);
+        if is_valid {
             Ok(text.to_owned())
         } else {
-            Err(format!("a name has 1 to {MAX_NAME_BYTES} characters, and no control characters"))
+            Err(format!("must have 1 to {MAX_NAME_CHARS} characters, and no control characters"))
         }
     })
 }
 
 pub(super) fn optional_name(object: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
-    object.take_unless_null(member)?.map(|field| name(&field)).transpose()
+    object.take_unless_null(member)?.map(|field| decode_name(&field)).transpose()
 }
 
-fn count(object: &mut Object<'_>, member: &str, most: u64) -> Result<Option<u64>, Fault> {
-    object.take_unless_null(member)?.map(|field| field.integer(0, most)).transpose()
+fn optional_count(object: &mut Object<'_>, member: &str, max: u64) -> Result<Option<u64>, Fault> {
+    object.take_unless_null(member)?.map(|field| field.integer(0, max)).transpose()
 }
 
-fn history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
-    let history = count(object, "historyLength", MAX_HISTORY_LENGTH)?;
+fn optional_history(object: &mut Object<'_>) -> Result<Option<usize>, Fault> {
+    let history = optional_count(object, "historyLength", MAX_HISTORY_LENGTH)?;
     Ok(history.map(|length| usize::try_from(length).unwrap_or(usize::MAX)))
 }
 
-fn get(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
-    Ok(A2aRequest::Get { task: task_id(&mut params)?, history: history(&mut params)? })
+fn decode_get(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
+    Ok(A2aRequest::Get { task: task_id(&mut params)?, history: optional_history(&mut params)? })
 }
 
-fn list(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
-    let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+fn decode_list(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
+    let to_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let limit = params.take_unless_null("limit")?.map(|limit| limit.integer(1, MAX_PAGE_SIZE)).transpose()?;
-    let offset = count(&mut params, "offset", MAX_OFFSET)?;
-    let after = params.take_unless_null("pageToken")?.map(|token| page_token(&token, offset)).transpose()?;
+    let offset = optional_count(&mut params, "offset", MAX_OFFSET)?;
+    let after =
+        params.take_unless_null("pageToken")?.map(|token| decode_page_token(&token, offset)).transpose()?;
     Ok(A2aRequest::List {
         context: optional_name(&mut params, "contextId")?,
-        limit: size(limit.unwrap_or(DEFAULT_PAGE_SIZE)),
-        offset: size(offset.unwrap_or_default()),
+        limit: to_usize(limit.unwrap_or(DEFAULT_PAGE_SIZE)),
+        offset: to_usize(offset.unwrap_or_default()),
         after,
     })
 }
 
-fn page_token(token: &Field<'_>, offset: Option<u64>) -> Result<PageToken, Fault> {
+fn decode_page_token(token: &Field<'_>, offset: Option<u64>) -> Result<PageToken, Fault> {
     if offset.is_some() {
-        return Err(token.invalid(&"takes the place of `offset`: leave one of them out"));
+        return Err(token.invalid(&"replaces `offset`: send one of them"));
     }
-    let parsed = PageToken::parse(&token.string()?);
-    parsed.ok_or_else(|| token.invalid(&"must be a `nextPageToken` that this executor gave"))
+    let page_token = PageToken::parse(&token.string()?);
+    page_token.ok_or_else(|| token.invalid(&"must be a `nextPageToken` from this executor"))
 }
 
 fn decode_send_params(mut params: Object<'_>) -> Result<SendParams, Fault> {
     let message = params.require("message")?;
-    let metadata = metadata(&mut params, "metadata")?;
-    let configuration = configuration(&mut params)?;
+    let metadata = optional_metadata(&mut params, "metadata")?;
+    let configuration = decode_configuration(&mut params)?;
     decode_message_with_call(message, metadata.as_ref(), configuration)
 }
 
 fn decode_message_with_call(
     field: Field<'_>,
-    around: Option<&Metadata>,
+    params_metadata: Option<&Metadata>,
     configuration: SendConfiguration,
 ) -> Result<SendParams, Fault> {
-    let at = field.pointer().to_owned();
+    let pointer = field.pointer().to_owned();
     let message = decode_message(field)?;
-    let call = find_call(&message, around, &at)?;
+    let call = find_call(&message, params_metadata, &pointer)?;
     let SendConfiguration { blocking, history, accepts, push } = configuration;
     Ok(SendParams { message, call, blocking, history, accepts, push })
 }
@@ -411,7 +412,7 @@ struct SendConfiguration {
     push: Option<Box<PushConfig>>,
 }
 
-fn configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
+fn decode_configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
     let Some(configuration) = params.take_unless_null("configuration")? else {
         return Ok(SendConfiguration { blocking: true, history: None, accepts: Vec::new(), push: None });
     };
@@ -421,13 +422,13 @@ fn configuration(params: &mut Object<'_>) -> Result<SendConfiguration, Fault> {
     let webhook = configuration.take_unless_null("pushNotificationConfig")?;
     Ok(SendConfiguration {
         blocking: blocking.map(|blocking| blocking.boolean()).transpose()?.unwrap_or(true),
-        history: history(&mut configuration)?,
+        history: optional_history(&mut configuration)?,
         accepts: accepts.map(Field::strings).transpose()?.unwrap_or_default(),
         push: webhook.map(push::decode_config).transpose()?.map(Box::new),
     })
 }
 
-fn provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
+fn decode_provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
     let task = task_id(&mut params)?;
     let input = params.take_unless_null("input")?;
     let option = params.take_unless_null("permissionOptionId")?;
@@ -444,24 +445,24 @@ fn provide(mut params: Object<'_>) -> Result<A2aRequest, Fault> {
             Ok(A2aRequest::Permit { task, approved })
         }
         (Some(input), None) => {
-            let metadata = metadata(&mut params, "metadata")?;
-            let configuration = configuration(&mut params)?;
-            let mut sent = decode_message_with_call(input, metadata.as_ref(), configuration)?;
-            match &sent.message.task_id {
-                Some(named) if *named != task => {
+            let metadata = optional_metadata(&mut params, "metadata")?;
+            let configuration = decode_configuration(&mut params)?;
+            let mut send_params = decode_message_with_call(input, metadata.as_ref(), configuration)?;
+            match &send_params.message.task_id {
+                Some(id) if *id != task => {
                     return Err(Fault::invalid(
                         "/input/taskId",
-                        "`taskId` names another task than the params",
+                        "`taskId` differs from the task id in the params",
                     ));
                 }
-                Some(_) | None => sent.message.task_id = Some(task),
+                Some(_) | None => send_params.message.task_id = Some(task),
             }
-            Ok(A2aRequest::Provide { sent: Box::new(sent) })
+            Ok(A2aRequest::Provide { sent: Box::new(send_params) })
         }
     }
 }
 
-fn metadata(object: &mut Object<'_>, member: &str) -> Result<Option<Metadata>, Fault> {
+fn optional_metadata(object: &mut Object<'_>, member: &str) -> Result<Option<Metadata>, Fault> {
     object.take_unless_null(member)?.map(|metadata| metadata.map()).transpose()
 }
 
@@ -475,12 +476,12 @@ fn decode_message(field: Field<'_>) -> Result<Message, Fault> {
     // Messages of the A2A-ACP document have no `kind`.
     check_kind(&mut message, "message")?;
     let role = message.require("role")?.enum_value(&[("user", MessageRole::User)])?;
-    let message_id = name(&message.require("messageId")?)?;
+    let message_id = decode_name(&message.require("messageId")?)?;
     let parts = message.require("parts")?;
-    let at = parts.pointer().to_owned();
+    let pointer = parts.pointer().to_owned();
     let parts = parts.list()?;
     if parts.is_empty() || parts.len() > MAX_PARTS {
-        return Err(Fault::invalid(at, format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
+        return Err(Fault::invalid(pointer, format!("`parts` must be a list of 1 to {MAX_PARTS} parts")));
     }
     let parts = parts.into_iter().map(decode_part).collect::<Result<Vec<_>, _>>()?;
     let references = message.take_unless_null("referenceTaskIds")?;
@@ -493,7 +494,7 @@ fn decode_message(field: Field<'_>) -> Result<Message, Fault> {
         task_id: optional_name(&mut message, "taskId")?,
         reference_task_ids: references.map(Field::strings).transpose()?.unwrap_or_default(),
         extensions: extensions.map(Field::strings).transpose()?.unwrap_or_default(),
-        metadata: metadata(&mut message, "metadata")?,
+        metadata: optional_metadata(&mut message, "metadata")?,
     })
 }
 
@@ -501,7 +502,7 @@ fn decode_part(field: Field<'_>) -> Result<Part, Fault> {
     let mut part = field.object()?;
     let kinds = [("text", PartKind::Text), ("file", PartKind::File), ("data", PartKind::Data)];
     let kind = part.require("kind")?.enum_value(&kinds)?;
-    let metadata = metadata(&mut part, "metadata")?;
+    let metadata = optional_metadata(&mut part, "metadata")?;
     Ok(match kind {
         PartKind::Text => Part::Text { text: part.require("text")?.string()?, metadata },
         PartKind::File => Part::File { file: decode_file(part.require("file")?)?, metadata },
@@ -510,19 +511,19 @@ fn decode_part(field: Field<'_>) -> Result<Part, Fault> {
 }
 
 fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
-    let at = field.pointer().to_owned();
+    let pointer = field.pointer().to_owned();
     let mut file = field.object()?;
     let content = match (file.take_unless_null("bytes")?, file.take_unless_null("uri")?) {
         (Some(bytes), None) => {
-            let is_base64 = |text: &str| match STANDARD.decode(text) {
+            let parse_base64 = |text: &str| match STANDARD.decode(text) {
                 Ok(_) => Ok(text.to_owned()),
                 Err(_) => Err("must be base64, with padding"),
             };
-            FileContent::Bytes(bytes.parse_with(is_base64)?)
+            FileContent::Bytes(bytes.parse_with(parse_base64)?)
         }
         (None, Some(uri)) => FileContent::Uri(uri.string()?),
         (Some(_), Some(_)) | (None, None) => {
-            return Err(Fault::invalid(at, "`file` must have `bytes` or `uri`, and not both"));
+            return Err(Fault::invalid(pointer, "`file` must have `bytes` or `uri`, and not both"));
         }
     };
     Ok(FilePart {
@@ -532,80 +533,87 @@ fn decode_file(field: Field<'_>) -> Result<FilePart, Fault> {
     })
 }
 
-/// Finds the tool call in a message at pointer `at`. `around` is the metadata beside the message.
-fn find_call(message: &Message, around: Option<&Metadata>, at: &str) -> Result<Option<ToolCall>, Fault> {
-    let inside = message.metadata.as_ref().and_then(|metadata| metadata.get("tool"));
-    let named = match (inside, around.and_then(|metadata| metadata.get("tool"))) {
-        (Some(tool), _) => Some((format!("{at}/metadata/tool"), tool)),
+/// Finds the tool call in a message, which is at `pointer` in the params.
+fn find_call(
+    message: &Message,
+    params_metadata: Option<&Metadata>,
+    pointer: &str,
+) -> Result<Option<ToolCall>, Fault> {
+    let message_tool = message.metadata.as_ref().and_then(|metadata| metadata.get("tool"));
+    let params_tool = params_metadata.and_then(|metadata| metadata.get("tool"));
+    let named_tool = match (message_tool, params_tool) {
+        (Some(tool), _) => Some((format!("{pointer}/metadata/tool"), tool)),
         (None, Some(tool)) => Some(("/metadata/tool".to_owned(), tool)),
         (None, None) => None,
     };
     let data = message.parts.iter().enumerate().filter_map(|(index, part)| match part {
-        Part::Data { data, metadata: _ } => Some((format!("{at}/parts/{index}/data"), data.to_map())),
+        Part::Data { data, metadata: _ } => Some((format!("{pointer}/parts/{index}/data"), data.to_map())),
         Part::Text { .. } | Part::File { .. } => None,
     });
-    if let Some((tool_at, tool)) = named {
+    if let Some((tool_pointer, tool)) = named_tool {
         let mut data = data;
-        let (arguments_at, arguments) = match (data.next(), data.next()) {
-            (None, _) => (at.to_owned(), Map::new()),
-            (Some((at, data)), None) => (at, data),
+        let (arguments_pointer, arguments) = match (data.next(), data.next()) {
+            (None, _) => (pointer.to_owned(), Map::new()),
+            (Some(arguments), None) => arguments,
             (Some(_), Some((second, _))) => return Err(second_call_fault(second)),
         };
-        let tool = parse_tool_name(tool, &tool_at)?;
-        return Ok(Some(ToolCall { tool, arguments, at_most: None, tool_at, arguments_at }));
+        let tool = parse_tool_name(tool, &tool_pointer)?;
+        return Ok(Some(ToolCall { tool, arguments, timeout: None, tool_pointer, arguments_pointer }));
     }
-    let mut calls =
-        data.map(|(at, data)| unwrap_content(at, data)).filter(|(_, data)| data.contains_key("tool"));
+    let mut calls = data
+        .map(|(pointer, data)| unwrap_content(pointer, data))
+        .filter(|(_, data)| data.contains_key("tool"));
     match (calls.next(), calls.next()) {
         (None, _) => Ok(None),
-        (Some((at, data)), None) => decode_call(&data, &at).map(Some),
+        (Some((pointer, data)), None) => decode_call(&data, &pointer).map(Some),
         (Some(_), Some((second, _))) => Err(second_call_fault(second)),
     }
 }
 
-fn second_call_fault(at: String) -> Fault {
-    Fault::invalid(at, "a task is one call: send the second call in a separate message")
+fn second_call_fault(pointer: String) -> Fault {
+    Fault::invalid(pointer, "a task is one call: send the second call in a separate message")
 }
 
 /// Removes the wrapper `{content, mimeType}` of the A2A-ACP document, and adjusts the pointer.
-fn unwrap_content(at: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
+fn unwrap_content(pointer: String, mut data: Map<String, Value>) -> (String, Map<String, Value>) {
     let is_json = data.get("mimeType").and_then(Value::as_str) == Some("application/json");
     match data.get_mut("content") {
-        Some(Value::Object(content)) if is_json => (format!("{at}/content"), std::mem::take(content)),
-        Some(_) | None => (at, data),
+        Some(Value::Object(content)) if is_json => (format!("{pointer}/content"), std::mem::take(content)),
+        Some(_) | None => (pointer, data),
     }
 }
 
-fn parse_tool_name(tool: &Value, at: &str) -> Result<ToolName, Fault> {
-    let text = tool.as_str().ok_or_else(|| Fault::invalid(at, "`tool` must be the name of a tool"))?;
-    ToolName::parse(text).map_err(|error| Fault::invalid(at, error.to_string()))
+fn parse_tool_name(tool: &Value, pointer: &str) -> Result<ToolName, Fault> {
+    let text = tool.as_str().ok_or_else(|| Fault::invalid(pointer, "`tool` must be the name of a tool"))?;
+    ToolName::parse(text).map_err(|error| Fault::invalid(pointer, error.to_string()))
 }
 
 /// Decodes `{"tool": …, "arguments": {…}, "timeout_ms": …}`.
-fn decode_call(data: &Map<String, Value>, at: &str) -> Result<ToolCall, Fault> {
-    let known = BTreeSet::from(["tool", "arguments", "timeout_ms"]);
-    if let Some(unknown) = data.keys().find(|key| !known.contains(key.as_str())) {
-        let message = format!("`{}` is not a member of a call; the members are {known:?}", excerpt(unknown));
-        return Err(Fault::invalid(at, message));
+fn decode_call(data: &Map<String, Value>, pointer: &str) -> Result<ToolCall, Fault> {
+    let members = BTreeSet::from(["tool", "arguments", "timeout_ms"]);
+    if let Some(unknown) = data.keys().find(|key| !members.contains(key.as_str())) {
+        let message =
+            format!("`{}` is not a member of a call; the members are {members:?}", excerpt(unknown));
+        return Err(Fault::invalid(pointer, message));
     }
-    let tool_at = format!("{at}/tool");
-    let tool = parse_tool_name(data.get("tool").unwrap_or(&Value::Null), &tool_at)?;
-    let arguments_at = format!("{at}/arguments");
+    let tool_pointer = format!("{pointer}/tool");
+    let tool = parse_tool_name(data.get("tool").unwrap_or(&Value::Null), &tool_pointer)?;
+    let arguments_pointer = format!("{pointer}/arguments");
     let arguments = match data.get("arguments") {
         None => Map::new(),
         Some(Value::Object(arguments)) => arguments.clone(),
-        Some(_) => return Err(Fault::invalid(arguments_at, "`arguments` must be an object")),
+        Some(_) => return Err(Fault::invalid(arguments_pointer, "`arguments` must be an object")),
     };
-    let at_most = match data.get("timeout_ms") {
+    let timeout = match data.get("timeout_ms") {
         None | Some(Value::Null) => None,
         Some(timeout) => {
             let timeout = timeout.as_u64().and_then(|millis| Timeout::from_millis(millis).ok());
-            let most = Timeout::MAX_SECONDS * 1000;
+            let max_ms = Timeout::MAX_SECONDS * 1000;
             Some(timeout.ok_or_else(|| {
-                let message = format!("`timeout_ms` must be an integer from 1 to {most}");
-                Fault::invalid(format!("{at}/timeout_ms"), message)
+                let message = format!("`timeout_ms` must be an integer from 1 to {max_ms}");
+                Fault::invalid(format!("{pointer}/timeout_ms"), message)
             })?)
         }
     };
-    Ok(ToolCall { tool, arguments, at_most, tool_at, arguments_at })
+    Ok(ToolCall { tool, arguments, timeout, tool_pointer, arguments_pointer })
 }

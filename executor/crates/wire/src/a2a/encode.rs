@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The maximum number of characters of a progress or log message in a stream.
+/// Maximum number of characters of a progress or log message in a stream.
 const MAX_LINE_CHARS: usize = 2000;
 
 /// A JSON-RPC response with a result.
@@ -35,19 +35,19 @@ pub fn task_response(id: &Id, task: &Task, history: Option<usize>, dialect: Dial
 }
 
 fn task_value(task: &Task, history: Option<usize>, dialect: Dialect) -> Box<RawValue> {
-    let left_out = history.map_or(0, |most| task.history.len().saturating_sub(most));
-    if left_out == 0 {
+    let skipped = history.map_or(0, |max| task.history.len().saturating_sub(max));
+    if skipped == 0 {
         return to_dialect(task, dialect);
     }
     let mut task = task.clone();
-    task.history.drain(..left_out);
+    task.history.drain(..skipped);
     to_dialect(&task, dialect)
 }
 
-fn to_dialect(what: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
+fn to_dialect(object: &impl Serialize, dialect: Dialect) -> Box<RawValue> {
     match dialect {
-        Dialect::A2a => to_raw(what),
-        Dialect::Acp => to_raw(&strip_kinds(json!(what))),
+        Dialect::A2a => to_raw(object),
+        Dialect::Acp => to_raw(&strip_kinds(json!(object))),
     }
 }
 
@@ -108,7 +108,7 @@ pub fn list_item(
     created: OffsetDateTime,
     dialect: Dialect,
 ) -> Value {
-    let listed = json!({
+    let item = json!({
         "kind": "task",
         "id": id,
         "contextId": context,
@@ -116,8 +116,8 @@ pub fn list_item(
         "createdAt": created.format(&Rfc3339).unwrap_or_default(),
     });
     match dialect {
-        Dialect::A2a => listed,
-        Dialect::Acp => strip_kinds(listed),
+        Dialect::A2a => item,
+        Dialect::Acp => strip_kinds(item),
     }
 }
 
@@ -133,7 +133,7 @@ pub fn list_response(id: &Id, tasks: &[Value], total: u64, next: Option<&PageTok
     response(id, &list)
 }
 
-/// A message by this executor, with a random id.
+/// A message from this executor, with a random id.
 #[must_use]
 pub fn agent_message(task: &str, context: &str, parts: Vec<Part>) -> Message {
     Message {
@@ -170,8 +170,8 @@ fn truncate_line(text: &str) -> String {
 
 /// A tool's output as the artifact with this index, from 0.
 #[must_use]
-pub fn artifact(made: &outcome::Artifact, index: usize) -> TaskArtifact {
-    let outcome::Artifact { name, mime, content } = made;
+pub fn artifact(output: &outcome::Artifact, index: usize) -> TaskArtifact {
+    let outcome::Artifact { name, mime, content } = output;
     let file = FilePart {
         name: Some(name.clone()),
         mime_type: Some(mime.clone()),
@@ -187,9 +187,9 @@ pub fn artifact(made: &outcome::Artifact, index: usize) -> TaskArtifact {
 /// The artifacts of a run in order, followed by its result.
 #[must_use]
 pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
-    let made = receipt.outcome.output.artifacts.iter().enumerate();
-    let made = made.map(|(index, made)| artifact(made, index));
-    made.chain(result(&receipt.outcome.end)).collect()
+    let outputs = receipt.outcome.output.artifacts.iter().enumerate();
+    let artifacts = outputs.map(|(index, output)| artifact(output, index));
+    artifacts.chain(result(&receipt.outcome.end)).collect()
 }
 
 /// The result of a successful run as an artifact.
@@ -220,7 +220,7 @@ fn result(end: &End) -> Option<TaskArtifact> {
 #[must_use]
 pub fn run_metadata(receipt: &Receipt) -> Map<String, Value> {
     let metrics = &receipt.outcome.metrics;
-    let measured = json!({
+    let metadata = json!({
         "tool": receipt.tool.as_str(),
         "status": receipt.outcome.end.status().as_str(),
         "duration_ms": metrics.duration_ms(),
@@ -228,14 +228,14 @@ pub fn run_metadata(receipt: &Receipt) -> Map<String, Value> {
         "cpu_percent": metrics.cpu_percent(),
         "truncated": receipt.outcome.output.truncated,
     });
-    measured.as_object().cloned().unwrap_or_default()
+    metadata.as_object().cloned().unwrap_or_default()
 }
 
 /// Returns `true` when a client with these `acceptedOutputModes` accepts the output of a tool. An empty list
 /// accepts everything.
 #[must_use]
 pub fn is_output_accepted(accepts: &[String]) -> bool {
-    let given = ["application/json", "text/plain", "application/*", "text/*", "*/*"];
-    let known = |mode: &String| given.contains(&mode.to_ascii_lowercase().as_str());
-    accepts.is_empty() || accepts.iter().any(known)
+    let output_modes = ["application/json", "text/plain", "application/*", "text/*", "*/*"];
+    let is_output_mode = |mode: &String| output_modes.contains(&mode.to_ascii_lowercase().as_str());
+    accepts.is_empty() || accepts.iter().any(is_output_mode)
 }

@@ -101,30 +101,30 @@ fn phrase(code: i64) -> &'static str {
 /// The error response for a problem.
 #[must_use]
 pub fn to_error(problem: &Problem, dialect: Dialect) -> A2aError {
-    let by = |a2a: i64, acp: i64| match dialect {
+    let select = |a2a: i64, acp: i64| match dialect {
         Dialect::A2a => a2a,
         Dialect::Acp => acp,
     };
     match problem {
         Problem::Core(fault) => core_error(fault, dialect),
-        Problem::TaskNotFound => A2aError::new(by(-32001, -32000), TASK_NOT_FOUND),
+        Problem::TaskNotFound => A2aError::new(select(-32001, -32000), TASK_NOT_FOUND),
         Problem::ContextMismatch => {
-            A2aError::new(by(-32602, -32001), "the task belongs to another `contextId`")
+            A2aError::new(select(-32602, -32001), "the task belongs to another `contextId`")
         }
         Problem::NotCancelable(state) => {
             let message = format!("the task cannot be canceled: it is {}", state.as_str());
-            A2aError::new(by(-32002, -32602), &message).with_data("state", state.as_str())
+            A2aError::new(select(-32002, -32602), &message).with_data("state", state.as_str())
         }
-        Problem::TakesNoMessage(why) => A2aError::new(-32602, why),
+        Problem::TakesNoMessage(reason) => A2aError::new(-32602, reason),
         Problem::PushUnsupported => {
-            A2aError::new(by(-32003, -32601), "push notifications are disabled on this executor")
+            A2aError::new(select(-32003, -32601), "push notifications are disabled on this executor")
         }
         Problem::PushNotFound => {
             A2aError::new(-32602, "the task has no push notification configuration with this id")
         }
-        Problem::ContentType(message) => A2aError::new(by(-32005, -32602), message),
+        Problem::ContentType(message) => A2aError::new(select(-32005, -32602), message),
         Problem::NoExtendedCard => A2aError::new(
-            by(-32007, -32601),
+            select(-32007, -32601),
             "there is no extended card: this executor does not authenticate callers",
         ),
     }

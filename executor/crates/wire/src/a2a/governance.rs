@@ -13,7 +13,7 @@ pub const DENIED: &str = "denied";
 /// The `source` of the governor's own decisions.
 pub const GOVERNOR_SOURCE: &str = "governor";
 
-/// The whole answer.
+/// The whole response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Governance {
@@ -92,9 +92,9 @@ pub struct Feedback {
 pub struct FeedbackResult {
     /// The governor.
     pub governor_id: String,
-    /// Its decision, in lower case.
+    /// The governor's decision, in lower case.
     pub status: String,
-    /// Its reason, conditions and detected threats.
+    /// The governor's reason, conditions and detected threats.
     pub messages: Vec<String>,
 }
 
@@ -126,10 +126,12 @@ impl Feedback {
     /// The feedback in a verdict.
     #[must_use]
     pub fn from_verdict(verdict: &Verdict, at: OffsetDateTime) -> Self {
-        let word = verdict.decision.as_str();
+        let decision = verdict.decision.as_str();
         let summary = match &verdict.risk {
-            Some(risk) => format!("{word}, with a risk score of {} ({})", risk.score, risk.level.as_str()),
-            None => word.to_owned(),
+            Some(risk) => {
+                format!("{decision}, with a risk score of {} ({})", risk.score, risk.level.as_str())
+            }
+            None => decision.to_owned(),
         };
         let threats = verdict.risk.iter().flat_map(|risk| risk.threats.iter().cloned());
         let messages = verdict.reason.iter().chain(&verdict.conditions).cloned().chain(threats).collect();
@@ -139,7 +141,7 @@ impl Feedback {
             summary: vec![summary],
             results: vec![FeedbackResult {
                 governor_id: GOVERNOR_SOURCE.to_owned(),
-                status: word.to_ascii_lowercase(),
+                status: decision.to_ascii_lowercase(),
                 messages,
             }],
         }

@@ -1,7 +1,7 @@
 //! The objects of A2A 0.3.0, as they are sent and as the journal stores them.
 //!
-//! The derived readers are for the journal's own rows. Requests of clients are read by [`super::decode`], which
-//! reports a JSON Pointer and limits sizes.
+//! The `Deserialize` implementations read only the journal's own rows. Requests of clients are read by
+//! [`super::decode`], which reports a JSON Pointer and limits sizes.
 
 use a2g_types::json::JsonText;
 use serde::de::Error as _;
@@ -68,7 +68,7 @@ impl Part {
 
 /// A part before its kind is checked. serde's reader of tagged enums would first build a tree of the data.
 #[derive(Deserialize)]
-struct ReadPart {
+struct UncheckedPart {
     kind: PartKind,
     text: Option<String>,
     file: Option<FilePart>,
@@ -86,13 +86,13 @@ pub(super) enum PartKind {
 
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let ReadPart { kind, text, file, data, metadata } = ReadPart::deserialize(deserializer)?;
-        let read = match kind {
+        let UncheckedPart { kind, text, file, data, metadata } = UncheckedPart::deserialize(deserializer)?;
+        let part = match kind {
             PartKind::Text => text.map(|text| Self::Text { text, metadata }),
             PartKind::File => file.map(|file| Self::File { file, metadata }),
             PartKind::Data => data.map(|data| Self::Data { data, metadata }),
         };
-        read.ok_or_else(|| D::Error::custom("a part has nothing of its kind"))
+        part.ok_or_else(|| D::Error::custom("a part lacks the member of its kind"))
     }
 }
 
@@ -180,7 +180,7 @@ impl TaskState {
         Self::Rejected,
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -286,7 +286,7 @@ pub struct ArtifactUpdate {
     pub artifact: TaskArtifact,
     /// Always `false`: artifacts are never sent in pieces.
     pub append: bool,
-    /// Always `true`, for the same reason.
+    /// Always `true`: artifacts are never sent in pieces.
     pub last_chunk: bool,
 }
 

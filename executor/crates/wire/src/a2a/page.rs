@@ -1,6 +1,6 @@
-//! The token with which a client goes on with a list of tasks.
+//! The token with which a client requests the next page of a list of tasks.
 //!
-//! It is a position and no right: the list holds the tasks that its caller may see, whichever token is sent with it.
+//! A token is a position and grants nothing: a list contains only the tasks that its caller may see.
 
 use a2g_types::ident::IntentId;
 use base64::Engine as _;
@@ -11,17 +11,17 @@ use time::OffsetDateTime;
 /// The bytes of a token: microseconds since 1970, and an id.
 const TOKEN_BYTES: usize = 8 + 16;
 
-/// The last task of a page, by what orders tasks in a list.
+/// The last task of a page, as the sort key of lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageToken {
-    /// The time at which it was made, in whole microseconds.
+    /// The creation time of the task, in whole microseconds.
     pub created: OffsetDateTime,
-    /// Its id.
+    /// The id of the task.
     pub task: IntentId,
 }
 
 impl PageToken {
-    /// Reads what [`fmt::Display`] writes; `None` for every other text.
+    /// Parses the output of [`fmt::Display`]; `None` for any other text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_was_written_and_other_texts_are_none() {
+    fn a_token_parses_from_its_own_text_and_from_no_other() {
         let created = time::macros::datetime!(2026-11-23 12:00:00.123456 UTC);
         let token = PageToken { created, task: IntentId::random() };
         let text = token.to_string();

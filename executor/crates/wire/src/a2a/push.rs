@@ -1,5 +1,5 @@
-//! Webhooks: their configuration, and the posted bodies: the task (A2A 0.3.0, section 9.5), or the events of
-//! the A2A-ACP document.
+//! Webhooks: their configuration, and the bodies of notifications: the task (A2A 0.3.0, section 9.5), or the events
+//! of the A2A-ACP document.
 
 use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
 use super::{Dialect, encode};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, Time};
 
-/// The maximum length of a URL and of a secret, in bytes.
-const MAX_URL_BYTES: usize = 2048;
+/// Maximum length of a URL, a token and credentials, in bytes.
+const MAX_TEXT_BYTES: usize = 2048;
 
 /// The events that a webhook can subscribe to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ impl EventKind {
     }
 }
 
-/// The authentication of posts to a webhook, beside its token.
+/// The authentication of notifications to a webhook, in addition to its token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authentication {
     /// The accepted schemes; `Bearer` or `Basic` is among them.
@@ -66,7 +66,7 @@ pub struct Authentication {
 pub struct PushConfig {
     /// The webhook's id within the task; empty until one is assigned.
     pub id: String,
-    /// The URL to post to.
+    /// The URL that receives the notifications.
     pub url: String,
     /// Sent as `X-A2A-Notification-Token`, and as a bearer token unless `authentication` has credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,10 +77,10 @@ pub struct PushConfig {
     /// The subscribed events; `None` for all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enabled_events: Option<Vec<EventKind>>,
-    /// The start of the daily hours without posts, in UTC: `HH:MM`.
+    /// The start of the daily quiet hours, in UTC: `HH:MM`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_hours_start: Option<String>,
-    /// The end of these hours; before the start if they cross midnight.
+    /// The end of the quiet hours; earlier than the start if they cross midnight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_hours_end: Option<String>,
     /// The time of registration.
@@ -92,26 +92,26 @@ impl PushConfig {
     /// Returns `true` when the webhook subscribes to the event and `now` is outside its quiet hours.
     #[must_use]
     pub fn accepts(&self, event: EventKind, now: OffsetDateTime) -> bool {
-        let enabled = self.enabled_events.as_ref().is_none_or(|events| events.contains(&event));
+        let is_enabled = self.enabled_events.as_ref().is_none_or(|events| events.contains(&event));
         let hours = (self.quiet_hours_start.as_deref(), self.quiet_hours_end.as_deref());
-        let quiet = match hours {
+        let is_quiet = match hours {
             (Some(start), Some(end)) => match (parse_time_of_day(start), parse_time_of_day(end)) {
                 (Some(start), Some(end)) => is_between(now.time(), start, end),
                 (_, None) | (None, _) => false,
             },
             (_, None) | (None, _) => false,
         };
-        enabled && !quiet
+        is_enabled && !is_quiet
     }
 
-    /// The HTTP headers of each post, secrets included.
+    /// The HTTP headers of each notification, secrets included.
     #[must_use]
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let token = self.token.iter().map(|token| ("x-a2a-notification-token", token.clone()));
         let authorization = match (&self.authentication, &self.token) {
             (Some(Authentication { schemes, credentials: Some(credentials) }), _) => {
-                let basic = !schemes.iter().any(|scheme| scheme.eq_ignore_ascii_case("bearer"));
-                Some(format!("{} {credentials}", if basic { "Basic" } else { "Bearer" }))
+                let is_basic = !schemes.iter().any(|scheme| scheme.eq_ignore_ascii_case("bearer"));
+                Some(format!("{} {credentials}", if is_basic { "Basic" } else { "Bearer" }))
             }
             (Some(_) | None, Some(token)) => Some(format!("Bearer {token}")),
             (Some(_) | None, None) => None,
@@ -132,27 +132,31 @@ fn parse_time_of_day(text: &str) -> Option<Time> {
     Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
 }
 
-/// The posts for an update in A2A 0.3.0: the current task, once, with the events that occurred. An artifact is
-/// posted with the next state, because the task contains all artifacts: posting each would send a tool's
-/// thousand artifacts a thousand times.
+/// The notifications for an update in A2A 0.3.0: the current task, once, with the kinds of its events. An artifact
+/// is sent with the next state: the task contains all artifacts, so a notification for each would send every
+/// artifact again each time.
 #[must_use]
-pub fn task_notices(update: &TaskUpdate, before: TaskState, task: &Task) -> Vec<(Vec<EventKind>, String)> {
+pub fn task_notifications(
+    update: &TaskUpdate,
+    before: TaskState,
+    task: &Task,
+) -> Vec<(Vec<EventKind>, String)> {
     if matches!(update, TaskUpdate::Artifact(_)) {
         return Vec::new();
     }
-    let mut happened = events(update, before).into_iter().map(|(event, _)| event).collect::<Vec<_>>();
-    if happened.is_empty() {
+    let mut kinds = events(update, before).into_iter().map(|(event, _)| event).collect::<Vec<_>>();
+    if kinds.is_empty() {
         return Vec::new();
     }
     if task.status.state.is_terminal() && !task.artifacts.is_empty() {
-        happened.push(EventKind::Artifact);
+        kinds.push(EventKind::Artifact);
     }
-    vec![(happened, to_raw(task).get().to_owned())]
+    vec![(kinds, to_raw(task).get().to_owned())]
 }
 
-/// The posts for an update in the A2A-ACP dialect: one for each event.
+/// The notifications for an update in the A2A-ACP dialect: one for each event.
 #[must_use]
-pub fn event_notices(
+pub fn event_notifications(
     update: &TaskUpdate,
     before: TaskState,
     task: &str,
@@ -192,11 +196,11 @@ fn status_events(status: &TaskStatus, before: TaskState) -> Vec<(EventKind, Valu
 }
 
 fn joined_text(parts: &[Part]) -> String {
-    let words = parts.iter().filter_map(|part| match part {
+    let texts = parts.iter().filter_map(|part| match part {
         Part::Text { text, metadata: _ } => Some(text.as_str()),
         Part::File { .. } | Part::Data { .. } => None,
     });
-    words.collect::<Vec<_>>().join("\n")
+    texts.collect::<Vec<_>>().join("\n")
 }
 
 fn artifact_data(artifact: &TaskArtifact) -> Value {
@@ -221,7 +225,7 @@ fn artifact_data(artifact: &TaskArtifact) -> Value {
     })
 }
 
-/// The posted JSON of one event.
+/// The JSON of the notification of one event.
 fn event_body(task: &str, event: EventKind, data: &Value, now: OffsetDateTime) -> String {
     let timestamp = now.truncate_to_millisecond().format(&Rfc3339).unwrap_or_default();
     json!({ "event": event.as_str(), "task_id": task, "timestamp": timestamp, "data": data }).to_string()
@@ -240,8 +244,8 @@ pub(super) fn decode_set_params(params: &mut Object<'_>) -> Result<PushConfig, F
 pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
     let mut config = field.object()?;
     let id = super::decode::optional_name(&mut config, "id")?.unwrap_or_default();
-    let url = decode_secret(&config.require("url")?)?;
-    let token = config.take_unless_null("token")?.map(|token| decode_secret(&token)).transpose()?;
+    let url = decode_header_text(&config.require("url")?)?;
+    let token = config.take_unless_null("token")?.map(|token| decode_header_text(&token)).transpose()?;
     let authentication = config.take_unless_null("authentication")?.map(decode_authentication).transpose()?;
     let events = config.take_unless_null("enabledEvents")?;
     let enabled_events = events
@@ -252,7 +256,7 @@ pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
         decode_quiet_hour(&mut config, "quietHoursEnd")?,
     );
     if start.is_some() != end.is_some() {
-        let message = "`quietHoursStart` and `quietHoursEnd` belong together";
+        let message = "`quietHoursStart` and `quietHoursEnd` must be set together";
         return Err(Fault::invalid("/pushNotificationConfig", message));
     }
     config.take("createdAt")?;
@@ -272,19 +276,19 @@ pub(super) fn decode_config(field: Field<'_>) -> Result<PushConfig, Fault> {
 fn decode_quiet_hour(config: &mut Object<'_>, member: &str) -> Result<Option<String>, Fault> {
     let read = |text: &str| match parse_time_of_day(text) {
         Some(_) => Ok(text.to_owned()),
-        None => Err("a time of day is `HH:MM`, in UTC"),
+        None => Err("must be a time of day in UTC, `HH:MM`"),
     };
     config.take_unless_null(member)?.map(|field| field.parse_with(read)).transpose()
 }
 
 /// Accepts text that is safe in an HTTP header and a request line.
-fn decode_secret(field: &Field<'_>) -> Result<String, Fault> {
+fn decode_header_text(field: &Field<'_>) -> Result<String, Fault> {
     let read = |text: &str| {
-        let visible = text.bytes().all(|byte| byte.is_ascii_graphic());
-        if visible && !text.is_empty() && text.len() <= MAX_URL_BYTES {
+        let is_printable = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if is_printable && !text.is_empty() && text.len() <= MAX_TEXT_BYTES {
             Ok(text.to_owned())
         } else {
-            Err(format!("must be 1 to {MAX_URL_BYTES} visible characters of ASCII"))
+            Err(format!("must be 1 to {MAX_TEXT_BYTES} printable ASCII characters, without spaces"))
         }
     };
     field.parse_with(read)
@@ -293,14 +297,17 @@ fn decode_secret(field: &Field<'_>) -> Result<String, Fault> {
 fn decode_authentication(field: Field<'_>) -> Result<Authentication, Fault> {
     let mut authentication = field.object()?;
     let schemes = authentication.require("schemes")?;
-    let at = schemes.pointer().to_owned();
+    let pointer = schemes.pointer().to_owned();
     let schemes = schemes.strings()?;
-    let known = |scheme: &String| ["bearer", "basic"].contains(&scheme.to_ascii_lowercase().as_str());
-    if !schemes.iter().any(known) {
-        return Err(Fault::invalid(at, "`schemes` must include `Bearer` or `Basic`"));
+    let is_supported = |scheme: &String| ["bearer", "basic"].contains(&scheme.to_ascii_lowercase().as_str());
+    if !schemes.iter().any(is_supported) {
+        return Err(Fault::invalid(pointer, "`schemes` must include `Bearer` or `Basic`"));
     }
     let credentials = authentication.take_unless_null("credentials")?;
-    Ok(Authentication { schemes, credentials: credentials.map(|field| decode_secret(&field)).transpose()? })
+    Ok(Authentication {
+        schemes,
+        credentials: credentials.map(|field| decode_header_text(&field)).transpose()?,
+    })
 }
 
 /// The response to `set`.
@@ -324,8 +331,8 @@ pub fn get_response(id: &Id, task: &str, config: &PushConfig) -> String {
 /// The response to `list`.
 #[must_use]
 pub fn list_response(id: &Id, task: &str, configs: &[PushConfig]) -> String {
-    let listed = configs.iter().map(|config| task_config(task, config)).collect::<Vec<_>>();
-    encode::response(id, &listed)
+    let configs = configs.iter().map(|config| task_config(task, config)).collect::<Vec<_>>();
+    encode::response(id, &configs)
 }
 
 /// The response to `delete`.
@@ -342,7 +349,7 @@ fn task_config(task: &str, config: &PushConfig) -> Value {
 mod tests {
     use super::*;
 
-    fn quiet(start: &str, end: &str, now: Time) -> bool {
+    fn is_quiet(start: &str, end: &str, now: Time) -> bool {
         let config = PushConfig {
             id: "x".into(),
             url: "https://x".into(),
@@ -354,22 +361,22 @@ mod tests {
             created_at: OffsetDateTime::UNIX_EPOCH,
         };
         let now = OffsetDateTime::UNIX_EPOCH.replace_time(now);
-        assert!(!config.accepts(EventKind::Artifact, now), "not asked for");
+        assert!(!config.accepts(EventKind::Artifact, now), "not subscribed");
         !config.accepts(EventKind::Message, now)
     }
 
     #[test]
-    fn quiet_hours_may_go_over_midnight() {
+    fn quiet_hours_may_cross_midnight() {
         let at = |hours, minutes| Time::from_hms(hours, minutes, 0).unwrap();
-        for (hours, minutes, is) in
+        for (hours, minutes, expected) in
             [(22, 0, true), (23, 59, true), (0, 0, true), (7, 59, true), (8, 0, false), (21, 59, false)]
         {
-            assert_eq!(quiet("22:00", "08:00", at(hours, minutes)), is, "{hours}:{minutes}");
+            assert_eq!(is_quiet("22:00", "08:00", at(hours, minutes)), expected, "{hours}:{minutes}");
         }
-        for (hours, is) in [(11, false), (12, true), (13, false)] {
-            assert_eq!(quiet("12:00", "13:00", at(hours, 0)), is, "{hours}");
+        for (hours, expected) in [(11, false), (12, true), (13, false)] {
+            assert_eq!(is_quiet("12:00", "13:00", at(hours, 0)), expected, "{hours}");
         }
-        assert!(!quiet("12:00", "12:00", at(12, 0)), "no time at all");
+        assert!(!is_quiet("12:00", "12:00", at(12, 0)), "an empty range");
         for bad in ["24:00", "8:00", "08:60", "0800", "", "08:0x", "+8:00", "08:00:00"] {
             assert_eq!(parse_time_of_day(bad), None, "{bad}");
         }

@@ -130,8 +130,8 @@ fn a_call_is_a_data_part_or_metadata_beside_one() {
     ])));
     let plain = plain.unwrap();
     assert_eq!((plain.tool.as_str(), &Value::from(plain.arguments.clone())), ("read_file", &arguments));
-    assert_eq!(plain.at_most, Timeout::from_millis(5).ok());
-    assert_eq!(plain.arguments_at, "/message/parts/1/data/arguments");
+    assert_eq!(plain.timeout, Timeout::from_millis(5).ok());
+    assert_eq!(plain.arguments_pointer, "/message/parts/1/data/arguments");
     let placed = plain.relocate_fault(Fault::invalid("/arguments/path", "x"));
     assert!(matches!(placed, Fault::InvalidParams { pointer, .. } if pointer.ends_with("/arguments/path")));
 
@@ -141,13 +141,13 @@ fn a_call_is_a_data_part_or_metadata_beside_one() {
     let wrapped =
         json!({ "content": { "tool": "t", "arguments": arguments }, "mimeType": "application/json" });
     let wrapped = call(&send(&json!([{ "kind": "data", "data": wrapped }]))).unwrap();
-    assert_eq!(wrapped.arguments_at, "/message/parts/0/data/content/arguments");
+    assert_eq!(wrapped.arguments_pointer, "/message/parts/0/data/content/arguments");
     for at in ["/metadata", "/message/metadata"] {
         let mut params = send(&json!([{ "kind": "data", "data": { "tool": "an argument" } }]));
         let object = params.pointer_mut(at.strip_suffix("/metadata").unwrap()).unwrap();
         object["metadata"] = json!({ "tool": "t" });
         let named = call(&params).unwrap();
-        assert_eq!((named.tool.as_str(), named.tool_at), ("t", format!("{at}/tool")));
+        assert_eq!((named.tool.as_str(), named.tool_pointer), ("t", format!("{at}/tool")));
         assert_eq!(Value::from(named.arguments), json!({ "tool": "an argument" }));
     }
     assert_eq!(call(&send(&json!([{ "kind": "text", "text": "tool" }]))), None);

@@ -8,17 +8,17 @@ use a2g_types::ident::{IntentId, excerpt};
 use a2g_types::quantity::{OutOfRangeError, Timeout};
 use serde_json::{Map, Value};
 
-/// The maximum length of a message id, in bytes.
+/// Maximum length of a message id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
-/// The maximum number of capabilities in a handshake.
+/// Maximum number of capabilities in a handshake.
 const MAX_CAPABILITIES: u64 = 64;
-/// The maximum length of a correlation id, in bytes.
+/// Maximum length of a correlation id, in bytes.
 const MAX_CORRELATION_BYTES: u64 = 256;
 /// The default timeout of a call, in seconds.
-const DEFAULT_TIMEOUT: u64 = 30;
+const DEFAULT_TIMEOUT_SECONDS: u64 = 30;
 /// The default time that a shutdown waits for calls, in seconds.
-const DEFAULT_DRAIN: u64 = 10;
-/// The maximum time that a shutdown waits for calls, in seconds.
+const DEFAULT_DRAIN_SECONDS: u64 = 10;
+/// Maximum time that a shutdown waits for calls, in seconds.
 const MAX_DRAIN_SECONDS: u64 = 3600;
 
 /// A decoded message of an agent.
@@ -47,7 +47,7 @@ pub enum MessageBody {
     Other {
         /// The type, verbatim.
         kind: String,
-        /// The capability that it belongs to, if it is one of the protocol's.
+        /// The protocol's capability that has this type, if any.
         capability: Option<&'static str>,
     },
 }
@@ -96,7 +96,7 @@ pub struct ToolCall {
 /// A line that is not a valid message.
 #[derive(Debug, PartialEq)]
 pub enum A2eDecodeError {
-    /// A line that gets an `error`.
+    /// A line that is answered with an `error`.
     Refused {
         /// The id, if it was readable.
         id: Option<String>,
@@ -122,8 +122,8 @@ enum RequestType {
 }
 
 impl RequestType {
-    fn from_name(word: &str) -> Option<Self> {
-        Some(match word {
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
             "handshake/req" => Self::Handshake,
             "tool/list/req" => Self::ToolList,
             "tool/call/req" => Self::ToolCall,
@@ -154,15 +154,16 @@ pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
     let mut members = frame(text).map_err(|fault| refused(None, false, fault::to_error(&fault)))?;
     let id = take_id(&mut members);
     let known = id.as_ref().ok().map(String::as_str);
-    let word = take_type(&mut members).map_err(|fault| refused(known, false, fault::to_error(&fault)))?;
-    let kind = RequestType::from_name(&word);
+    let type_name =
+        take_type(&mut members).map_err(|fault| refused(known, false, fault::to_error(&fault)))?;
+    let kind = RequestType::from_name(&type_name);
     let id = match (id, kind) {
         (Ok(id), _) => id,
         (Err(fault), Some(_)) => return Err(refused(None, false, fault::to_error(&fault))),
-        (Err(_), None) => return Err(A2eDecodeError::Ignored { kind: excerpt(&word) }),
+        (Err(_), None) => return Err(A2eDecodeError::Ignored { kind: excerpt(&type_name) }),
     };
-    if matches!(word.as_str(), "error" | "pong") {
-        return Err(A2eDecodeError::Ignored { kind: word });
+    if matches!(type_name.as_str(), "error" | "pong") {
+        return Err(A2eDecodeError::Ignored { kind: type_name });
     }
     let refused = |failure: A2eError| {
         let handshake = kind == Some(RequestType::Handshake) && failure.code == A2eCode::VersionMismatch;
@@ -172,9 +173,9 @@ pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
     let body = match kind {
         Some(kind) => decode_body(kind, members, &id).map_err(|fault| refused(fault::to_error(&fault)))?,
         None => {
-            let space = word.split('/').next().unwrap_or_default();
-            let found = CAPABILITIES.iter().find(|(of, _)| word.contains('/') && *of == space);
-            MessageBody::Other { capability: found.map(|(_, capability)| *capability), kind: word }
+            let prefix = type_name.split_once('/').map(|(prefix, _)| prefix);
+            let entry = CAPABILITIES.iter().find(|(name, _)| prefix == Some(*name));
+            MessageBody::Other { capability: entry.map(|(_, capability)| *capability), kind: type_name }
         }
     };
     Ok(AgentMessage { id, body })
@@ -220,7 +221,7 @@ fn decode_body(kind: RequestType, mut members: Object<'_>, id: &str) -> Result<M
     Ok(match kind {
         RequestType::Ping => MessageBody::Ping,
         RequestType::Shutdown => {
-            MessageBody::Shutdown(optional_timeout(&mut members, DEFAULT_DRAIN, MAX_DRAIN_SECONDS)?)
+            MessageBody::Shutdown(optional_timeout(&mut members, DEFAULT_DRAIN_SECONDS, MAX_DRAIN_SECONDS)?)
         }
         RequestType::Handshake => MessageBody::Handshake(decode_handshake(members)?),
         RequestType::ToolList => MessageBody::ToolList(decode_filter(members)?),
@@ -263,7 +264,7 @@ fn decode_call(mut members: Object<'_>, id: &str) -> Result<ToolCall, Fault> {
         arguments: members.require("arguments")?.map()?,
         correlation_id,
         streaming: optional_flag(&mut members, "streaming")?,
-        timeout: optional_timeout(&mut members, DEFAULT_TIMEOUT, Timeout::MAX_SECONDS)?,
+        timeout: optional_timeout(&mut members, DEFAULT_TIMEOUT_SECONDS, Timeout::MAX_SECONDS)?,
     })
 }
 
@@ -285,15 +286,15 @@ fn optional_flag(members: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
     members.take(name)?.map_or(Ok(false), |field| field.boolean())
 }
 
-fn optional_timeout(members: &mut Object<'_>, default: u64, most: u64) -> Result<Timeout, Fault> {
-    let make = |seconds| {
-        if seconds > most {
-            return Err(OutOfRangeError { min: 1, max: most });
+fn optional_timeout(members: &mut Object<'_>, default: u64, max: u64) -> Result<Timeout, Fault> {
+    let to_timeout = |seconds| {
+        if seconds > max {
+            return Err(OutOfRangeError { min: 1, max });
         }
         Timeout::from_seconds(seconds)
     };
     match members.take("timeout")? {
-        Some(field) => field.quantity(make),
-        None => make(default).map_err(|error| Fault::Internal(error.to_string())),
+        Some(field) => field.quantity(to_timeout),
+        None => to_timeout(default).map_err(|error| Fault::Internal(error.to_string())),
     }
 }

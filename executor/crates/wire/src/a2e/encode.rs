@@ -18,7 +18,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// The maximum number of bytes of an artifact in one event, before base64.
+/// Maximum number of bytes of an artifact in one event, before base64.
 pub const MAX_CHUNK_BYTES: usize = 192 << 10;
 
 /// The reason for the rejection of a handshake.
@@ -53,8 +53,8 @@ pub struct AcceptedHandshake<'a> {
     /// The id of the session.
     pub session_id: &'a str,
     /// The requested capabilities.
-    pub asked: &'a [String],
-    /// The maximum number of concurrent calls.
+    pub requested_caps: &'a [String],
+    /// Maximum number of concurrent calls.
     pub max_parallel: usize,
     /// The limits on an incoming message.
     pub bounds: JsonBounds,
@@ -85,16 +85,16 @@ pub fn random_id() -> String {
 /// disabled if it belongs to the protocol; clients do not parse other names.
 #[must_use]
 pub fn handshake_acceptance(req_id: &str, handshake: &AcceptedHandshake<'_>, ts: f64) -> String {
-    let AcceptedHandshake { session_id, asked, max_parallel, bounds, tools } = handshake;
+    let AcceptedHandshake { session_id, requested_caps, max_parallel, bounds, tools } = handshake;
     let mut accepted_caps: Vec<CapabilityEntry<'_>> = Vec::new();
-    for asked in asked.iter() {
-        let ours = is_tools_capability(asked);
-        let of_the_protocol = CAPABILITIES.iter().any(|(_, capability)| capability == asked);
-        let again = accepted_caps.iter().any(|known| known.capability == asked);
-        if again || !(ours || of_the_protocol) {
+    for requested in requested_caps.iter() {
+        let is_tools = is_tools_capability(requested);
+        let is_known = CAPABILITIES.iter().any(|(_, capability)| capability == requested);
+        let is_repeated = accepted_caps.iter().any(|entry| entry.capability == requested);
+        if is_repeated || !(is_tools || is_known) {
             continue;
         }
-        let metadata = if ours {
+        let metadata = if is_tools {
             json!({
                 "name": "a2g-executor",
                 "type": TOOLS,
@@ -105,7 +105,7 @@ pub fn handshake_acceptance(req_id: &str, handshake: &AcceptedHandshake<'_>, ts:
         } else {
             json!({ "reason": "this executor has tools only" })
         };
-        accepted_caps.push(CapabilityEntry { capability: asked, enabled: ours, metadata });
+        accepted_caps.push(CapabilityEntry { capability: requested, enabled: is_tools, metadata });
     }
     let max_parallel = *max_parallel;
     let body = HandshakeResponse { req_id, session_id, accepted_caps, max_parallel, ok: true, reason: "" };
@@ -135,8 +135,8 @@ pub fn tool_list(req_id: &str, catalogue: &[Descriptor], filter: &ToolFilter, ts
 
 /// `tool/event`s for one event, numbered from `first`: several for a large artifact, otherwise one.
 #[must_use]
-pub fn events(req_id: &str, first: u64, happened: CallEvent<'_>, ts: f64) -> Vec<String> {
-    let events = event_data(happened).into_iter().zip(first..);
+pub fn events(req_id: &str, first: u64, event: CallEvent<'_>, ts: f64) -> Vec<String> {
+    let events = event_data(event).into_iter().zip(first..);
     events.map(|((kind, data), seq)| line("tool/event", ToolEvent { kind, req_id, data, seq }, ts)).collect()
 }
 
@@ -145,9 +145,9 @@ pub fn events(req_id: &str, first: u64, happened: CallEvent<'_>, ts: f64) -> Vec
 #[must_use]
 pub fn call_response(req_id: &str, receipt: &Receipt, events_from: Option<u64>, ts: f64) -> String {
     let outcome = &receipt.outcome;
-    let failed = fault::receipt_error(receipt);
+    let failure = fault::receipt_error(receipt);
     let events = events_from.map(|first| collect_events(req_id, first, &outcome.output, ts));
-    let (error_code, error) = failed.map(|(code, message)| (code.as_str(), message)).unzip();
+    let (error_code, error) = failure.map(|(code, message)| (code.as_str(), message)).unzip();
     let data = ToolResult {
         success: error.is_none(),
         tool_name: receipt.tool.as_str(),
@@ -223,18 +223,18 @@ fn collect_events<'a>(
     ts: f64,
 ) -> Vec<Envelope<ToolEvent<'a>>> {
     let RunOutput { logs, progress, artifacts, truncated: _ } = output;
-    let happened = logs.iter().map(CallEvent::Log);
-    let happened = happened.chain(progress.iter().map(CallEvent::Progress));
-    let happened = happened.chain(artifacts.iter().map(CallEvent::Artifact));
-    let events = happened.flat_map(event_data).zip(first..);
-    let event = |((kind, data), seq)| envelope("tool/event", ToolEvent { kind, req_id, data, seq }, ts);
-    events.map(event).collect()
+    let events = logs.iter().map(CallEvent::Log);
+    let events = events.chain(progress.iter().map(CallEvent::Progress));
+    let events = events.chain(artifacts.iter().map(CallEvent::Artifact));
+    let numbered = events.flat_map(event_data).zip(first..);
+    let message = |((kind, data), seq)| envelope("tool/event", ToolEvent { kind, req_id, data, seq }, ts);
+    numbered.map(message).collect()
 }
 
 /// Kind and data of each wire event. Progress without a percentage is sent as a status.
-fn event_data(happened: CallEvent<'_>) -> Vec<(&'static str, Value)> {
+fn event_data(event: CallEvent<'_>) -> Vec<(&'static str, Value)> {
     let status = |message: &str| ("status", json!({ "message": message }));
-    match happened {
+    match event {
         CallEvent::Status(message) => vec![status(message)],
         CallEvent::Progress(Progress { percent: None, message }) => vec![status(message)],
         CallEvent::Progress(Progress { percent: Some(percent), message }) => {
@@ -247,7 +247,7 @@ fn event_data(happened: CallEvent<'_>) -> Vec<(&'static str, Value)> {
     }
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 100")]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is from 0 to 100")]
 fn whole_percent(percent: f32) -> u8 {
     // The cast maps NaN to 0.
     percent.clamp(0.0, 100.0) as u8

@@ -93,7 +93,7 @@ pub struct A2eError {
 }
 
 impl A2eError {
-    /// An error without details, retryable as its code is.
+    /// An error without details, retryable if its code is.
     pub fn new(code: A2eCode, message: impl Into<String>) -> Self {
         let (detail, retryable) = (Map::new(), code.is_retryable());
         Self { code, message: message.into(), detail, retryable, capability: "" }
@@ -111,7 +111,7 @@ impl A2eError {
     }
 }
 
-/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> A2eError {
     match fault {

@@ -20,8 +20,8 @@ pub fn is_tools_capability(capability: &str) -> bool {
     matches!(capability, TOOLS | "tool")
 }
 
-/// The other capabilities of the protocol, each behind the first part of its messages' types. Names outside
-/// this list are not part of the protocol, and a handshake response omits them.
+/// The other capabilities of the protocol, each after the first part of its message types. Names outside this list are
+/// not part of the protocol, and a handshake response omits them.
 const CAPABILITIES: [(&str, &str); 9] = [
     ("skill", "skill"),
     ("toolkit", "toolkits"),

@@ -352,7 +352,7 @@ fn a_handshake_is_answered_as_the_documentation_has_it() {
     let asked = ["tools", "streaming", "memory", "tools", "mine"].map(str::to_owned);
     let accepted = AcceptedHandshake {
         session_id: "s1",
-        asked: &asked,
+        requested_caps: &asked,
         max_parallel: 4,
         bounds: JsonBounds::default(),
         tools: 7,

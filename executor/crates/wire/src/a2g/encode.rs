@@ -1,10 +1,10 @@
-//! The vocabulary → A2G params and results, with their members in the document's order.
+//! Encodes domain types as A2G params and results. Members are in the order of the A2G document.
 //!
 //! Every struct is destructured completely, so that a new field fails to compile here instead of being omitted from a
 //! report.
 
 use super::decode::ProofClaims;
-use super::schema::{UpTo, Word};
+use super::schema::{UpTo, WireName};
 use super::{message, usage};
 use crate::failure_message;
 use crate::to_raw;
@@ -25,7 +25,7 @@ use time::format_description::well_known::Rfc3339;
 /// The params of `a2g/intent`, including the agent's context.
 #[must_use]
 pub fn intent(call: &Call) -> Box<RawValue> {
-    // The time that the caller waits is not sent to the governor: it can only shorten what is granted.
+    // The caller's own time limit is not sent to the governor, because it can only shorten the granted time.
     let Call {
         door: _,
         agent,
@@ -57,12 +57,12 @@ pub fn verdict(verdict: &Verdict) -> Box<RawValue> {
 #[must_use]
 pub fn verdict_with_proof(verdict: &Verdict, proof: &str) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Proven<'a> {
+    struct VerdictWithProof<'a> {
         #[serde(flatten)]
         verdict: message::VerdictMessage<'a>,
         proof: &'a str,
     }
-    to_raw(&Proven { verdict: verdict_message(verdict), proof })
+    to_raw(&VerdictWithProof { verdict: verdict_message(verdict), proof })
 }
 
 /// The header of a proof that is signed with the key of this id.
@@ -154,9 +154,9 @@ pub fn registration_result(policy: Option<&Policy>) -> Box<RawValue> {
 pub struct JournalState<'a> {
     /// The total number of receipts written.
     pub count: u64,
-    /// The hash of the last one.
+    /// The hash of the last receipt.
     pub root: &'a str,
-    /// A compact JWS over both.
+    /// A compact JWS over `count` and `root`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub signature: Option<&'a str>,
 }
@@ -213,7 +213,7 @@ pub fn acceptance() -> Box<RawValue> {
     to_raw(&message::Acceptance { accepted: true, aborted: None, executors: None })
 }
 
-/// The result of `g2a/revoke`: the number of waiting or running intents that end now.
+/// The result of `g2a/revoke`: the number of waiting or running intents that are aborted.
 #[must_use]
 pub fn revoke_result(aborted: usize) -> Box<RawValue> {
     to_raw(&message::Acceptance { accepted: true, aborted: Some(aborted), executors: None })
@@ -247,27 +247,27 @@ pub fn json_value(value: &Value) -> Box<RawValue> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "State")]
-pub enum IntentStateWord {
-    /// It waits for a person.
+pub enum IntentStateName {
+    /// The intent waits for a person.
     Escalated,
-    /// It waits for a slot.
+    /// The intent waits for a slot.
     Queued,
-    /// Its tool runs.
+    /// The tool runs.
     Running,
-    /// It is over.
+    /// The intent has finished.
     Finished,
 }
 
 /// The result of `a2g/status`: the state of the intent, with its report once finished.
 #[must_use]
-pub fn status(intent: IntentId, state: IntentStateWord, receipt: Option<&Receipt>) -> Box<RawValue> {
+pub fn status(intent: IntentId, state: IntentStateName, receipt: Option<&Receipt>) -> Box<RawValue> {
     to_raw(&message::IntentStatus { intent_id: intent, state, report: receipt.map(report_message) })
 }
 
 fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
     let Verdict { decision, intent, risk, manifest, conditions, expires_at, reason } = verdict;
     message::VerdictMessage {
-        verdict: Word(*decision),
+        verdict: WireName(*decision),
         intent_id: *intent,
         risk_assessment: risk.as_ref().map(risk_message),
         capability_manifest: manifest_message(manifest),
@@ -277,8 +277,8 @@ fn verdict_message(verdict: &Verdict) -> message::VerdictMessage<'_> {
     }
 }
 
-/// A time in RFC 3339. A time that has no such form (a year over 9999) is omitted, and every decoder refuses a verdict
-/// without its expiry, so that nothing runs on it.
+/// A time in RFC 3339; `None` for a year after 9999. Decoders refuse an approval without an expiry, so no tool runs
+/// under such a verdict.
 fn format_time(moment: OffsetDateTime) -> Option<String> {
     moment.format(&Rfc3339).ok()
 }
@@ -291,7 +291,7 @@ fn risk_message(risk: &Risk) -> message::RiskMessage<'_> {
     let Risk { score, level, model_score, heuristic_score, threats } = risk;
     message::RiskMessage {
         score: *score,
-        level: Word(*level),
+        level: WireName(*level),
         model_score: *model_score,
         heuristic_score: *heuristic_score,
         threats,
@@ -318,7 +318,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
     message::ReportMessage {
         agent_did: agent,
         intent_id: *intent,
-        status: Word(end.status()),
+        status: WireName(end.status()),
         result,
         error: failure_message::describe(outcome),
         tool_error,
@@ -327,7 +327,7 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         artifacts: artifacts.iter().map(artifact).collect(),
         truncated: *truncated,
         usage: usage::usage_message(usage, metrics),
-        durability: (!durability.is_default()).then_some(Word(*durability)),
+        durability: (!durability.is_default()).then_some(WireName(*durability)),
     }
 }
 
@@ -358,7 +358,7 @@ fn metrics_message(metrics: &RunMetrics) -> message::MetricsMessage {
 
 fn log_line(line: &LogLine) -> message::LogLineMessage<'_> {
     let LogLine { level, message } = line;
-    message::LogLineMessage { level: Word(*level), message }
+    message::LogLineMessage { level: WireName(*level), message }
 }
 
 fn artifact(artifact: &Artifact) -> message::ArtifactMessage<'_> {
@@ -419,11 +419,11 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         name,
         version,
         description,
-        contract: Word(*contract),
+        contract: WireName(*contract),
         digest: format!("sha256:{digest}"),
         arguments_schema,
         capabilities: message::DeclaredMessage {
-            filesystem: Word(*filesystem),
+            filesystem: WireName(*filesystem),
             network: *network,
             max_memory_mb: *memory,
             max_cpu_percent: *cpu,

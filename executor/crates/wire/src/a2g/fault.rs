@@ -1,4 +1,4 @@
-//! The table of error codes of this door: those of the A2G document, and the range of JSON-RPC.
+//! The error codes of this door: those of the A2G document, and those of JSON-RPC.
 //!
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// The code, the message and the data of the A2G response to a fault.
 ///
-/// [`Fault::Internal`] does not send its detail, which is for the log.
+/// The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> (i64, String, Option<Value>) {
     match fault {
@@ -60,7 +60,7 @@ fn refusal_data(intent: Option<IntentId>, risk_score: Option<f64>, blocked_by: B
     data.into()
 }
 
-/// The report's own `error`.
+/// The `error` of the report.
 fn describe_receipt(receipt: &Receipt) -> String {
     failure_message::describe_failure(&receipt.outcome)
 }

@@ -1,12 +1,12 @@
-//! The serialised messages: private twins of the vocabulary, with their members in the document's order.
+//! The serialized forms of the domain types, with members in the order of the A2G document.
 //!
-//! They borrow, they are made in [`super::encode`] and [`super::usage`] by destructuring the vocabulary completely, and
-//! they are used in this door only. The published schemas ([`super::openrpc`]) are derived from them, so the comments
-//! on their members are part of the schemas that clients read.
+//! [`super::encode`] and [`super::usage`] build them by destructuring the domain types completely. The published
+//! schemas ([`super::openrpc`]) are derived from them, so the comments on their members are part of the schemas that
+//! clients read.
 
 use super::decode::{MAX_DISK_MB, MAX_REQUESTS_PER_MINUTE, MAX_SIZE_BYTES};
-use super::encode::IntentStateWord;
-use super::schema::{UpTo, Word};
+use super::encode::IntentStateName;
+use super::schema::{UpTo, WireName};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::json::JsonText;
@@ -35,7 +35,7 @@ pub(super) struct IntentMessage<'a> {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Verdict", extend("required" = ["verdict", "intent_id"]))]
 pub(super) struct VerdictMessage<'a> {
-    pub(super) verdict: Word<Decision>,
+    pub(super) verdict: WireName<Decision>,
     pub(super) intent_id: IntentId,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) risk_assessment: Option<RiskMessage<'a>>,
@@ -54,7 +54,7 @@ pub(super) struct VerdictMessage<'a> {
 pub(super) struct RiskMessage<'a> {
     #[schemars(range(min = 0, max = 1))]
     pub(super) score: f64,
-    pub(super) level: Word<RiskLevel>,
+    pub(super) level: WireName<RiskLevel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1))]
     pub(super) model_score: Option<f64>,
@@ -112,7 +112,7 @@ pub(super) struct IntentAnswer<'a> {
 pub(super) struct ReportMessage<'a> {
     pub(super) agent_did: &'a AgentDid,
     pub(super) intent_id: IntentId,
-    pub(super) status: Word<Status>,
+    pub(super) status: WireName<Status>,
     /// The tool's answer, when it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Value>")]
@@ -132,12 +132,12 @@ pub(super) struct ReportMessage<'a> {
     #[schemars(extend("const" = true))]
     pub(super) truncated: bool,
     pub(super) usage: UsageMessage<'a>,
-    /// Present when the journal of this report may lose its last moments in a power cut.
+    /// Present when a power failure can lose the latest entries of the journal, such as this report.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) durability: Option<Word<Durability>>,
+    pub(super) durability: Option<WireName<Durability>>,
 }
 
-/// An error that the tool reported itself.
+/// An error that the tool itself reported.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ToolError")]
 pub(super) struct ToolErrorMessage<'a> {
@@ -160,7 +160,7 @@ pub(super) struct MetricsMessage {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LogLine")]
 pub(super) struct LogLineMessage<'a> {
-    pub(super) level: Word<LogLevel>,
+    pub(super) level: WireName<LogLevel>,
     pub(super) message: &'a str,
 }
 
@@ -199,7 +199,7 @@ pub(super) struct UsageMessage<'a> {
     pub(super) process: Option<ProcessUsage>,
 }
 
-/// The kernel's count for the process of a run: the guest's share and the executor's own.
+/// The memory of the run's process, as the kernel measured it: the guest's and the executor's own.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
 pub(super) struct ProcessUsage {
@@ -229,28 +229,28 @@ pub(super) struct LimitsMessage<'a> {
     pub(super) filesystem_scope: Filesystem<'a>,
 }
 
-/// A limit beside what was used of it, both in the limit's unit.
+/// A limit and its usage, in the same unit.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct Amount<G, U> {
     pub(super) granted: G,
     #[schemars(range(min = 0))]
     pub(super) used: U,
-    /// The rest of the limit, never below zero.
+    /// The unused rest of the limit, at least zero.
     #[schemars(range(min = 0))]
     pub(super) slack: U,
-    pub(super) set_by: Word<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
-/// A count of which nothing is known when the run's process ended before it could say what it used.
+/// A budget. Its usage is `null` if the run's process ended before it reported the usage.
 pub(super) type BudgetAmount<const MAX: u64> = Amount<UpTo<MAX>, Option<u64>>;
 
-/// A limit on how much there may be at one moment, of which nothing is used up.
+/// A limit on the number that exists at one time, which has no usage.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct ConcurrencyLimit {
     pub(super) granted: UpTo<{ Budgets::MAX_HANDLES }>,
-    pub(super) set_by: Word<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -258,7 +258,7 @@ pub(super) struct ConcurrencyLimit {
 pub(super) struct NetworkGrant {
     pub(super) granted: bool,
     pub(super) linked: bool,
-    pub(super) set_by: Word<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -277,15 +277,15 @@ pub(super) struct NetworkLimits<'a> {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct SetPattern<'a> {
     pub(super) pattern: &'a str,
-    pub(super) set_by: Word<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
-/// A limit over all runs of an agent, of which no single run uses up anything.
+/// A limit on all runs of an agent together, which has no usage in a single run.
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct Rate {
     pub(super) granted: u32,
-    pub(super) set_by: Word<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -302,14 +302,14 @@ pub(super) struct ContactMessage<'a> {
 pub(super) struct Filesystem<'a> {
     /// The patterns in force.
     pub(super) granted: Vec<&'a str>,
-    /// Each of them, with the folder that it lies in.
+    /// Each pattern in force, with its folder.
     pub(super) trees: Vec<GrantedTree<'a>>,
-    /// The patterns that are taken out of them.
+    /// The patterns that are blocked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) blocked: Vec<SetPattern<'a>>,
-    /// The layer that left nothing, when nothing is granted.
+    /// The layer that excluded everything; present when nothing is granted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) set_by: Option<Word<Layer>>,
+    pub(super) set_by: Option<WireName<Layer>>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -317,16 +317,16 @@ pub(super) struct Filesystem<'a> {
 pub(super) struct GrantedTree<'a> {
     pub(super) path: &'a str,
     pub(super) pattern: &'a str,
-    pub(super) access: Word<Access>,
-    pub(super) access_set_by: Word<Layer>,
-    pub(super) set_by: Word<Layer>,
+    pub(super) access: WireName<Access>,
+    pub(super) access_set_by: WireName<Layer>,
+    pub(super) set_by: WireName<Layer>,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Denied")]
 pub(super) struct DenialMessage<'a> {
     pub(super) what: &'a str,
-    pub(super) reason: Word<DenialReason>,
+    pub(super) reason: WireName<DenialReason>,
     pub(super) count: u64,
 }
 
@@ -351,7 +351,7 @@ pub(super) struct RegistrationMetadata {
 pub(super) struct Acceptance {
     #[schemars(extend("const" = true))]
     pub(super) accepted: bool,
-    /// The number of waiting or running intents that end now.
+    /// The number of waiting or running intents that are aborted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) aborted: Option<usize>,
     // Only the bundled governor writes this member.
@@ -379,7 +379,7 @@ pub(super) struct CancelResult {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct IntentStatus<'a> {
     pub(super) intent_id: IntentId,
-    pub(super) state: IntentStateWord,
+    pub(super) state: IntentStateName,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) report: Option<ReportMessage<'a>>,
 }
@@ -396,7 +396,7 @@ pub(super) struct ToolMessage<'a> {
     pub(super) name: &'a ToolName,
     pub(super) version: &'a str,
     pub(super) description: &'a str,
-    pub(super) contract: Word<Contract>,
+    pub(super) contract: WireName<Contract>,
     #[schemars(regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub(super) digest: String,
     /// A JSON Schema.
@@ -404,11 +404,11 @@ pub(super) struct ToolMessage<'a> {
     pub(super) capabilities: DeclaredMessage,
 }
 
-/// The capabilities that a tool declares; an absent number is left to the other layers.
+/// The capabilities that a tool declares; an absent limit is set by the other layers.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "DeclaredCapabilities")]
 pub(super) struct DeclaredMessage {
-    pub(super) filesystem: Word<DeclaredFilesystem>,
+    pub(super) filesystem: WireName<DeclaredFilesystem>,
     pub(super) network: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_memory_mb: Option<MemoryLimit>,

@@ -1,7 +1,7 @@
-//! The A2G door, the primary one: its document's messages and this project's additions to them.
+//! The A2G door, the primary one: the messages of the A2G document and this project's additions.
 //!
-//! [`decode`] parses params and results into the vocabulary, [`encode`] writes them, [`fault`] is this door's only
-//! table of error codes, and [`openrpc`] describes it all to a client. The specification is the A2G document, "Message
+//! [`decode`] parses params and results into domain types, [`encode`] serializes them, [`fault`] is this door's only
+//! table of error codes, and [`openrpc`] describes the door to clients. The specification is the A2G document, "Message
 //! Types"; the points that it leaves open are decided in `docs/protocols/`.
 //!
 //! Two rules define the treatment of unknown members. In an object that restricts (manifest, policy, directive, the

@@ -1,7 +1,7 @@
 //! The result of `rpc.discover`: this door as an OpenRPC 1.3 document, with JSON Schemas (draft 7) of all params and
 //! results and the table of errors.
 //!
-//! The schemas are derived from the messages that the door writes, and their words and numbers from the enums and the
+//! The schemas are derived from the messages that the door writes, and their names and numbers from the enums and the
 //! limits. Only the lists of parameters are written manually.
 //!
 //! The schemas state only rules that the decoders enforce, but not all of them: a value that a schema here accepts may
@@ -9,7 +9,7 @@
 
 mod schemas;
 
-use super::schema::words;
+use super::schema::names;
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::Limit;
 use a2g_types::verdict::Decision;
@@ -28,7 +28,7 @@ pub fn document(version: &str) -> Value {
         "openrpc": OPENRPC,
         "info": {
             "title": "A2G executor",
-            "description": "Runs approved agent intents as WebAssembly tools, under exactly the \
+            "description": "Runs approved agent intents as WebAssembly tools, with exactly the \
                 capabilities that their verdict grants.",
             "version": version,
         },
@@ -37,7 +37,7 @@ pub fn document(version: &str) -> Value {
     })
 }
 
-/// A method as one row; [`MethodDescription::describe`] adds the members that all methods share.
+/// One method; [`MethodDescription::describe`] adds the members that all methods share.
 struct MethodDescription {
     name: &'static str,
     summary: &'static str,
@@ -130,7 +130,7 @@ fn run_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "a2g/status",
-            summary: "Says where an intent is, with its report once it is finished",
+            summary: "Returns the state of an intent, with its report once finished",
             params: intent_id(),
             result: result_schema("IntentStatus"),
             errors: &[],
@@ -144,7 +144,7 @@ fn run_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "rpc.discover",
-            summary: "Answers this document",
+            summary: "Returns this document",
             params: Vec::new(),
             result: json!({ "name": "OpenRPC Schema", "schema": { "$ref": META_SCHEMA } }),
             errors: &[],
@@ -158,7 +158,7 @@ fn agent_methods() -> Vec<MethodDescription> {
     vec![
         MethodDescription {
             name: "a2g/register",
-            summary: "Answers with the standing policy of an agent, when it has one; keeps nothing",
+            summary: "Returns the standing policy of an agent, if it has one; stores nothing",
             params: vec![
                 agent(),
                 optional_param("public_key", json!({ "type": ["string", "null"] })),
@@ -173,7 +173,7 @@ fn agent_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "a2g/report",
-            summary: "Acknowledges an agent's own report; the executor's is the one that counts",
+            summary: "Acknowledges an agent's own report, which does not replace the executor's",
             params: vec![
                 agent(),
                 required_param("intent_id", schema_ref("IntentId")),
@@ -211,7 +211,7 @@ fn governor_methods() -> Vec<MethodDescription> {
         },
         MethodDescription {
             name: "g2a/revoke",
-            summary: "Aborts intents and drops standing capabilities; names an agent, an intent or both",
+            summary: "Aborts intents and drops standing capabilities, of an agent, an intent or both",
             params: vec![
                 optional_param("agent_did", schema_ref("AgentDid")),
                 optional_param("intent_id", schema_ref("IntentId")),
@@ -236,37 +236,43 @@ fn governor_methods() -> Vec<MethodDescription> {
     ]
 }
 
-/// The words of a closed set, joined into one text.
-fn list_words<T: Copy + Into<&'static str> + VariantArray>() -> String {
-    format!("one of {}", words::<T>().join(", "))
+/// The names of an enum, joined into one text.
+fn join_names<T: Copy + Into<&'static str> + VariantArray>() -> String {
+    format!("one of {}", names::<T>().join(", "))
 }
 
 fn errors() -> Value {
     let pointer = json!({ "pointer": "a JSON Pointer (RFC 6901) into params" });
-    let refused = json!({ "intent_id": "of the intent, when there is one", "risk_score": "when the governor \
-        gave one", "blocked_by": list_words::<BlockedBy>() });
-    let failed = json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
-    let exhausted = json!({ "report": "the report of the run", "limit": list_words::<Limit>(),
-        "retry_after_ms": "instead of both, when nothing ran for want of room; with intent_id and ran, when the \
-        receipt of a run waits for room" });
+    let refusal = json!({ "intent_id": "of the intent, when there is one", "risk_score": "when the governor \
+        gave one", "blocked_by": join_names::<BlockedBy>() });
+    let failure =
+        json!({ "report": "the report of the run", "tool": "instead, when the tool cannot be run" });
+    let exhaustion = json!({ "report": "the report of the run", "limit": join_names::<Limit>(),
+        "retry_after_ms": "instead of both, when nothing ran for lack of capacity; with intent_id and ran, when \
+        the receipt of a run waits for disk space" });
     let rows: [(&str, i64, &str, Option<Value>); 10] = [
-        ("ParseError", -32700, "Not JSON, or not as strictly as it is read here", None),
-        ("InvalidRequest", -32600, "Not a request of JSON-RPC 2.0", None),
+        ("ParseError", -32700, "Not JSON, or JSON that the strict reader refuses", None),
+        ("InvalidRequest", -32600, "Not a JSON-RPC 2.0 request", None),
         ("MethodNotFound", -32601, "Unknown method", None),
         ("InvalidParams", -32602, "Invalid parameters", Some(pointer)),
-        ("InternalError", -32603, "Something of the executor is broken", None),
-        ("PolicyViolation", -32000, "Refused before anything ran", Some(refused)),
-        ("ExecutionError", -32001, "The tool ran and failed, or cannot be run", Some(failed)),
+        ("InternalError", -32603, "Internal error of the executor", None),
+        ("PolicyViolation", -32000, "Refused before anything ran", Some(refusal)),
+        ("ExecutionError", -32001, "The tool ran and failed, or cannot be run", Some(failure)),
         ("RegistrationFailed", -32002, "The governor does not accept the agent", None),
-        ("CapabilityExhausted", -32003, "A limit ended the tool, or there is no room", Some(exhausted)),
+        (
+            "CapabilityExhausted",
+            -32003,
+            "A limit ended the tool, or the executor has no capacity",
+            Some(exhaustion),
+        ),
         ("SessionExpired", -32004, "The governor asks for a new registration", None),
     ];
-    let described = rows.into_iter().map(|(name, code, message, data)| {
+    let entries = rows.into_iter().map(|(name, code, message, data)| {
         let mut error = Map::new();
         error.insert("code".to_owned(), code.into());
         error.insert("message".to_owned(), message.into());
         error.extend(data.map(|data| ("data".to_owned(), data)));
         (name.to_owned(), error.into())
     });
-    Value::Object(described.collect())
+    Value::Object(entries.collect())
 }

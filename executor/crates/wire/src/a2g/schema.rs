@@ -1,7 +1,7 @@
-//! The JSON Schemas of the closed sets of words, and of integers with a maximum.
+//! The JSON Schemas of enums, and of integers with a maximum.
 //!
 //! The schema of each message is derived from its type in [`super::message`]. The schemas of the member types are
-//! defined here, so that a range or a word in a schema is that of the decoder and the enum.
+//! defined here, so that their ranges and names are those of the decoder and the enum.
 
 use a2g_types::durability::Durability;
 use a2g_types::limit::{Access, Layer};
@@ -13,45 +13,45 @@ use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use strum::VariantArray;
 
-/// A closed set whose words have a schema of their own in the published document.
-pub(super) trait ClosedSet: Copy + Into<&'static str> + VariantArray {
+/// An enum whose names have their own schema in the published document.
+pub(super) trait WireEnum: Copy + Into<&'static str> + VariantArray {
     /// The name of its schema.
     const NAME: &'static str;
 }
 
-/// A value of a closed set, serialised as its word.
-pub(super) struct Word<T>(pub(super) T);
+/// A variant of an enum, serialized as its name.
+pub(super) struct WireName<T>(pub(super) T);
 
-impl<T: ClosedSet> Serialize for Word<T> {
+impl<T: WireEnum> Serialize for WireName<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.0.into())
     }
 }
 
-impl<T: ClosedSet> JsonSchema for Word<T> {
+impl<T: WireEnum> JsonSchema for WireName<T> {
     fn schema_name() -> Cow<'static, str> {
         T::NAME.into()
     }
 
     fn json_schema(_generator: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "enum": words::<T>() })
+        json_schema!({ "type": "string", "enum": names::<T>() })
     }
 }
 
-/// The words of a closed set, in the order of its variants.
-pub(super) fn words<T: Copy + Into<&'static str> + VariantArray>() -> Vec<&'static str> {
+/// The names of an enum's variants, in their order.
+pub(super) fn names<T: Copy + Into<&'static str> + VariantArray>() -> Vec<&'static str> {
     T::VARIANTS.iter().map(|variant| (*variant).into()).collect()
 }
 
-macro_rules! closed_sets {
+macro_rules! wire_enums {
     ($($name:literal: $set:ty),* $(,)?) => {
-        $(impl ClosedSet for $set {
+        $(impl WireEnum for $set {
             const NAME: &'static str = $name;
         })*
     };
 }
 
-closed_sets! {
+wire_enums! {
     "Access": Access,
     "Contract": Contract,
     "Decision": Decision,
@@ -64,7 +64,7 @@ closed_sets! {
     "Status": Status,
 }
 
-/// An integer from 1 to `MAX`, as the configuration accepts it.
+/// An integer from 1 to `MAX`.
 #[derive(Serialize)]
 pub(super) struct UpTo<const MAX: u64>(pub(super) u64);
 

@@ -1,8 +1,8 @@
-//! The `usage` of a report: every effective limit, its used and remaining amount, and the layer that set it. Every
-//! number comes from the executor or the kernel.
+//! The `usage` of a report: every effective limit, its used amount, the unused rest (`slack`), and the layer that set
+//! it. Every number comes from the executor or the kernel.
 
 use super::message;
-use super::schema::{UpTo, Word};
+use super::schema::{UpTo, WireName};
 use a2g_types::limit::{Bound, Layer};
 use a2g_types::outcome::{Contact, Denial, GrantedArea, HostRule, NetworkUsage, RunMetrics, Usage};
 use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
@@ -27,10 +27,10 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
     } = usage;
     message::UsageMessage {
         limits: message::LimitsMessage {
-            max_memory_mb: whole_amount(*memory, memory.value.mb(), metrics.memory_used_mb()),
+            max_memory_mb: integer_amount(*memory, memory.value.mb(), metrics.memory_used_mb()),
             max_cpu_percent: cpu_amount(*cpu, metrics.cpu_percent()),
             timeout_seconds: time_amount(*timeout, metrics.wall),
-            max_output_bytes: whole_amount(*output, output.value.bytes(), metrics.output_bytes),
+            max_output_bytes: integer_amount(*output, output.value.bytes(), metrics.output_bytes),
             max_written_mb: written_amount(budgets.written, spent.map(|s| s.written_bytes)),
             max_created: budget_amount(budgets.created, spent.map(|s| s.created)),
             max_random_bytes: budget_amount(budgets.random_bytes, spent.map(|s| s.random_bytes)),
@@ -58,36 +58,36 @@ pub(super) fn usage_message<'a>(usage: &'a Usage, metrics: &RunMetrics) -> messa
 fn written_amount(granted: MemoryLimit, bytes: Option<u64>) -> message::Amount<MemoryLimit, Option<u64>> {
     let used = bytes.map(|bytes| bytes.div_ceil(BYTES_PER_MB));
     let slack = used.map(|used| granted.mb().saturating_sub(used));
-    message::Amount { granted, used, slack, set_by: Word(Layer::Executor) }
+    message::Amount { granted, used, slack, set_by: WireName(Layer::Executor) }
 }
 
 /// An amount of network use, which the server itself counts.
 fn network_amount<const MAX: u64>(granted: u64, used: u64) -> message::Amount<UpTo<MAX>, u64> {
     let slack = granted.saturating_sub(used);
-    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
+    message::Amount { granted: UpTo(granted), used, slack, set_by: WireName(Layer::Executor) }
 }
 
 fn budget_amount<const MAX: u64>(granted: u64, used: Option<u64>) -> message::BudgetAmount<MAX> {
     let slack = used.map(|used| granted.saturating_sub(used));
-    message::Amount { granted: UpTo(granted), used, slack, set_by: Word(Layer::Executor) }
+    message::Amount { granted: UpTo(granted), used, slack, set_by: WireName(Layer::Executor) }
 }
 
 fn concurrency_limit(granted: u64) -> message::ConcurrencyLimit {
-    message::ConcurrencyLimit { granted: UpTo(granted), set_by: Word(Layer::Executor) }
+    message::ConcurrencyLimit { granted: UpTo(granted), set_by: WireName(Layer::Executor) }
 }
 
-fn whole_amount<T>(
+fn integer_amount<T>(
     Bound { value: granted, layer }: Bound<T>,
     granted_units: u64,
     used: u64,
 ) -> message::Amount<T, u64> {
-    message::Amount { granted, used, slack: granted_units.saturating_sub(used), set_by: Word(layer) }
+    message::Amount { granted, used, slack: granted_units.saturating_sub(used), set_by: WireName(layer) }
 }
 
 fn cpu_amount(cpu: Bound<CpuPercent>, used: f64) -> message::Amount<CpuPercent, f64> {
     let Bound { value: granted, layer } = cpu;
     let slack = (f64::from(granted.get()) - used).max(0.0);
-    message::Amount { granted, used, slack: round_to(slack, 10.0), set_by: Word(layer) }
+    message::Amount { granted, used, slack: round_to(slack, 10.0), set_by: WireName(layer) }
 }
 
 /// Seconds, rounded to milliseconds.
@@ -95,16 +95,16 @@ fn time_amount(timeout: Bound<Timeout>, used: Duration) -> message::Amount<Timeo
     let Bound { value: granted, layer } = timeout;
     let seconds = |duration: Duration| round_to(duration.as_secs_f64(), 1000.0);
     let slack = seconds(granted.duration().saturating_sub(used));
-    message::Amount { granted, used: seconds(used), slack, set_by: Word(layer) }
+    message::Amount { granted, used: seconds(used), slack, set_by: WireName(layer) }
 }
 
-fn round_to(value: f64, parts: f64) -> f64 {
-    (value * parts).round() / parts
+fn round_to(value: f64, scale: f64) -> f64 {
+    (value * scale).round() / scale
 }
 
 fn network_message(network: Bound<bool>, had_session: bool) -> message::NetworkGrant {
     let Bound { value: granted, layer } = network;
-    message::NetworkGrant { granted, linked: had_session, set_by: Word(layer) }
+    message::NetworkGrant { granted, linked: had_session, set_by: WireName(layer) }
 }
 
 fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
@@ -128,13 +128,13 @@ fn network_limits(used: &NetworkUsage) -> message::NetworkLimits<'_> {
         max_sent_bytes: network_amount(budgets.sent_bytes, *sent_bytes),
         max_received_bytes: network_amount(budgets.received_bytes, *received_bytes),
         max_requests_per_minute: requests_per_minute
-            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: Word(layer) }),
+            .map(|Bound { value, layer }| message::Rate { granted: value, set_by: WireName(layer) }),
     }
 }
 
 fn host_rule(rule: &HostRule) -> message::SetPattern<'_> {
     let HostRule { pattern, set_by } = rule;
-    message::SetPattern { pattern, set_by: Word(*set_by) }
+    message::SetPattern { pattern, set_by: WireName(*set_by) }
 }
 
 fn contact(contact: &Contact) -> message::ContactMessage<'_> {
@@ -153,15 +153,15 @@ fn filesystem_message<'a>(
     blocked: &'a [Bound<String>],
     emptied_by: Option<Layer>,
 ) -> message::Filesystem<'a> {
-    let taken_out = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
+    let blocked_pattern = |Bound { value, layer }: &'a Bound<String>| message::SetPattern {
         pattern: value,
-        set_by: Word(*layer),
+        set_by: WireName(*layer),
     };
     message::Filesystem {
         granted: areas.iter().map(|area| &*area.pattern).collect(),
         trees: areas.iter().map(tree).collect(),
-        blocked: blocked.iter().map(taken_out).collect(),
-        set_by: emptied_by.filter(|_| areas.is_empty()).map(Word),
+        blocked: blocked.iter().map(blocked_pattern).collect(),
+        set_by: emptied_by.filter(|_| areas.is_empty()).map(WireName),
     }
 }
 
@@ -170,13 +170,13 @@ fn tree(area: &GrantedArea) -> message::GrantedTree<'_> {
     message::GrantedTree {
         path,
         pattern,
-        access: Word(access.value),
-        access_set_by: Word(access.layer),
-        set_by: Word(*set_by),
+        access: WireName(access.value),
+        access_set_by: WireName(access.layer),
+        set_by: WireName(*set_by),
     }
 }
 
 fn denial(denial: &Denial) -> message::DenialMessage<'_> {
     let Denial { what, reason, count } = denial;
-    message::DenialMessage { what, reason: Word(*reason), count: *count }
+    message::DenialMessage { what, reason: WireName(*reason), count: *count }
 }

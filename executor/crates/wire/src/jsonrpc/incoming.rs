@@ -24,7 +24,7 @@ pub enum Incoming<'a> {
 /// A message that is neither an answer nor a notification.
 #[derive(Debug)]
 pub struct PeerMessageError {
-    /// The id of the call that it was meant to answer, if it has one.
+    /// The id of the call that the message answers, if it has one.
     pub id: Option<Id>,
     /// The reason for the rejection.
     pub reason: String,
@@ -59,7 +59,8 @@ struct ErrorObject<'a> {
 /// Converts a message into its normal form.
 ///
 /// # Errors
-/// [`PeerMessageError`] for what the strict reader refuses, and for what is no object with a method, a result or an error.
+/// [`PeerMessageError`] for text that the strict reader refuses, and for anything but an object with a method, a
+/// result or an error.
 pub fn read<'a>(message: &'a [u8], bounds: &JsonBounds) -> Result<Incoming<'a>, PeerMessageError> {
     let text = strict_json::check(message, bounds).map_err(|fault| malformed_error(message, &fault))?;
     // serde would accept an array for the struct.
@@ -117,17 +118,17 @@ fn normalize_answer(
     Ok(to_raw(&ErrorResponse { jsonrpc: "2.0", error, id: id.as_raw() }))
 }
 
-/// The id is read leniently: whatever else is wrong with the message, its id ends one call and starts nothing.
+/// The id is read even from an invalid message, because an id can only end a call and never start one.
 fn malformed_error(message: &[u8], fault: &Fault) -> PeerMessageError {
     #[derive(Deserialize)]
-    struct Named<'a> {
+    struct IdMember<'a> {
         #[serde(borrow)]
         id: &'a RawValue,
     }
-    let named = serde_json::from_slice::<Named<'_>>(message).ok();
-    let id = named.and_then(|named| Id::read(named.id).ok());
+    let member = serde_json::from_slice::<IdMember<'_>>(message).ok();
+    let id = member.and_then(|member| Id::read(member.id).ok());
     let (Fault::Parse(reason) | Fault::InvalidRequest(reason)) = fault else {
-        return PeerMessageError { id, reason: "it is not a message of JSON-RPC".to_owned() };
+        return PeerMessageError { id, reason: "it is not a JSON-RPC message".to_owned() };
     };
     PeerMessageError { id, reason: reason.clone() }
 }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_one_meaning_or_none() {
+    fn messages_are_normalized_or_rejected() {
         let ok = r#"{"jsonrpc":"2.0","result":{"verdict":"APPROVED"},"id":"1"}"#;
         let no = r#"{"jsonrpc":"2.0","error":{"code":-32000,"message":"no","data":[1]},"id":"1"}"#;
         let error = r#""error":{"code":-32000,"message":"no","data":[1]}"#;

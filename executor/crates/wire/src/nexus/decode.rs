@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// The maximum length of an agent's id, in bytes.
+/// Maximum length of an agent's id, in bytes.
 const MAX_AGENT_BYTES: usize = 200;
 /// The largest integer that every JSON reader represents exactly.
 const MAX_EXACT_INTEGER: u64 = (1 << 53) - 1;
@@ -43,11 +43,11 @@ pub struct Envelope<'a> {
     requires_ack: bool,
     /// `{id, type, from, to, timestamp}`, in the received bytes.
     header: String,
-    /// The same with `action` and `payload`.
+    /// `{id, type, from, to, action, payload, timestamp}`, in the received bytes.
     full: String,
 }
 
-/// The members of an event beside its payload.
+/// The members of an event, except its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventHead {
     /// `eventType`.
@@ -121,7 +121,7 @@ pub struct SubscribeCommand {
     pub guarantee: DeliveryGuarantee,
 }
 
-/// Decodes all of a message but its payload.
+/// Decodes a message, except its payload.
 ///
 /// # Errors
 /// [`NexusDecodeError`].
@@ -133,7 +133,7 @@ pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
 fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>, Fault> {
     let body = Field::parse(text)?;
     if !body.is_object() {
-        return Err(Fault::InvalidRequest("a message is one object".to_owned()));
+        return Err(Fault::InvalidRequest("a message must be one object".to_owned()));
     }
     let mut body = body.object()?;
     let id = body.require("id")?;
@@ -142,7 +142,7 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     *known = Some(id);
     let kind = body.require("type")?;
     let kind_raw = kind.as_raw();
-    let kind = kind.enum_value(&MessageType::WORDS).map_err(as_invalid_request)?;
+    let kind = kind.enum_value(&MessageType::NAMES).map_err(as_invalid_request)?;
     let version = body.require("version")?.string()?;
     if version != VERSION {
         let version = excerpt(&version);
@@ -177,7 +177,7 @@ fn read<'a>(text: &'a str, known: &mut Option<IntentId>) -> Result<Envelope<'a>,
     let event = if kind == MessageType::Event { Some(decode_event_head(&mut body)?) } else { None };
     if kind == MessageType::Response {
         body.require("requestId")?.string()?;
-        body.require("status")?.enum_value(&ResponseStatus::WORDS)?;
+        body.require("status")?.enum_value(&ResponseStatus::NAMES)?;
     }
     if kind == MessageType::Error && sealed.is_none() {
         body.require("error")?.object()?.require("code")?.string()?;
@@ -256,7 +256,7 @@ fn decode_event_head(body: &mut Object<'_>) -> Result<EventHead, Fault> {
     Ok(EventHead {
         kind: body.require("eventType")?.string()?,
         name: body.require("eventName")?.string()?,
-        guarantee: body.require("deliveryGuarantee")?.enum_value(&DeliveryGuarantee::WORDS)?,
+        guarantee: body.require("deliveryGuarantee")?.enum_value(&DeliveryGuarantee::NAMES)?,
     })
 }
 
@@ -303,8 +303,8 @@ impl<'a> Envelope<'a> {
             MessageType::Response => Ok(Content::Response),
             MessageType::Ack => {
                 let id = self.correlation_id.as_deref().unwrap_or_default();
-                let wrong = |error: IdentError| Fault::invalid("/correlationId", error.to_string());
-                IntentId::parse(id).map(Content::Ack).map_err(wrong)
+                let invalid = |error: IdentError| Fault::invalid("/correlationId", error.to_string());
+                IntentId::parse(id).map(Content::Ack).map_err(invalid)
             }
             MessageType::Error => Ok(Content::Error),
         }
@@ -319,11 +319,11 @@ impl<'a> Envelope<'a> {
             SignatureScope::Header => &self.header,
             SignatureScope::Full => &self.full,
         };
-        let signed = match (keys, &self.signature) {
+        let is_valid = match (keys, &self.signature) {
             (Some(keys), Some(signature)) => keys.verify(text, signature),
             (None, _) | (_, None) => false,
         };
-        if signed {
+        if is_valid {
             return Ok(Verified { envelope: self, scope });
         }
         Err(NexusError::new(
@@ -370,14 +370,14 @@ impl<'a> Verified<'a> {
     /// `VALIDATION_ERROR`.
     pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
-        let late = |message: &str| {
+        let time_error = |message: &str| {
             Err(NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"))
         };
         if *timestamp_ms > now_ms.saturating_add(ahead_ms) {
-            return late("`timestamp` is ahead of the executor's clock: compare the clocks");
+            return time_error("`timestamp` is ahead of the executor's clock: compare the clocks");
         }
         if now_ms > timestamp_ms.saturating_add(*ttl_ms) {
-            return late("the message is older than its `ttl`: compare the clocks, and send it again");
+            return time_error("the message is older than its `ttl`: compare the clocks, and send it again");
         }
         Ok(())
     }
@@ -389,18 +389,21 @@ impl<'a> Verified<'a> {
     /// decoded.
     pub fn content(&self, keys: &AgentKeys, bounds: &JsonBounds) -> Result<Content, NexusError> {
         let envelope = &self.envelope;
-        let opened = envelope
+        let plaintext = envelope
             .sealed
             .as_ref()
             .map(|sealed| open_payload(sealed, keys, &envelope.header))
             .transpose()?;
-        let payload = match &opened {
+        let payload = match &plaintext {
             Some(bytes) => Some(strict_json::check(bytes, bounds).map_err(|fault| fault::to_error(&fault))?),
             None => envelope.payload.map(RawValue::get),
         };
         // The document's signature covers five members of the header. A command counts only if its payload is
         // sealed under that header or covered by the full signature.
-        if envelope.kind == MessageType::Command && opened.is_none() && self.scope == SignatureScope::Header {
+        if envelope.kind == MessageType::Command
+            && plaintext.is_none()
+            && self.scope == SignatureScope::Header
+        {
             return Err(NexusError::new(
                 NexusCode::SignatureInvalid,
                 "the signature does not cover a command's `payload`: seal it (`encryption`), or agree on \
@@ -440,13 +443,13 @@ fn action_name(action: Option<&Field<'_>>) -> Result<String, Fault> {
 }
 
 /// Decodes `parameters`; the second argument is the context for the governor.
-type Parameters = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
+type ParametersDecoder = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
 
 /// No two commands accept the same payload. Otherwise an attacker could change `action`, which the header
 /// signature does not cover, and turn one command into another.
 fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
     let action = action_name(action)?;
-    let read: Parameters = match action.as_str() {
+    let decode_parameters: ParametersDecoder = match action.as_str() {
         "tool.execute" => decode_execute,
         "tool.cancel" => |parameters, _| decode_only_id(parameters, "intentId").map(Content::Cancel),
         "events.subscribe" => |parameters, _| decode_subscribe(parameters).map(Content::Subscribe),
@@ -462,7 +465,7 @@ fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<C
         }
     };
     let mut payload = payload_object(payload)?;
-    let mut parts = || -> Result<_, Fault> {
+    let mut take_members = || -> Result<_, Fault> {
         let mut context = Map::new();
         for name in ["workflowId", "agentId"] {
             if let Some(field) = payload.take_unless_null(name)? {
@@ -471,8 +474,10 @@ fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<C
         }
         Ok(((!context.is_empty()).then_some(context), payload.require("parameters")?.object()?))
     };
-    let (context, parameters) = parts().map_err(prefix_pointer)?;
-    read(parameters, context).and_then(|content| payload.finish().map(|()| content)).map_err(prefix_pointer)
+    let (context, parameters) = take_members().map_err(prefix_pointer)?;
+    decode_parameters(parameters, context)
+        .and_then(|content| payload.finish().map(|()| content))
+        .map_err(prefix_pointer)
 }
 
 fn decode_execute(mut parameters: Object<'_>, context: Option<Map<String, Value>>) -> Result<Content, Fault> {
@@ -494,9 +499,9 @@ fn decode_only_id(mut parameters: Object<'_>, name: &str) -> Result<IntentId, Fa
 fn decode_subscribe(mut parameters: Object<'_>) -> Result<SubscribeCommand, Fault> {
     let events = parameters.require("events")?;
     let pointer = events.pointer().to_owned();
-    let known = |text: String| {
-        let found = EventName::WORDS.iter().find(|(word, _)| *word == text);
-        found.map(|(_, name)| *name).ok_or_else(|| {
+    let parse_event = |text: String| {
+        let event = EventName::NAMES.iter().find(|(name, _)| *name == text);
+        event.map(|(_, event)| *event).ok_or_else(|| {
             let message = format!(
                 "there is no event `{}`: there are `started`, `progress`, `log`, `artifact` and `finished`",
                 excerpt(&text)
@@ -504,25 +509,25 @@ fn decode_subscribe(mut parameters: Object<'_>) -> Result<SubscribeCommand, Faul
             Fault::invalid(pointer.clone(), message)
         })
     };
-    let events = events.strings()?.into_iter().map(known).collect::<Result<BTreeSet<_>, _>>()?;
+    let events = events.strings()?.into_iter().map(parse_event).collect::<Result<BTreeSet<_>, _>>()?;
     if events.is_empty() {
         return Err(Fault::invalid(pointer, "`events` must name at least one event"));
     }
     let intent = parameters.take_unless_null("intentId")?;
     let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
     let guarantee = parameters.take_unless_null("deliveryGuarantee")?;
-    let guarantee = guarantee.map(|guarantee| guarantee.enum_value(&DeliveryGuarantee::WORDS)).transpose()?;
+    let guarantee = guarantee.map(|guarantee| guarantee.enum_value(&DeliveryGuarantee::NAMES)).transpose()?;
     parameters.finish()?;
     Ok(SubscribeCommand { events, intent, guarantee: guarantee.unwrap_or_default() })
 }
 
 fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
-    let action = action_name(action)?;
-    let found = QueryAction::WORDS.iter().find(|(word, _)| *word == action);
-    let (_, question) = found.ok_or_else(|| {
+    let action_name = action_name(action)?;
+    let action = QueryAction::NAMES.iter().find(|(name, _)| *name == action_name);
+    let (_, action) = action.ok_or_else(|| {
         Fault::MethodNotFound(format!(
             "there is no query `{}`: there are `get_status`, `get_metrics` and `get_state`",
-            excerpt(&action)
+            excerpt(&action_name)
         ))
     })?;
     let mut payload = payload_object(payload)?;
@@ -532,7 +537,7 @@ fn decode_query(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Con
     });
     let resource =
         resource.and_then(|resource| payload.finish().map(|()| resource)).map_err(prefix_pointer)?;
-    Ok(Content::Query(*question, resource))
+    Ok(Content::Query(*action, resource))
 }
 
 fn check_event(payload: Option<&str>) -> Result<(), Fault> {

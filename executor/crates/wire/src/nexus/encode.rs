@@ -46,7 +46,7 @@ pub struct MessageWriter<'a> {
     pub scope: SignatureScope,
     /// `true` to seal the content.
     pub sealed: bool,
-    /// The priority, that of the request.
+    /// The priority of the request.
     pub priority: Priority,
 }
 
@@ -217,9 +217,9 @@ impl<'a> EncodedMessage<'a> {
                 self.content.processing_time = Some(processing_ms);
             }
             OutgoingBody::Ack(id) => self.correlation_id = Some(id.to_string()),
-            OutgoingBody::Error(of, failure) => {
+            OutgoingBody::Error(request, failure) => {
                 self.kind = MessageType::Error.as_str();
-                self.correlation_id = of.map(|id| id.to_string());
+                self.correlation_id = request.map(|id| id.to_string());
                 self.content.error = Some(failure.to_json(self.timestamp));
             }
             OutgoingBody::Event { name, guarantee, payload } => {

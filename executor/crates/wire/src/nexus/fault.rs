@@ -133,7 +133,7 @@ impl NexusError {
     }
 }
 
-/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> NexusError {
     match fault {

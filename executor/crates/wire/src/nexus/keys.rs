@@ -75,8 +75,8 @@ impl AgentKeys {
     #[must_use]
     pub fn open(&self, sealed: &SealedPayload, associated: &str) -> Option<Vec<u8>> {
         let SealedPayload { iv, ciphertext, auth_tag } = sealed;
-        let whole = [ciphertext.as_slice(), auth_tag].concat();
-        let payload = Payload { msg: &whole, aad: associated.as_bytes() };
+        let message = [ciphertext.as_slice(), auth_tag].concat();
+        let payload = Payload { msg: &message, aad: associated.as_bytes() };
         self.sealing.as_ref()?.decrypt(&Nonce::from(*iv), payload).ok()
     }
 }

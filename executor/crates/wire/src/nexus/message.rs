@@ -1,4 +1,4 @@
-//! The vocabulary of this protocol, version 1.0.0.
+//! The enums and constants of this protocol, version 1.0.0.
 
 use a2g_types::call::Priority;
 use a2g_types::ident::IntentId;
@@ -7,7 +7,7 @@ use a2g_types::ident::IntentId;
 pub const VERSION: &str = "1.0.0";
 /// The only algorithm for sealed payloads.
 pub const ALGORITHM: &str = "AES-256-GCM";
-/// The maximum `ttl`, in milliseconds. Every id is remembered at least this long, whatever its own `ttl` is,
+/// Maximum `ttl`, in milliseconds. Every id is remembered at least this long, regardless of the message's `ttl`,
 /// because the header signature does not cover `ttl`.
 pub const MAX_TTL_MS: u64 = 60 * 60 * 1000;
 
@@ -29,7 +29,7 @@ pub enum MessageType {
 }
 
 impl MessageType {
-    pub(super) const WORDS: [(&'static str, Self); 6] = [
+    pub(super) const NAMES: [(&'static str, Self); 6] = [
         ("command", Self::Command),
         ("query", Self::Query),
         ("event", Self::Event),
@@ -85,7 +85,7 @@ pub enum DeliveryGuarantee {
 }
 
 impl DeliveryGuarantee {
-    pub(super) const WORDS: [(&'static str, Self); 3] = [
+    pub(super) const NAMES: [(&'static str, Self); 3] = [
         ("at-most-once", Self::AtMostOnce),
         ("at-least-once", Self::AtLeastOnce),
         ("exactly-once", Self::ExactlyOnce),
@@ -121,7 +121,7 @@ impl EventName {
     /// All event names.
     pub const ALL: [Self; 5] = [Self::Started, Self::Progress, Self::Log, Self::Artifact, Self::Finished];
 
-    pub(super) const WORDS: [(&'static str, Self); 5] = [
+    pub(super) const NAMES: [(&'static str, Self); 5] = [
         ("started", Self::Started),
         ("progress", Self::Progress),
         ("log", Self::Log),
@@ -148,16 +148,16 @@ pub const EVENT_TYPE: &str = "execution";
 /// The result of a command or a query (`status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ResponseStatus {
-    /// It succeeded.
+    /// The request succeeded.
     Success,
-    /// It failed; `error` has the reason.
+    /// The request failed; `error` has the reason.
     Failure,
-    /// It waits for a person, or its output was truncated at a limit.
+    /// The call waits for a person, or the output was truncated at a limit.
     Partial,
 }
 
 impl ResponseStatus {
-    pub(super) const WORDS: [(&'static str, ()); 3] = [("SUCCESS", ()), ("FAILURE", ()), ("PARTIAL", ())];
+    pub(super) const NAMES: [(&'static str, ()); 3] = [("SUCCESS", ()), ("FAILURE", ()), ("PARTIAL", ())];
 
     /// The name on the wire.
     #[must_use]
@@ -191,7 +191,7 @@ pub enum QueryAction {
 }
 
 impl QueryAction {
-    pub(super) const WORDS: [(&'static str, Self); 3] =
+    pub(super) const NAMES: [(&'static str, Self); 3] =
         [("get_status", Self::Status), ("get_metrics", Self::Metrics), ("get_state", Self::State)];
 }
 

@@ -1,12 +1,12 @@
 //! Genesis Nexus: signed messages of one shape over HTTP and WebSocket.
 //!
 //! ```text
-//! text ─ decode::envelope ─▶ Envelope ─ verified: HMAC over the bytes as they came ─▶ Verified
-//!   ─ content: AES-256-GCM if it was sealed, then strict JSON ─▶ Content
-//! Body ─ encode::Letter::write: sealed as the request was, then signed ─▶ text
+//! text ─ decode::envelope ─▶ Envelope ─ verify: HMAC over the received bytes ─▶ Verified
+//!   ─ content: AES-256-GCM if sealed, then strict JSON ─▶ Content
+//! OutgoingBody ─ MessageWriter::write: sealed if the request was, then signed ─▶ text
 //! ```
-//! There is no way from an [`decode::Envelope`] to what it asks for that does not pass its signature. Keys,
-//! times, ids and nonces are handed in.
+//! The content of an [`decode::Envelope`] is accessible only after its signature has been verified. Keys, times, ids
+//! and nonces are parameters.
 
 pub mod decode;
 pub mod encode;

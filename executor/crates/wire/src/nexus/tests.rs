@@ -515,13 +515,13 @@ proptest! {
 
 #[test]
 fn the_words_are_the_documents() {
-    for (word, kind) in MessageType::WORDS {
+    for (word, kind) in MessageType::NAMES {
         assert_eq!(kind.as_str(), word);
     }
-    for (word, guarantee) in DeliveryGuarantee::WORDS {
+    for (word, guarantee) in DeliveryGuarantee::NAMES {
         assert_eq!(guarantee.as_str(), word);
     }
-    for (word, name) in EventName::WORDS {
+    for (word, name) in EventName::NAMES {
         assert_eq!(name.as_str(), word);
     }
     for (word, priority) in super::message::PRIORITIES {

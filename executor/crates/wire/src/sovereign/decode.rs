@@ -37,7 +37,7 @@ pub struct SovereignRequest {
     pub hints: ContextHints,
 }
 
-/// `metadata.context_hints`. Hints can only narrow what a governor grants.
+/// `metadata.context_hints`. Hints can only narrow the governor's grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextHints {
     /// The caller's own limit on the run time.
@@ -62,17 +62,17 @@ pub struct SovereignDecodeError {
 /// Decodes a request.
 ///
 /// # Errors
-/// [`SovereignDecodeError`], in the form in which the request seems to be.
+/// [`SovereignDecodeError`], in the form of the request as far as it is known.
 pub fn request(text: &str) -> Result<SovereignRequest, Box<SovereignDecodeError>> {
-    let mut known = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
-    match read(text, &mut known) {
+    let mut partial = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
+    match read(text, &mut partial) {
         Ok((payload, stream, hints)) => {
-            let PartialRequest { form, id, skill, operation } = known;
+            let PartialRequest { form, id, skill, operation } = partial;
             let skill = skill.unwrap_or_default();
             Ok(SovereignRequest { form, id, skill, operation, payload, stream, hints })
         }
         Err(fault) => {
-            let PartialRequest { form, id, skill, operation } = known;
+            let PartialRequest { form, id, skill, operation } = partial;
             Err(Box::new(SovereignDecodeError { form, id, named: (skill, operation), fault }))
         }
     }
@@ -88,7 +88,7 @@ struct PartialRequest {
 
 type RequestBody = (Map<String, Value>, bool, ContextHints);
 
-fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
+fn read(text: &str, partial: &mut PartialRequest) -> Result<RequestBody, Fault> {
     let body = Field::parse(text)?;
     if !body.is_object() {
         return Err(Fault::InvalidRequest(
@@ -98,17 +98,15 @@ fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
     let mut body = body.object()?;
     let version = body.take("jsonrpc")?;
     let Some(version) = version else {
-        known.form = RequestForm::Legacy;
-        return read_legacy(body, known);
+        partial.form = RequestForm::Legacy;
+        return read_legacy(body, partial);
     };
-    known.id = decode_id(body.take_unless_null("id")?)?;
-    known.form = match version.string().as_deref() {
+    partial.id = decode_id(body.take_unless_null("id")?)?;
+    partial.form = match version.string().as_deref() {
         Ok("3.0") => RequestForm::Sovereign,
         Ok("2.0") => RequestForm::JsonRpc2,
         Ok(_) | Err(_) => {
-            return Err(Fault::InvalidRequest(
-                "`jsonrpc` must be \"3.0\", or \"2.0\" for a client of the older form".to_owned(),
-            ));
+            return Err(Fault::InvalidRequest("`jsonrpc` must be \"3.0\" or \"2.0\"".to_owned()));
         }
     };
     let method = body.take_unless_null("method")?.map(|method| method.string()).transpose()?;
@@ -116,33 +114,34 @@ fn read(text: &str, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
         Some(params) => Some(params.object()?),
         None => None,
     };
-    let mut part = |name: &str| -> Result<Option<String>, Fault> {
+    let mut take_text = |name: &str| -> Result<Option<String>, Fault> {
         let field = params.as_mut().map(|params| params.take_unless_null(name)).transpose()?.flatten();
         field.map(|field| field.string()).transpose()
     };
-    let (skill, operation) = (part("skill")?, part("operation")?);
+    let (skill, operation) = (take_text("skill")?, take_text("operation")?);
     let split = method.as_deref().map(|method| match method.split_once('/') {
         Some((skill, operation)) => (skill, Some(operation)),
         None => (method, None),
     });
-    known.skill = split.map(|(skill, _)| skill.to_owned()).or_else(|| skill.clone());
-    known.operation = split.and_then(|(_, named)| named).map(str::to_owned).or_else(|| operation.clone());
-    check_agreement("/params/skill", skill.as_deref(), known.skill.as_deref())?;
-    check_agreement("/params/operation", operation.as_deref(), known.operation.as_deref())?;
+    partial.skill = split.map(|(skill, _)| skill.to_owned()).or_else(|| skill.clone());
+    partial.operation =
+        split.and_then(|(_, operation)| operation).map(str::to_owned).or_else(|| operation.clone());
+    check_agreement("/params/skill", skill.as_deref(), partial.skill.as_deref())?;
+    check_agreement("/params/operation", operation.as_deref(), partial.operation.as_deref())?;
     let payload = params.as_mut().map(|params| params.take_unless_null("payload")).transpose()?.flatten();
     let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
     let metadata = body.take_unless_null("metadata")?.map(Field::object).transpose()?;
     let (stream, hints) = metadata.map(decode_metadata).transpose()?.unwrap_or_default();
-    require_skill(known)?;
+    require_skill(partial)?;
     Ok((payload, stream, hints))
 }
 
 /// Decodes `{skill, action|operation, params|payload, context, request_id, timeout_ms}`.
-fn read_legacy(mut body: Object<'_>, known: &mut PartialRequest) -> Result<RequestBody, Fault> {
-    known.id = decode_id(body.take_unless_null("request_id")?)?;
-    known.skill = body.take_unless_null("skill")?.map(|skill| skill.string()).transpose()?;
+fn read_legacy(mut body: Object<'_>, partial: &mut PartialRequest) -> Result<RequestBody, Fault> {
+    partial.id = decode_id(body.take_unless_null("request_id")?)?;
+    partial.skill = body.take_unless_null("skill")?.map(|skill| skill.string()).transpose()?;
     let operation = take_either(&mut body, "operation", "action")?;
-    known.operation = operation.map(|operation| operation.string()).transpose()?;
+    partial.operation = operation.map(|operation| operation.string()).transpose()?;
     let payload = take_either(&mut body, "payload", "params")?;
     let payload = payload.map(|payload| payload.map()).transpose()?.unwrap_or_default();
     let timeout = body.take_unless_null("timeout_ms")?;
@@ -151,22 +150,22 @@ fn read_legacy(mut body: Object<'_>, known: &mut PartialRequest) -> Result<Reque
     if let Some(context) = context {
         context.object()?;
     }
-    require_skill(known)?;
+    require_skill(partial)?;
     Ok((payload, false, ContextHints { timeout, corrects_payload: false }))
 }
 
-/// Takes a member that has two names, of which a request may use one.
+/// Takes a member that has two names; a request may use only one of them.
 fn take_either<'a>(body: &mut Object<'a>, name: &str, other: &str) -> Result<Option<Field<'a>>, Fault> {
     match (body.take_unless_null(name)?, body.take_unless_null(other)?) {
         (Some(_), Some(field)) => {
             Err(Fault::invalid(field.pointer(), format!("`{other}` repeats `{name}`: send one of them")))
         }
-        (one, other) => Ok(one.or(other)),
+        (field, alias) => Ok(field.or(alias)),
     }
 }
 
-fn require_skill(known: &PartialRequest) -> Result<(), Fault> {
-    match known.skill.as_deref() {
+fn require_skill(partial: &PartialRequest) -> Result<(), Fault> {
+    match partial.skill.as_deref() {
         None | Some("") => Err(Fault::InvalidRequest(
             "the request names no skill: send `method` as `skill/operation`, or `params.skill`".to_owned(),
         )),
@@ -174,11 +173,11 @@ fn require_skill(known: &PartialRequest) -> Result<(), Fault> {
     }
 }
 
-/// Checks that `params` names nothing else than `method` does.
-fn check_agreement(pointer: &str, said: Option<&str>, meant: Option<&str>) -> Result<(), Fault> {
-    match said {
-        Some(said) if Some(said) != meant => {
-            Err(Fault::invalid(pointer, format!("`{}` contradicts `method`", excerpt(said))))
+/// Checks that a member of `params` agrees with `method`.
+fn check_agreement(pointer: &str, member: Option<&str>, effective: Option<&str>) -> Result<(), Fault> {
+    match member {
+        Some(name) if Some(name) != effective => {
+            Err(Fault::invalid(pointer, format!("`{}` contradicts `method`", excerpt(name))))
         }
         Some(_) | None => Ok(()),
     }
@@ -188,7 +187,7 @@ fn decode_id(field: Option<Field<'_>>) -> Result<Option<Id>, Fault> {
     field.map(|field| Id::from_field(&field)).transpose()
 }
 
-/// Decodes the members that this door interprets; others are for other agents on the way.
+/// Decodes the members that this door interprets. Others are meant for other agents, and ignored.
 fn decode_metadata(mut metadata: Object<'_>) -> Result<(bool, ContextHints), Fault> {
     if let Some(priority) = metadata.take_unless_null("priority")? {
         priority.string()?;

@@ -105,8 +105,8 @@ impl ReplyEncoder {
             PartialResult::Log(LogLine { level, message }) => {
                 json!({ "kind": "log", "level": level.as_str(), "message": message })
             }
-            PartialResult::Artifact(made) => {
-                let mut chunk = artifact(made);
+            PartialResult::Artifact(output) => {
+                let mut chunk = artifact(output);
                 if let Some(chunk) = chunk.as_object_mut() {
                     chunk.insert("kind".to_owned(), "artifact".into());
                 }

@@ -37,7 +37,7 @@ impl SovereignError {
     }
 }
 
-/// The error for a fault. The detail of [`Fault::Internal`] is left to the log.
+/// The error for a fault. The detail of [`Fault::Internal`] is only logged.
 #[must_use]
 pub fn to_error(fault: &Fault) -> SovereignError {
     match fault {
@@ -136,8 +136,8 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
             }
         }
         End::Exited { code, stderr_tail } => {
-            let words = stderr_tail.trim();
-            let message = if words.is_empty() { &sentence } else { words };
+            let stderr = stderr_tail.trim();
+            let message = if stderr.is_empty() { &sentence } else { stderr };
             SovereignError::new(-32000, status, message).with_data("exit_code", *code)
         }
         End::NotStarted(_) => SovereignError::new(-32003, status, &sentence),
@@ -152,7 +152,7 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
     Some(failure.with_data("intent_id", receipt.intent.to_string()))
 }
 
-/// The id of the response to a body that is not a request at all.
+/// The id of the response to a body that is not a request.
 pub const UNKNOWN_ID: &str = "unknown";
 
 /// The data of an error, together with the requested skill and operation.

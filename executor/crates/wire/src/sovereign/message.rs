@@ -14,7 +14,7 @@ pub(super) struct SovereignResponse<'a> {
     pub(super) result: Option<ResponseResult<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<ResponseError<'a>>,
-    /// Absent for clients of 2.0.
+    /// Absent for clients of JSON-RPC 2.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) metadata: Option<ResponseMetadata<'a>>,
 }

@@ -34,12 +34,12 @@ pub fn find<'a>(
     skill: &str,
     operation: Option<&str>,
 ) -> Result<&'a Descriptor, Missing> {
-    let theirs = tools.iter().filter_map(|tool| {
-        let (of, operation) = self::skill_and_operation(&tool.name);
-        (of == skill).then_some((operation, tool))
+    let operations = tools.iter().filter_map(|tool| {
+        let (tool_skill, operation) = self::skill_and_operation(&tool.name);
+        (tool_skill == skill).then_some((operation, tool))
     });
-    let operations = theirs.collect::<Vec<_>>();
-    let found = match (operation, operations.as_slice()) {
+    let operations = operations.collect::<Vec<_>>();
+    let tool = match (operation, operations.as_slice()) {
         (_, []) => {
             let message =
                 format!("there is no skill `{}`: `GET /capabilities` lists the skills", excerpt(skill));
@@ -49,7 +49,7 @@ pub fn find<'a>(
         (None, _) => None,
         (Some(operation), all) => all.iter().find(|(name, _)| *name == operation).map(|(_, tool)| *tool),
     };
-    found.ok_or_else(|| {
+    tool.ok_or_else(|| {
         let message = match operation {
             Some(operation) => {
                 format!("the skill `{}` has no operation `{}`", excerpt(skill), excerpt(operation))

@@ -468,7 +468,7 @@ impl A2a {
                     arguments: asked.arguments.clone(),
                     context: None,
                     priority: Priority::Normal,
-                    caller_timeout: asked.at_most,
+                    caller_timeout: asked.timeout,
                     charge: request_context.charge.clone(),
                 };
                 check_call_agent(&self.executor, caller, &call)?;

@@ -488,8 +488,8 @@ impl TaskHandle {
     ) {
         let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
         let notices = match hooks.dialect {
-            Dialect::A2a => push::task_notices(update, before, &record.task),
-            Dialect::Acp => push::event_notices(update, before, &record.task.id, now),
+            Dialect::A2a => push::task_notifications(update, before, &record.task),
+            Dialect::Acp => push::event_notifications(update, before, &record.task.id, now),
         };
         for (events, body) in notices {
             let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));

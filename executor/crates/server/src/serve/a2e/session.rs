@@ -236,7 +236,7 @@ impl Session {
                 Ok(()) => {
                     let accepted = AcceptedHandshake {
                         session_id: &self.id,
-                        asked: &handshake.agent_caps,
+                        requested_caps: &handshake.agent_caps,
                         max_parallel: self.shared.settings.max_parallel,
                         bounds: self.shared.bounds,
                         tools: self.shared.executor.tools().len(),

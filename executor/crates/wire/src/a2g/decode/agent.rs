@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 pub struct Registration {
     /// The agent that registers.
     pub agent: AgentDid,
-    /// Its public key, as sent.
+    /// The agent's public key, as sent.
     pub public_key: Option<String>,
-    /// The tools that it requests, as sent.
+    /// The requested tools, as sent.
     pub capabilities_requested: Vec<String>,
-    /// Its description of itself.
+    /// The agent's description of itself, as sent.
     pub metadata: Option<Map<String, Value>>,
 }
 
@@ -25,17 +25,17 @@ pub struct Registration {
 pub struct Heartbeat {
     /// The agent of the heartbeat.
     pub agent: AgentDid,
-    /// The uptime of its executor in seconds.
+    /// The executor's uptime, in seconds.
     pub uptime_seconds: u64,
     /// The number of running tools.
     pub running: u64,
     /// The number of waiting calls.
     pub queued: u64,
-    /// The total number of receipts in its journal and the hash of the last one, if the heartbeat contains them.
+    /// The total number of receipts in the journal and the hash of the last one, if the heartbeat contains them.
     pub journal: Option<(u64, String)>,
 }
 
-/// The members of a report that a governor needs in order to file it.
+/// The members of a report that a governor needs to store it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportHead {
     /// The agent of the call.
@@ -68,18 +68,18 @@ pub fn registration(params: &str) -> Result<Registration, Fault> {
 pub fn heartbeat(params: &str) -> Result<Heartbeat, Fault> {
     let mut object = Object::parse(params)?;
     let agent = object.require("agent_did")?.parse_with(AgentDid::parse)?;
-    let mut count = |name| object.require(name)?.integer(0, u64::MAX);
+    let mut take_count = |name| object.require(name)?.integer(0, u64::MAX);
     Ok(Heartbeat {
         agent,
-        uptime_seconds: count("uptime_seconds")?,
-        running: count("running")?,
-        queued: count("queued")?,
+        uptime_seconds: take_count("uptime_seconds")?,
+        running: take_count("running")?,
+        queued: take_count("queued")?,
         journal: object.take_unless_null("journal")?.map(decode_journal).transpose()?,
     })
 }
 
-/// Decodes the params of the `a2g/heartbeat` of an agent that is not an executor: the agent. The protocol names the
-/// message, and no other member of it.
+/// Decodes the agent in the params of an `a2g/heartbeat` from an agent that is not an executor. The protocol defines
+/// no other member of this message.
 ///
 /// # Errors
 /// As [`registration`].
@@ -87,7 +87,7 @@ pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
     Object::parse(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
-/// The count and the root of a journal. The signature is not read here; it is for those who store the checkpoint.
+/// The count and the root of a journal. The signature is ignored; it is for parties that store the checkpoint.
 fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
     let count = object.require("count")?.integer(0, u64::MAX)?;
@@ -95,8 +95,9 @@ fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     Ok((count, root))
 }
 
-/// Decodes the params of `a2g/report`. All members of the document are checked, and only the head is returned; others,
-/// such as `usage`, are ignored. The reference's SDKs measure a part of `metrics`, or nothing.
+/// Decodes the params of `a2g/report`. All members that the A2G document defines are checked, and only the head is
+/// returned; others, such as `usage`, are ignored. All of `metrics` is optional, because the reference SDKs send only
+/// some of its members, or none.
 ///
 /// # Errors
 /// As [`registration`].

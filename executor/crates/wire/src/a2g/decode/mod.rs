@@ -1,7 +1,7 @@
-//! A2G params and results → the vocabulary, or a [`Fault::InvalidParams`] with the pointer of the problem.
+//! Decodes A2G params and results into domain types. A [`Fault::InvalidParams`] has the pointer of the invalid value.
 //!
-//! Numbers that limit something are integers in range, written in digits. For an optional member, `null` means the same
-//! as absence only if the member restricts nothing. Every pointer refers to the text that the function was given.
+//! Limits are integers in range, written in digits. For an optional member, `null` means the same
+//! as absence only if the member restricts nothing. Pointers are relative to the text that the function was given.
 
 mod agent;
 mod policy;
@@ -38,7 +38,7 @@ pub struct ExecuteParams {
 pub struct RevokeParams {
     /// The agent whose intents are aborted and whose standing capabilities are dropped.
     pub agent: Option<AgentDid>,
-    /// The one intent that is aborted.
+    /// The intent that is aborted.
     pub intent: Option<IntentId>,
 }
 
@@ -79,7 +79,7 @@ pub fn revoke_params(params: &str) -> Result<RevokeParams, Fault> {
         intent: intent.map(|field| field.parse_with(IntentId::parse)).transpose()?,
     };
     if revoke.agent.is_none() && revoke.intent.is_none() {
-        return Err(Fault::invalid("", "`agent_did` or `intent_id` must be there"));
+        return Err(Fault::invalid("", "send `agent_did`, `intent_id` or both"));
     }
     Ok(revoke)
 }
@@ -108,13 +108,13 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
 /// # Errors
 /// [`Fault::InvalidParams`] if it is present and not a DID.
 pub fn requested_executor(call: &Call) -> Result<Option<AgentDid>, Fault> {
-    let Some(named) = call.context.as_ref().and_then(|context| context.get("executor")) else {
+    let Some(executor) = call.context.as_ref().and_then(|context| context.get("executor")) else {
         return Ok(None);
     };
-    let named = named.as_str().ok_or("has to be the DID of an executor".to_owned());
-    let parsed = named.and_then(|named| AgentDid::parse(named).map_err(|error| error.to_string()));
+    let text = executor.as_str().ok_or("must be the DID of an executor".to_owned());
+    let did = text.and_then(|text| AgentDid::parse(text).map_err(|error| error.to_string()));
     let invalid = |error| Fault::invalid("/context/executor", format!("`executor`: {error}"));
-    parsed.map(Some).map_err(invalid)
+    did.map(Some).map_err(invalid)
 }
 
 fn decode_proof(field: &Field<'_>, raw_verdict: &Field<'_>) -> Result<Proof, Fault> {

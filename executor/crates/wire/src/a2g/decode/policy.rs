@@ -15,7 +15,7 @@ pub(in crate::a2g) const MAX_DISK_MB: u64 = 1 << 30;
 /// Maximum length of an argument in a policy: 1 PiB, so that "no limit" can be expressed as a number.
 pub(in crate::a2g) const MAX_SIZE_BYTES: u64 = 1 << 50;
 
-/// The accepted values of `agent_did`.
+/// The source of a policy, which determines the accepted values of `agent_did`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PolicySource {
     /// A governor: one agent.
@@ -47,7 +47,7 @@ pub fn policy_file(text: &str) -> Result<Policy, Fault> {
 }
 
 /// Decodes the result of `a2g/register`: the agent's standing policy, if the result has one as `policy`. Any other
-/// result is an acknowledgement, as many reference governors send.
+/// result is an acknowledgement, which many reference governors send.
 ///
 /// # Errors
 /// As [`policy`], with pointers into the result.

@@ -1,8 +1,7 @@
 //! The two JSON texts inside a proof, a compact JWS: its header, and the claims that are signed.
 //!
-//! Both restrict what may run, so an unknown member is refused: `crit`, `b64`, `jwk`, `jku` and `x5u` of a header among
-//! them. Both texts are checked with [`strict_json::check`] here, because they arrive encoded and have not been checked
-//! yet.
+//! Both restrict what may run, so unknown members are refused, such as `crit`, `b64`, `jwk`, `jku` and `x5u` in a
+//! header. Both pass [`strict_json::check`] here, because they arrive encoded and no earlier layer has checked them.
 
 use crate::field::Object;
 use crate::strict_json::{self, JsonBounds};
@@ -12,20 +11,20 @@ use a2g_types::tool::Digest;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-/// The claims of a proof, once its signature has been verified.
+/// The claims of a proof. They count only after its signature has been verified.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProofClaims {
-    /// `iss` and `jti`: its signer, and its identifier.
+    /// `iss` and `jti`: the signer and the identifier of the proof.
     pub id: ProofId,
-    /// `aud`: the executor that it is for.
+    /// `aud`: the executor for which the proof was issued.
     pub audience: AgentDid,
-    /// `sub`: the agent that it is for.
+    /// `sub`: the agent for which the proof was issued.
     pub agent: AgentDid,
     /// `iat`: the time of the signature.
     pub issued_at: OffsetDateTime,
-    /// `nbf`: the time before which it is not valid.
+    /// `nbf`: the proof is invalid before this time.
     pub not_before: OffsetDateTime,
-    /// `exp`: the time from which it is no longer valid.
+    /// `exp`: the proof is invalid from this time on.
     pub expires_at: OffsetDateTime,
     /// The intent that the verdict answers.
     pub intent: IntentId,

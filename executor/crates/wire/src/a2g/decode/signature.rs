@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// The latest accepted millisecond: the last one of the year 9999.
-const LATEST_MILLISECOND: u64 = 253_402_300_799_999;
+const MAX_TIMESTAMP_MS: u64 = 253_402_300_799_999;
 
 /// Decodes the signature of the params of `a2g/intent`; `None` if there is none. With `escape_non_ascii`, the text is
-/// written with escapes for non-ASCII characters, as Python does by default and the others do not.
+/// written with escapes for non-ASCII characters, as the Python SDK does by default and the other SDKs do not.
 ///
 /// # Errors
 /// [`Fault::InvalidParams`] with a pointer into `params`; [`Fault::Parse`] for text that is not JSON.
@@ -26,7 +26,7 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
     let mut object = signature.object()?;
     let timestamp = object.require("timestamp")?;
     let digits = timestamp.string()?;
-    let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= LATEST_MILLISECOND);
+    let timestamp_ms = digits.parse::<u64>().ok().filter(|ms| *ms <= MAX_TIMESTAMP_MS);
     let timestamp_ms = timestamp_ms.filter(|ms| ms.to_string() == digits);
     let (nonce, hash) = (object.require("nonce")?, object.require("hash")?);
     let timestamp_ms = timestamp_ms
@@ -42,33 +42,34 @@ pub fn context_signature(params: &str, escape_non_ascii: bool) -> Result<Option<
 }
 
 fn parse_nonce(text: &str) -> Result<String, &'static str> {
-    let fits =
+    let is_valid =
         (8..=128).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    if fits { Ok(text.to_owned()) } else { Err("has to be 8 to 128 letters, digits and `-`") }
+    if is_valid { Ok(text.to_owned()) } else { Err("must be 8 to 128 letters, digits and `-`") }
 }
 
-/// The canonical texts of params without `context.signature`.
+/// The canonical texts of params without `context.signature`: two if `context` has no other member, because an SDK may
+/// then have signed the params with an empty `context` or without it.
 fn canonical_texts(params: &str, escape: bool) -> Result<Vec<String>, Fault> {
     let root = Field::parse(params)?;
-    let unreadable = || root.expected_error("an object of JSON");
+    let unreadable = || root.expected_error("a JSON object");
     let mut members = parse_members(params).ok_or_else(unreadable)?;
     let context = members.get("context").map(|raw| raw.get());
-    let mut inside = context.and_then(parse_members).ok_or_else(unreadable)?;
-    inside.remove("signature");
-    let emptied = inside.is_empty();
+    let mut context_members = context.and_then(parse_members).ok_or_else(unreadable)?;
+    context_members.remove("signature");
+    let is_context_empty = context_members.is_empty();
     let mut context = String::new();
-    write_object(&inside, escape, &mut context).ok_or_else(unreadable)?;
+    write_object(&context_members, escape, &mut context).ok_or_else(unreadable)?;
     let context = RawValue::from_string(context).map_err(|_| unreadable())?;
     members.insert("context".into(), &context);
-    let mut with = String::new();
-    write_object(&members, escape, &mut with).ok_or_else(unreadable)?;
-    if !emptied {
-        return Ok(vec![with]);
+    let mut with_context = String::new();
+    write_object(&members, escape, &mut with_context).ok_or_else(unreadable)?;
+    if !is_context_empty {
+        return Ok(vec![with_context]);
     }
     members.remove("context");
-    let mut without = String::new();
-    write_object(&members, escape, &mut without).ok_or_else(unreadable)?;
-    Ok(vec![with, without])
+    let mut without_context = String::new();
+    write_object(&members, escape, &mut without_context).ok_or_else(unreadable)?;
+    Ok(vec![with_context, without_context])
 }
 
 type SortedMembers<'a> = BTreeMap<Cow<'a, str>, &'a RawValue>;
@@ -81,61 +82,61 @@ fn parse_members(text: &str) -> Option<SortedMembers<'_>> {
     Some(members.into_iter().map(|(key, value)| (key.0, value)).collect())
 }
 
-fn write_object(members: &SortedMembers<'_>, escape: bool, into: &mut String) -> Option<()> {
-    into.push('{');
+fn write_object(members: &SortedMembers<'_>, escape: bool, output: &mut String) -> Option<()> {
+    output.push('{');
     for (nth, (key, value)) in members.iter().enumerate() {
         if nth > 0 {
-            into.push(',');
+            output.push(',');
         }
-        write_string(key, escape, into);
-        into.push(':');
-        write_value(value.get(), escape, into)?;
+        write_string(key, escape, output);
+        output.push(':');
+        write_value(value.get(), escape, output)?;
     }
-    into.push('}');
+    output.push('}');
     Some(())
 }
 
 /// Writes a value in canonical form. The depth is bounded by the strict check that the message has passed.
-fn write_value(value: &str, escape: bool, into: &mut String) -> Option<()> {
+fn write_value(value: &str, escape: bool, output: &mut String) -> Option<()> {
     match value.as_bytes().first()? {
-        b'{' => write_object(&parse_members(value)?, escape, into)?,
+        b'{' => write_object(&parse_members(value)?, escape, output)?,
         b'[' => {
-            into.push('[');
+            output.push('[');
             for (nth, item) in serde_json::from_str::<Vec<&RawValue>>(value).ok()?.iter().enumerate() {
                 if nth > 0 {
-                    into.push(',');
+                    output.push(',');
                 }
-                write_value(item.get(), escape, into)?;
+                write_value(item.get(), escape, output)?;
             }
-            into.push(']');
+            output.push(']');
         }
-        b'"' => write_string(&serde_json::from_str::<String>(value).ok()?, escape, into),
+        b'"' => write_string(&serde_json::from_str::<String>(value).ok()?, escape, output),
         // A number, `true`, `false` or `null`, verbatim.
-        _scalar => into.push_str(value),
+        _scalar => output.push_str(value),
     }
     Some(())
 }
 
 /// Writes a string with the escapes that all SDKs use and, with `escape`, with `\uXXXX` for characters beyond `~`.
-fn write_string(text: &str, escape: bool, into: &mut String) {
-    into.push('"');
+fn write_string(text: &str, escape: bool, output: &mut String) {
+    output.push('"');
     for c in text.chars() {
         match c {
-            '"' => into.push_str("\\\""),
-            '\\' => into.push_str("\\\\"),
-            '\n' => into.push_str("\\n"),
-            '\r' => into.push_str("\\r"),
-            '\t' => into.push_str("\\t"),
-            '\u{8}' => into.push_str("\\b"),
-            '\u{c}' => into.push_str("\\f"),
+            '"' => output.push_str("\\\""),
+            '\\' => output.push_str("\\\\"),
+            '\n' => output.push_str("\\n"),
+            '\r' => output.push_str("\\r"),
+            '\t' => output.push_str("\\t"),
+            '\u{8}' => output.push_str("\\b"),
+            '\u{c}' => output.push_str("\\f"),
             c if c < ' ' || (escape && c > '~') => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
                     // Writing to a string cannot fail.
-                    let _ = write!(into, "\\u{unit:04x}");
+                    let _ = write!(output, "\\u{unit:04x}");
                 }
             }
-            c => into.push(c),
+            c => output.push(c),
         }
     }
-    into.push('"');
+    output.push('"');
 }

@@ -10,12 +10,11 @@ use time::format_description::well_known::Rfc3339;
 
 /// Decodes the result of `a2g/intent`: a verdict.
 ///
-/// `capability_manifest` is required for a verdict that can run by itself, `conditions` for a CONDITIONAL one, and
-/// `expires_at` for all but a denial. A denial may omit everything else.
+/// `capability_manifest` is required for APPROVED and CONDITIONAL, `conditions` for CONDITIONAL, and `expires_at` for
+/// all decisions but DENIED.
 ///
 /// # Errors
-/// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not
-/// JSON.
+/// [`Fault::InvalidParams`] with a pointer into the result; [`Fault::Parse`] for text that is not JSON.
 pub fn verdict(result: &str) -> Result<Verdict, Fault> {
     decode(Field::parse(result)?)
 }
@@ -46,21 +45,21 @@ pub(super) fn decode(field: Field<'_>) -> Result<Verdict, Fault> {
         Decision::Escalate => (false, false, true),
         Decision::Denied => (false, false, false),
     };
-    let granted = take_limiting_member(&mut object, "capability_manifest", needs_manifest, decision)?;
+    let manifest = take_limiting_member(&mut object, "capability_manifest", needs_manifest, decision)?;
     let conditions = take_limiting_member(&mut object, "conditions", needs_conditions, decision)?;
     let expires_at = take_limiting_member(&mut object, "expires_at", needs_expiry, decision)?;
     Ok(Verdict {
         decision,
         intent,
         risk: object.take_unless_null("risk_assessment")?.map(decode_risk).transpose()?,
-        manifest: granted.map(decode_manifest).transpose()?.unwrap_or_default(),
+        manifest: manifest.map(decode_manifest).transpose()?.unwrap_or_default(),
         conditions: conditions.map(Field::strings).transpose()?.unwrap_or_default(),
         expires_at: expires_at.map(|field| decode_time(&field)).transpose()?,
         reason: object.take_unless_null("reason")?.map(|field| field.string()).transpose()?,
     })
 }
 
-/// A member that bounds what may run. Only a denial, which runs nothing, may have `null` for it.
+/// Takes a member that restricts the run. It may be `null` only in a denial, which runs nothing.
 fn take_limiting_member<'a>(
     object: &mut Object<'a>,
     name: &str,
@@ -88,7 +87,7 @@ fn decode_risk(field: Field<'_>) -> Result<Risk, Fault> {
     })
 }
 
-/// Decodes a capability manifest. An absent member is left to the other layers; an unknown one is refused.
+/// Decodes a capability manifest. An absent limit is set by the other layers; an unknown member is refused.
 fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
     let mut object = field.object()?;
     let memory = object.take("max_memory_mb")?;
@@ -108,5 +107,5 @@ fn decode_manifest(field: Field<'_>) -> Result<Manifest, Fault> {
 
 fn decode_time(field: &Field<'_>) -> Result<OffsetDateTime, Fault> {
     OffsetDateTime::parse(&field.string()?, &Rfc3339)
-        .map_err(|_| field.expected_error("a time of RFC 3339 with its offset, such as 2024-01-15T10:05:00Z"))
+        .map_err(|_| field.expected_error("an RFC 3339 time with an offset, such as 2024-01-15T10:05:00Z"))
 }

@@ -7,7 +7,7 @@ use schemars::transform::transform_subschemas;
 use serde_json::{Map, Value};
 
 /// Requests in which an omitted member may also be `null`.
-const MAY_HAVE_NULL: [&str; 3] = ["Intent", "Verdict", "RiskAssessment"];
+const NULLABLE: [&str; 3] = ["Intent", "Verdict", "RiskAssessment"];
 
 /// All schemas by name.
 pub(super) fn derive_schemas() -> Map<String, Value> {
@@ -27,8 +27,8 @@ pub(super) fn derive_schemas() -> Map<String, Value> {
     let mut schemas = generator.take_definitions(true);
     for (name, schema) in &mut schemas {
         if let Ok(schema) = <&mut Schema>::try_from(schema) {
-            remove_formats_of_rust(schema);
-            if !MAY_HAVE_NULL.contains(&name.as_str()) {
+            remove_number_formats(schema);
+            if !NULLABLE.contains(&name.as_str()) {
                 remove_null(schema);
             }
         }
@@ -37,8 +37,8 @@ pub(super) fn derive_schemas() -> Map<String, Value> {
 }
 
 /// Removes the `format` of numbers, such as `uint64`, which strict validators reject.
-fn remove_formats_of_rust(schema: &mut Schema) {
-    transform_subschemas(&mut remove_formats_of_rust, schema);
+fn remove_number_formats(schema: &mut Schema) {
+    transform_subschemas(&mut remove_number_formats, schema);
     if schema.get("type").is_some_and(|kind| kind != "string") {
         schema.remove("format");
     }
@@ -56,7 +56,7 @@ fn remove_null(schema: &mut Schema) {
     }
 }
 
-/// The schema of an `Option`, without its `null`.
+/// Removes `null` from the schema of an `Option`.
 fn strip_null(property: &mut Value) {
     let Some(property) = property.as_object_mut() else { return };
     let null = Value::from("null");

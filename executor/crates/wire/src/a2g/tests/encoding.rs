@@ -1,7 +1,7 @@
 //! The written messages: the document's shapes in the document's order, and the additions of `usage`.
 
 use super::*;
-use crate::a2g::schema::words;
+use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::{Limit, NetworkBudgets};
@@ -192,7 +192,7 @@ fn small_answers() {
         json!({ "intent_id": INTENT, "cancelled": true })
     );
     assert_eq!(
-        value(&encode::status(intent, encode::IntentStateWord::Queued, None)),
+        value(&encode::status(intent, encode::IntentStateName::Queued, None)),
         json!({ "intent_id": INTENT, "state": "queued" })
     );
     assert_eq!(value(&encode::acceptance()), json!({ "accepted": true }));
@@ -260,7 +260,7 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Tools", &encode::tools([&descriptor()]));
     check("Tool", &encode::tool(&descriptor()));
     check("Cancelled", &encode::cancel_result(intent, false));
-    check("IntentStatus", &encode::status(intent, encode::IntentStateWord::Finished, Some(&failed)));
+    check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed)));
     check("Accepted", &encode::revoke_result(1));
     let manifest = |manifest: Value| validates(&named("CapabilityManifest"), &manifest);
     assert!(manifest(json!({ "max_memory_mb": 0 })).is_err());
@@ -271,11 +271,11 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
 fn the_page_of_this_door_names_every_word_of_the_closed_sets() {
     let page = include_str!("../../../../../../docs/protocols/a2g.md");
     let sets = [
-        words::<Layer>(),
-        words::<Limit>(),
-        words::<DenialReason>(),
-        words::<BlockedBy>(),
-        words::<Status>(),
+        names::<Layer>(),
+        names::<Limit>(),
+        names::<DenialReason>(),
+        names::<BlockedBy>(),
+        names::<Status>(),
     ];
     for word in sets.concat() {
         assert!(page.contains(&format!("`{word}`")), "docs/protocols/a2g.md does not name `{word}`");
