@@ -57,7 +57,7 @@ mod a2a {
             bounds: config.bounds,
             tls: config.tls.is_some(),
             lists_callers: config.callers.is_some(),
-            takes_jwts: !config.issuers.is_empty(),
+            accepts_jwts: !config.issuers.is_empty(),
             write_timeout: config.connections.request_timeout,
         };
         let webhooks = webhooks(config, executor, config.doors.webhook_domains.clone())?;

@@ -24,14 +24,14 @@ pub struct Doors {
     pub a2e: Option<A2eSettings>,
     /// Genesis Nexus.
     pub nexus: Option<NexusSettings>,
-    /// sovereign JSON-RPC 3.0.
+    /// The sovereign protocol, JSON-RPC 3.0.
     pub sovereign: Option<DoorSettings>,
 }
 
 impl Doors {
     pub(super) fn parse(
         section: file::Doors,
-        at: impl Fn(PathBuf) -> PathBuf,
+        resolve: impl Fn(PathBuf) -> PathBuf,
     ) -> Result<Self, InvalidValueError> {
         let file::Doors { a2a: section_a2a, a2e, nexus, sovereign } = section;
         let domains = section_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
@@ -42,7 +42,7 @@ impl Doors {
             a2a: parse_a2a(section_a2a)?,
             webhook_domains,
             a2e: parse_a2e(a2e)?,
-            nexus: parse_nexus(nexus, at)?,
+            nexus: parse_nexus(nexus, resolve)?,
             sovereign: parse_door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
         })
     }
@@ -59,7 +59,7 @@ impl Doors {
         let open = doors.into_iter().find(|(_, access)| *access == Some(DoorAccess::Public));
         match open {
             Some((key, _)) if !listen.is_local() => Err(invalid(key)(&format_args!(
-                "is `everybody`, and other machines can call {listen}: this needs a loopback address or a Unix socket"
+                "is `everybody`, which needs a loopback address or a Unix socket: other machines can call {listen}"
             ))),
             Some(_) | None => Ok(()),
         }
@@ -102,18 +102,18 @@ fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValue
         dialect,
         requests_per_minute: per_minute,
         requests_per_hour: per_hour,
-        requests_at_once: at_once,
+        requests_at_once: concurrent,
         webhook_domains: _,
     } = section;
     let count = |key, value| {
         check_max(key, value, u32::MAX.into()).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
     };
-    // `within` has refused zero.
+    // `check_max` has refused zero.
     let rate = |key, value| count(key, value).map(|value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN));
     let limits = RateLimits {
         per_minute: rate("doors.a2a.requests_per_minute", per_minute)?,
         per_hour: rate("doors.a2a.requests_per_hour", per_hour)?,
-        at_once: count("doors.a2a.requests_at_once", at_once)?,
+        concurrent: count("doors.a2a.requests_at_once", concurrent)?,
     };
     let dialect = match dialect {
         file::Dialect::A2a => Dialect::A2a,
@@ -146,7 +146,7 @@ fn parse_access(section: file::DoorAccess) -> DoorAccess {
 
 fn parse_nexus(
     section: file::Nexus,
-    at: impl Fn(PathBuf) -> PathBuf,
+    resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Option<NexusSettings>, InvalidValueError> {
     let file::Nexus { open_to, id, key_file, signature_scope, heartbeat_seconds } = section;
     let heartbeat = check_max("doors.nexus.heartbeat_seconds", heartbeat_seconds, 3600)?;
@@ -159,7 +159,7 @@ fn parse_nexus(
     Ok(key_file.map(|key_file| NexusSettings {
         access: parse_access(open_to),
         id,
-        key_file: at(key_file),
+        key_file: resolve(key_file),
         scope: match signature_scope {
             file::SignatureScope::Header => SignatureScope::Header,
             file::SignatureScope::Full => SignatureScope::Full,
@@ -168,7 +168,7 @@ fn parse_nexus(
     }))
 }
 
-/// `true` if this build has the door.
+/// Returns `true` if this build has the door.
 const fn is_built(door: Door) -> bool {
     match door {
         Door::A2g | Door::Cli => true,

@@ -32,7 +32,7 @@ pub(super) struct Doors {
     pub(super) sovereign: Door,
 }
 
-/// Served when it has a `key_file`.
+/// The door is on if it has a `key_file`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Nexus {

@@ -85,17 +85,17 @@ pub struct Config {
     pub isolation: Isolation,
     /// The tools that run on a thread of the server.
     pub inline_tools: BTreeSet<ToolName>,
-    /// Policy for protections that the kernel lacks; `None`: [`Self::containment_at`] decides.
+    /// Policy for protections that the kernel lacks; `None`: the default of [`Self::containment_at`].
     pub containment: Option<Containment>,
-    /// The user of every run, where the server is root; `None`: the owner of its folders.
+    /// The user of every run, if the server is root; `None`: the owner of the run's folders.
     pub run_as: Option<User>,
-    /// Child processes that are forked ahead of time.
+    /// Number of child processes that are forked in advance.
     pub waiting: usize,
     /// The lifetime of an address layout that children share.
     pub layout: Layout,
-    /// Executions that run and wait at once.
+    /// Maximum number of running and of waiting executions.
     pub capacity: Capacity,
-    /// Time that runs may take to end after SIGTERM.
+    /// Maximum time for runs to end after SIGTERM.
     pub drain: Duration,
     /// The remote governor; `None`: the built-in one.
     pub governor: Option<GovernorUrl>,
@@ -105,11 +105,11 @@ pub struct Config {
     pub reports: Option<PathBuf>,
     /// The journal's file.
     pub journal: PathBuf,
-    /// The event that a commit of the journal waits for.
+    /// The durability level of the journal.
     pub durability: Durability,
     /// The key that signs the journal's checkpoints; without one they are not signed.
     pub journal_key: Option<PathBuf>,
-    /// Undelivered reports above which no further intent runs.
+    /// Number of undelivered reports above which no further intent runs.
     pub max_undelivered: usize,
     /// Interval of heartbeats to the governor.
     pub heartbeat: Duration,
@@ -131,7 +131,7 @@ pub struct Config {
     pub egress: EgressSettings,
     /// Certificates that are trusted besides the machine's own.
     pub ca_file: Option<PathBuf>,
-    /// The doors of the other protocols.
+    /// The doors besides A2G.
     pub doors: Doors,
 }
 
@@ -147,7 +147,7 @@ pub enum Containment {
 /// The lifetime of an address layout that children share.
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
-    /// Runs after which the zygote, and with it the layout, is replaced.
+    /// Number of runs after which the zygote, and with it the layout, is replaced.
     pub renew_runs: u64,
     /// Time after which it is replaced.
     pub renew_after: Duration,
@@ -191,20 +191,19 @@ impl Config {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
 
-    /// The containment for calls that arrive at `listen`: the configured one, or else [`Containment::Required`] where
-    /// other machines can call: their callers are not the developer, and a missing protection would be one line in a
-    /// log. On loopback it is best effort, so that a developer without Landlock can start.
+    /// The configured containment, or the default for calls that arrive at `listen`. The default is
+    /// [`Containment::Required`] if other machines can call, because a log line about a missing protection is easily
+    /// overlooked. On loopback it is best effort, so that a developer without Landlock can start.
     #[must_use]
     pub fn containment_at(&self, listen: Option<&ListenAddress>) -> Containment {
         let is_local = listen.is_none_or(ListenAddress::is_local);
         self.containment.unwrap_or(if is_local { Containment::BestEffort } else { Containment::Required })
     }
 
-    /// Checks again that no file of the executor is in a folder that guests can reach, after options of the command
-    /// line changed paths.
+    /// Repeats the checks of the port, of the doors' access and of paths, after command-line options have changed them.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] names the two folders.
+    /// [`ConfigError::Value`] names the key.
     pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
@@ -212,7 +211,7 @@ impl Config {
         self.check_private_paths().map_err(|error| error.at_path(origin, "", 0))
     }
 
-    /// Checks that no file of the executor, by its configuration key, is in a folder that a guest could reach.
+    /// Checks that no file of the executor is in a folder that a guest could reach.
     fn check_private_paths(&self) -> Result<(), InvalidValueError> {
         let tls = self.tls.as_ref();
         let socket = match &self.listen {
@@ -243,8 +242,8 @@ impl Config {
         check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
-    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would fail
-    /// on them only later.
+    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would only
+    /// fail on them later.
     ///
     /// # Ambient Authority
     /// Looks at the folders, and reads the file again for its line numbers.
@@ -254,11 +253,11 @@ impl Config {
     pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
         let mounts = self.mounts.as_slice().iter().enumerate();
         let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
-        let mut named = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
-        let missing = named.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
+        let mut folders = std::iter::once(("catalog.tools", 0, &self.catalog)).chain(hosts);
+        let missing_folder = folders.find(|(_, _, folder)| !folder.is_dir()).map(|(key, nth, folder)| {
             (key, nth, format!("names `{}`, and there is no such folder", folder.display()))
         });
-        let no_tool = || {
+        let missing_tool = || {
             let mut inline = self.inline_tools.iter();
             let tool = inline.find(|tool| !self.catalog.join(tool.as_str()).join("tool.toml").is_file())?;
             let entries = std::fs::read_dir(&self.catalog).into_iter().flatten().flatten();
@@ -268,7 +267,7 @@ impl Config {
                 format!("names `{tool}`{nearest}, and there is no such tool in `{}`", self.catalog.display());
             Some(("executor.inline_tools", 0, reason))
         };
-        let Some((key, nth, reason)) = missing.or_else(no_tool) else { return Ok(()) };
+        let Some((key, nth, reason)) = missing_folder.or_else(missing_tool) else { return Ok(()) };
         // The defaults have no file, and so no line number.
         let text = std::fs::read_to_string(path).unwrap_or_default();
         Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
@@ -283,7 +282,7 @@ impl Config {
     }
 }
 
-/// The parser's message with the nearest of the expected names added. The message has both in one line: ``unknown field
+/// The parser's message with the nearest of the expected names added. The message has all names in one line: ``unknown field
 /// `lisen`, expected one of `listen`, …``.
 fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
@@ -297,7 +296,7 @@ fn with_nearest(reason: &str) -> String {
     reason.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// An invalid value, by its dotted key.
+/// The error for the value of a dotted key.
 struct InvalidValueError {
     key: &'static str,
     reason: String,
@@ -323,66 +322,62 @@ fn parse_limit<T>(
     make(value).map_err(|error| invalid(key)(&error))
 }
 
-fn check_max(key: &'static str, value: u64, most: u64) -> Result<u64, InvalidValueError> {
-    check_range(key, value, 1, most)
+fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValueError> {
+    check_range(key, value, 1, max)
 }
 
-fn check_range(key: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidValueError> {
-    if (least..=most).contains(&value) {
-        Ok(value)
-    } else {
-        Err(invalid(key)(&OutOfRangeError { min: least, max: most }))
-    }
+fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
+    if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
 
 fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let File { server, executor, governor, trust, catalog, journal, ceilings, network, mount, doors } = file;
-    let at = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
+    let resolve = |path: PathBuf| if path.is_absolute() { path } else { base.join(path) };
     let areas = ceilings.filesystem_scope.iter().map(|pattern| Area::parse(pattern));
     let areas = areas.collect::<Result<Vec<_>, _>>().map_err(|e| invalid("ceilings.filesystem_scope")(&e))?;
     let areas = areas.concat();
     let mounts = mount
         .into_iter()
-        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: at(mount.host) }));
+        .map(|mount| Ok(Mount { guest: Tree::parse_path(&mount.guest)?, host: resolve(mount.host) }));
     let mounts =
         mounts.collect::<Result<_, _>>().and_then(Mounts::new).map_err(|e| invalid("mount.guest")(&e))?;
     let cache = match catalog.cache {
-        Some(cache) => at(cache),
+        Some(cache) => resolve(cache),
         None => default_folder("XDG_CACHE_HOME", ".cache").ok_or_else(|| {
             invalid("catalog.cache")(&"has to be set: neither `XDG_CACHE_HOME` nor `HOME` names a folder")
         })?,
     };
     let journal_path = match journal.path {
-        Some(path) => at(path),
+        Some(path) => resolve(path),
         None => default_folder("XDG_STATE_HOME", ".local/state")
             .map(|state| state.join("journal.db"))
             .ok_or_else(|| {
                 invalid("journal.path")(&"has to be set: neither `XDG_STATE_HOME` nor `HOME` names a folder")
             })?,
     };
-    let reports = governor.reports.map(at);
-    let ca_file = network.ca_file.clone().map(at);
-    let journal_key = journal.key.map(at);
+    let reports = governor.reports.map(resolve);
+    let ca_file = network.ca_file.clone().map(resolve);
+    let journal_key = journal.key.map(resolve);
     let listen = match server.listen.parse().map_err(|e| invalid("server.listen")(&e))? {
-        ListenAddress::Unix(path) => ListenAddress::Unix(at(path)),
+        ListenAddress::Unix(path) => ListenAddress::Unix(resolve(path)),
         tcp @ ListenAddress::Tcp(_) => tcp,
     };
-    let callers = server.callers.map(at);
-    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, at)?;
+    let callers = server.callers.map(resolve);
+    let issuers = parse_issuers(server.issuer, callers.as_deref(), &executor.did, resolve)?;
     let tls = server.tls.map(|file::Tls { certificate, key, client_ca }| TlsSettings {
-        certificate: at(certificate),
-        key: at(key),
-        client_ca: client_ca.map(at),
+        certificate: resolve(certificate),
+        key: resolve(key),
+        client_ca: client_ca.map(resolve),
     });
     check_port(&listen, callers.as_deref(), tls.as_ref())?;
-    let trust = parse_trust(trust, at)?;
+    let trust = parse_trust(trust, resolve)?;
     if trust.keys.is_some() && executor.did == file::Executor::default().did {
         return Err(invalid("executor.did")(
-            &"has to be set where `trust.keys` is: a proof names the executor by this DID, and all executors without \
-              one of their own share the default",
+            &"has to be set where `trust.keys` is: proofs name the executor by this DID, and the default is shared by \
+              all executors that set none",
         ));
     }
-    let doors = Doors::parse(doors, at)?;
+    let doors = Doors::parse(doors, resolve)?;
     let (hosts, network_budgets) = parse_network_limits(&network)?;
     let egress = parse_egress(&network)?;
     let waiting = match executor.waiting {
@@ -392,9 +387,10 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     let capacity = parse_capacity(&executor)?;
     let output =
         parse_limit("ceilings.max_output_bytes", ceilings.max_output_bytes, OutputLimit::from_bytes)?;
-    let outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
-    let enough_mb = default_memory_mb().saturating_add(outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
-    let memory_mb = server.max_memory_mb.unwrap_or(enough_mb);
+    let max_outputs = (capacity.concurrent as u64).saturating_mul(output.bytes());
+    let default_mb =
+        default_memory_mb().saturating_add(max_outputs.div_ceil(1 << 20)).min(MemoryLimit::MAX_MB);
+    let memory_mb = server.max_memory_mb.unwrap_or(default_mb);
     let memory = parse_limit("server.max_memory_mb", memory_mb, MemoryLimit::from_mb)?;
     let inline_tools = executor.inline_tools.iter().map(|name| ToolName::parse(name));
     let inline_tools =
@@ -452,7 +448,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             .map(|url| GovernorUrl::parse(&url))
             .transpose()
             .map_err(|e| invalid("governor.url")(&e))?,
-        policies: governor.policies.map(at),
+        policies: governor.policies.map(resolve),
         reports,
         journal: journal_path,
         durability: journal.durability,
@@ -464,7 +460,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             86_400,
         )?),
         trust,
-        catalog: at(catalog.tools),
+        catalog: resolve(catalog.tools),
         cache,
         compile_limits: CompileLimits {
             cpu_seconds: check_max("catalog.compile_seconds", catalog.compile_seconds, 3600)?,
@@ -532,14 +528,14 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     Ok(config)
 }
 
-/// Checks that client certificates have a list of callers, and that TLS has a port.
+/// Checks that `client_ca` has a list of callers, and that TLS is on a TCP port.
 fn check_port(
     listen: &ListenAddress,
     callers: Option<&Path>,
     tls: Option<&TlsSettings>,
 ) -> Result<(), InvalidValueError> {
-    let asks_for_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
-    if asks_for_certificates && callers.is_none() {
+    let requires_certificates = tls.is_some_and(|tls| tls.client_ca.is_some());
+    if requires_certificates && callers.is_none() {
         return Err(invalid("server.tls.client_ca")(
             &"needs `server.callers`, which maps certificates to roles and agents",
         ));
@@ -557,7 +553,7 @@ fn parse_issuers(
     tables: Vec<file::Issuer>,
     callers: Option<&Path>,
     did: &str,
-    at: impl Fn(PathBuf) -> PathBuf,
+    resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<Vec<IssuerSettings>, InvalidValueError> {
     let invalid = invalid("server.issuer");
     if !tables.is_empty() && callers.is_none() {
@@ -576,19 +572,19 @@ fn parse_issuers(
             Some(audience) => audience,
             None if did == file::Executor::default().did => {
                 return Err(invalid(
-                    &"needs an `audience`, or an `executor.did` of this executor's own, which is the default \
-                      audience: a token for the default DID would be valid at every executor that has it",
+                    &"needs an `audience`, or an `executor.did` as the default audience: a token for the default DID \
+                      would be valid at every executor that sets none",
                 ));
             }
             None => did.to_owned(),
         };
-        issuers.push(IssuerSettings { issuer, keys: at(keys), audience });
+        issuers.push(IssuerSettings { issuer, keys: resolve(keys), audience });
     }
     Ok(issuers)
 }
 
-/// Concurrent and queued executions. By default an agent may have three quarters of the running and a quarter of the
-/// queued ones, so that there is always room for another agent.
+/// The limits of running and queued executions. By default one agent may have three quarters of the running and a quarter
+/// of the queued ones, so that other agents always find capacity.
 fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
         Some(given) => check_max("executor.concurrent", given, 4096)?,
@@ -613,7 +609,7 @@ fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueErr
 
 fn parse_trust(
     trust: file::Trust,
-    at: impl Fn(PathBuf) -> PathBuf,
+    resolve: impl Fn(PathBuf) -> PathBuf,
 ) -> Result<TrustSettings, InvalidValueError> {
     let file::Trust { keys, max_proof_seconds, intent_signature } = trust;
     let signature = |signature: file::IntentSignature| {
@@ -622,31 +618,31 @@ fn parse_trust(
             file::KeyForm::Ascii => KeyForm::Ascii,
             file::KeyForm::Bytes => KeyForm::Bytes,
         };
-        SignatureSettings { key_file: at(key_file), key_form, escape_non_ascii }
+        SignatureSettings { key_file: resolve(key_file), key_form, escape_non_ascii }
     };
     Ok(TrustSettings {
         signature: intent_signature.map(signature),
-        keys: keys.map(&at),
+        keys: keys.map(&resolve),
         max_lifetime: Duration::from_secs(check_max("trust.max_proof_seconds", max_proof_seconds, 604_800)?),
     })
 }
 
 /// The hosts that runs may reach, and their network budgets.
 fn parse_network_limits(network: &file::Network) -> Result<(HostClaims, NetworkBudgets), InvalidValueError> {
-    let patterns = |key: &'static str, texts: &[String]| {
+    let parse_patterns = |key: &'static str, texts: &[String]| {
         let parsed = texts.iter().map(|text| HostPattern::parse(text)).collect::<Result<Vec<_>, _>>();
         parsed.map_err(|error| invalid(key)(&error))
     };
-    let count =
-        |key, value, most| check_max(key, value, most).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
+    let check_count =
+        |key, value, max| check_max(key, value, max).map(|value| u32::try_from(value).unwrap_or(u32::MAX));
     let claims = HostClaims {
-        allowed: Some(patterns("network.allowed_domains", &network.allowed_domains)?),
-        blocked: patterns("network.blocked_domains", &network.blocked_domains)?,
+        allowed: Some(parse_patterns("network.allowed_domains", &network.allowed_domains)?),
+        blocked: parse_patterns("network.blocked_domains", &network.blocked_domains)?,
         requests_per_minute: None,
     };
     let budgets = NetworkBudgets {
-        requests: count("network.max_requests", network.max_requests, NetworkBudgets::MAX_REQUESTS)?,
-        connections: count(
+        requests: check_count("network.max_requests", network.max_requests, NetworkBudgets::MAX_REQUESTS)?,
+        connections: check_count(
             "network.max_connections",
             network.max_connections,
             NetworkBudgets::MAX_CONNECTIONS,
@@ -665,7 +661,7 @@ fn parse_egress(network: &file::Network) -> Result<EgressSettings, InvalidValueE
     let allowed_addresses = network.allowed_addresses.iter().map(|text| text.parse::<AllowedAddress>());
     let hosts = network.hosts.iter().map(|(name, addresses)| match Host::parse(name) {
         Ok(Host::Name(name)) if !addresses.is_empty() => Ok((name, addresses.clone())),
-        Ok(_) => Err(invalid("network.hosts")(&"has to map names to one address or more each")),
+        Ok(_) => Err(invalid("network.hosts")(&"has to map each name to at least one address")),
         Err(error) => Err(invalid("network.hosts")(&error)),
     });
     Ok(EgressSettings {
@@ -683,21 +679,21 @@ fn check_apart<'a>(
     mounts: &Mounts,
     own: impl Iterator<Item = (&'static str, &'a PathBuf)>,
 ) -> Result<(), InvalidValueError> {
-    let resolved = |path: &Path| {
-        // The path itself may not exist yet: its nearest existing ancestor is resolved.
+    let resolve = |path: &Path| {
+        // The path itself may not exist yet, so its nearest existing ancestor is resolved.
         let nearest = path.ancestors().find_map(|known| Some((known, known.canonicalize().ok()?)));
         nearest.map_or_else(
             || path.to_owned(),
             |(known, real)| path.strip_prefix(known).map_or_else(|_| real.clone(), |rest| real.join(rest)),
         )
     };
-    let own = own.map(|(key, path)| (key, resolved(path))).collect::<Vec<_>>();
-    // Every host folder that a guest's path may start in: that of each area, and each mount that an area covers.
+    let own = own.map(|(key, path)| (key, resolve(path))).collect::<Vec<_>>();
+    // The host folders that guests may access: that of each area, and each mount that an area covers.
     let mounted =
         mounts.as_slice().iter().filter(|mount| areas.iter().any(|area| area.root().covers(&mount.guest)));
     let bases = areas.iter().filter_map(|area| mounts.host_path(area.root(), areas));
     let mut bases =
-        bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolved(&host)).collect::<Vec<_>>();
+        bases.chain(mounted.map(|mount| mount.host.clone())).map(|host| resolve(&host)).collect::<Vec<_>>();
     bases.sort();
     bases.dedup();
     for host in &bases {
@@ -724,13 +720,13 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Two for each core, so that one is prepared while another runs, and at most what an eighth of memory has room for.
+/// Two for each core, so that one is prepared while another runs, but at most one for each 512 MB of memory.
 fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
-/// Memory for messages and answers, besides the output of runs: a sixty-fourth of the machine's, but at least 64 MB and
-/// at most 128 MB.
+/// Memory for messages and answers, without the output of runs: a 64th of the machine's, but at least 64 MB and at most
+/// 128 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 128)
 }
@@ -743,12 +739,12 @@ fn machine_memory() -> u64 {
     })
 }
 
-/// Sixteen for each core, but at most what memory has room for at 64 MB each.
+/// Sixteen for each core, but at most one for each 64 MB of memory.
 fn default_concurrent() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let room = machine_memory() >> 26;
-    let at_once = u64::try_from(cores.saturating_mul(16)).unwrap_or(u64::MAX).min(room.max(1));
-    u32::try_from(at_once).unwrap_or(u32::MAX)
+    let memory_limit = machine_memory() >> 26;
+    let concurrent = u64::try_from(cores.saturating_mul(16)).unwrap_or(u64::MAX).min(memory_limit.max(1));
+    u32::try_from(concurrent).unwrap_or(u32::MAX)
 }
 
 #[allow(
@@ -762,7 +758,7 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
 }
 
 /// The line number of the nth occurrence of a dotted key, from 0.
-// A second parse of the file, and only of one that is refused: `Spanned` would be in the type of every setting.
+// Parses the file again, but only if it is refused: `Spanned` would be in the type of every setting.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let mut offsets = Vec::new();

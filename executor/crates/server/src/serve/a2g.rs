@@ -37,9 +37,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
         },
     )?;
-    // Acknowledged and dropped: the SDKs send reports to whom they send intents, and an error would stop them. An agent
-    // whose report were stored could claim that it used less, or that the intent of another agent failed. Nothing is
-    // looked up, so that the answer reveals nothing about an intent.
+    // Acknowledged and dropped: the SDKs send reports to the receiver of their intents, and stop at an error. With a
+    // stored report, an agent could claim a lower use, or the failure of another agent's intent. Nothing is looked up, so
+    // the answer reveals nothing about an intent.
     register(&mut module, "a2g/report", &[Agent], async |executor, sender, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
         check_agent(&executor, &sender.caller, &agent)?;
@@ -51,19 +51,19 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
     })?;
     register(&mut module, "a2g/cancel", &[Agent, Governor, Operator], async |executor, sender, params| {
         let (intent, caller) = (decode::intent_id(&params)?, sender.caller);
-        let anyone = caller.is_any_of(&[Governor, Operator]);
-        let of = |agent: &AgentDid| anyone || caller.may_act_as(agent);
-        let cancelled = executor.cancel(intent, &of, caller.name()).await?;
+        let may_cancel_all = caller.is_any_of(&[Governor, Operator]);
+        let may_cancel = |agent: &AgentDid| may_cancel_all || caller.may_act_as(agent);
+        let cancelled = executor.cancel(intent, &may_cancel, caller.name()).await?;
         Ok(encode::cancel_result(intent, cancelled))
     })?;
-    register(&mut module, "a2g/status", &EVERYBODY, async |executor, sender, params| {
+    register(&mut module, "a2g/status", &ALL_ROLES, async |executor, sender, params| {
         status(&executor, &sender.caller, decode::intent_id(&params)?).await
     })?;
-    register(&mut module, "a2g/tools", &EVERYBODY, async |executor, _, params| {
+    register(&mut module, "a2g/tools", &ALL_ROLES, async |executor, _, params| {
         decode::no_params(Some(&params))?;
         Ok(encode::tools(&*executor.tools()))
     })?;
-    // The A2G document does not say who may send these three: without a role, an agent could approve its own intent.
+    // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own intent.
     register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::acceptance())
@@ -88,7 +88,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             Ok(encode::acceptance())
         },
     )?;
-    register(&mut module, "rpc.discover", &EVERYBODY, async |_, _, _| {
+    register(&mut module, "rpc.discover", &ALL_ROLES, async |_, _, _| {
         static DOCUMENT: OnceLock<Encoded> = OnceLock::new();
         let document = || encode::json_value(&openrpc::document(env!("CARGO_PKG_VERSION")));
         Ok(DOCUMENT.get_or_init(document).clone())
@@ -97,7 +97,7 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
 }
 
 const DECIDERS: [Role; 2] = [Governor, Approver];
-const EVERYBODY: [Role; 4] = [Agent, Governor, Approver, Operator];
+const ALL_ROLES: [Role; 4] = [Agent, Governor, Approver, Operator];
 
 /// The caller of a method, and the message's charge against the caller's share of memory.
 struct MethodCaller {
@@ -145,8 +145,8 @@ fn authorize(
     method: &str,
     roles: &[Role],
 ) -> Result<Arc<Caller>, Fault> {
-    let nobody = || Fault::Internal("a message has no caller".to_owned());
-    let caller = extensions.get::<Arc<Caller>>().ok_or_else(nobody)?;
+    let missing = || Fault::Internal("a message has no caller".to_owned());
+    let caller = extensions.get::<Arc<Caller>>().ok_or_else(missing)?;
     if caller.is_any_of(roles) {
         return Ok(Arc::clone(caller));
     }
@@ -154,15 +154,15 @@ fn authorize(
 }
 
 fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Caller) -> Fault {
-    let words = |roles: &mut dyn Iterator<Item = Role>| {
+    let list = |roles: &mut dyn Iterator<Item = Role>| {
         roles.map(|role| format!("`{}`", role.as_str())).collect::<Vec<_>>().join(", ")
     };
     let message = format!(
         "`{method}` is for callers with the role {}, and `{}` has {}: see `a2g-executor caller`; a governor can send it \
          over the executor's own connection instead",
-        words(&mut roles.iter().copied()),
+        list(&mut roles.iter().copied()),
         caller.name(),
-        words(&mut caller.roles()),
+        list(&mut caller.roles()),
     );
     executor.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
@@ -196,7 +196,7 @@ async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) 
     Ok(encode::report(&receipt))
 }
 
-/// Prefixes the pointer of a fault: the pipeline reports it relative to the intent, which is one member of the params.
+/// Prefixes the pointer of a fault, which the pipeline reports relative to the intent, one member of the params.
 fn point_into_intent(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer } = fault else { return fault };
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }
@@ -215,10 +215,10 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
-    let anyone = caller.is_any_of(&[Governor, Approver, Operator]);
+    let may_read_all = caller.is_any_of(&[Governor, Approver, Operator]);
     let found = executor.status(intent).await?;
-    let theirs = found.filter(|(agent, _)| anyone || caller.may_act_as(agent));
-    let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
+    let readable = found.filter(|(agent, _)| may_read_all || caller.may_act_as(agent));
+    let (state, receipt) = match readable.map(|(_, state)| state) {
         Some(IntentState::Escalated) => (encode::IntentStateName::Escalated, None),
         Some(IntentState::Queued) => (encode::IntentStateName::Queued, None),
         Some(IntentState::Running) => (encode::IntentStateName::Running, None),

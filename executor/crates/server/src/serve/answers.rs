@@ -1,6 +1,6 @@
-//! Answers that wait to be read, each counted against its caller's share of memory.
+//! Unread answers, each counted against its caller's share of memory.
 
-use super::body::{NO_SHARE, SMALL_MESSAGE_BYTES};
+use super::body::{SHARE_USED_UP, SMALL_MESSAGE_BYTES};
 use a2g_govern::Caller;
 use a2g_types::memory::{self, HeldBytes};
 use axum::body::{Body, Bytes, HttpBody};
@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Counts an answer until the returned value is dropped; `None` if the caller's share has no room. A short answer is
+/// Counts an answer until the returned value is dropped; `None` if the caller's share is used up. A short answer is
 /// not counted.
 pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
     if bytes <= SMALL_MESSAGE_BYTES {
@@ -20,13 +20,15 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
     memory::hold(caller.name(), bytes).map(Some)
 }
 
-/// The answer, counted until it is read, or an error if the caller's share has no room. A streamed answer is not
-/// counted: its chunks are made as they are read.
+/// The answer, counted until it is read, or an error if the caller's share is used up. A streamed answer is not counted:
+/// its chunks are made as they are read.
 pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
         Some(Some(held)) => hold_until_written(answer, vec![held]),
-        None => (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response(),
+        None => {
+            (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], SHARE_USED_UP).into_response()
+        }
     }
 }
 
@@ -39,7 +41,7 @@ pub(super) fn hold_until_written(answer: Response, held: Vec<HeldBytes>) -> Resp
 }
 
 /// A body whose chunks count until the last of them is written. Counting until the body is consumed would be too short:
-/// the connection takes its chunks at once, and writes them as the peer reads.
+/// the connection buffers all chunks at once, and writes them as the peer reads.
 struct HeldBody {
     body: Body,
     held: Arc<[HeldBytes]>,
@@ -65,8 +67,8 @@ impl HttpBody for HeldBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let hold = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold))))
+        let hold_chunk = |chunk| Bytes::from_owner(HeldChunk { chunk, _held: Arc::clone(&self.held) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(hold_chunk))))
     }
 
     fn is_end_stream(&self) -> bool {

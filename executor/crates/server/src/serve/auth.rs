@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 /// The answer to a request without valid credentials.
 pub(super) const UNAUTHENTICATED: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
-/// Another header for a token, at the doors whose protocols have it.
+/// The second header for a token, at the doors whose protocols have it.
 const API_KEY: &str = "x-api-key";
 /// The scheme before a token, in lower case.
 const BEARER: &[u8] = b"bearer ";
@@ -25,18 +25,18 @@ const BEARER: &[u8] = b"bearer ";
 pub struct CallerDirectory {
     callers: Arc<ArcSwap<Callers>>,
     metrics: CallerMetrics,
-    /// Limits the log: an unauthenticated client could otherwise fill it.
-    lines: Arc<LogLimiter>,
+    /// Limits the log, which an unauthenticated client could otherwise fill.
+    log_limiter: Arc<LogLimiter>,
 }
 
 impl CallerDirectory {
-    /// Starts with this list.
+    /// Makes a directory with this list.
     #[must_use]
     pub fn new(callers: Callers) -> Self {
         Self {
             callers: Arc::new(ArcSwap::from_pointee(callers)),
             metrics: CallerMetrics::default(),
-            lines: Arc::default(),
+            log_limiter: Arc::default(),
         }
     }
 
@@ -45,10 +45,10 @@ impl CallerDirectory {
         self.callers.store(Arc::new(callers));
     }
 
-    /// Authenticates a credential at a time. The reason of a failure is logged, and never sent to the client. The
-    /// result is not cached: it would have to be invalidated by a reload and by a token's `exp`.
-    pub(super) fn identify(&self, credential: &Credential, at: OffsetDateTime) -> Option<Arc<Caller>> {
-        self.callers.load().identify(credential, at).map_err(|reason| self.log_rejection(&reason)).ok()
+    /// Authenticates a credential. The reason for a failure is logged, and never sent to the client. The result is not
+    /// cached: a reload and a token's `exp` would have to invalidate it.
+    pub(super) fn identify(&self, credential: &Credential, now: OffsetDateTime) -> Option<Arc<Caller>> {
+        self.callers.load().identify(credential, now).map_err(|reason| self.log_rejection(&reason)).ok()
     }
 
     /// Returns `true` if the credential still identifies the same caller with the same rights.
@@ -56,9 +56,9 @@ impl CallerDirectory {
         &self,
         caller: &Caller,
         credential: &Credential,
-        at: OffsetDateTime,
+        now: OffsetDateTime,
     ) -> bool {
-        self.callers.load().identify(credential, at).is_ok_and(|now| *now == *caller)
+        self.callers.load().identify(credential, now).is_ok_and(|current| *current == *caller)
     }
 
     pub(super) fn metrics(&self) -> &CallerMetrics {
@@ -70,7 +70,7 @@ impl CallerDirectory {
         if let AuthError::Token(refusal) = reason {
             self.metrics.count_rejected_token(refusal.as_str());
         }
-        let Some(left_out) = self.lines.try_acquire(timer_now().into_std()) else { return };
+        let Some(left_out) = self.log_limiter.try_acquire(timer_now().into_std()) else { return };
         if left_out > 0 {
             tracing::info!(
                 left_out,
@@ -81,11 +81,11 @@ impl CallerDirectory {
     }
 }
 
-pub(super) fn read_credential(request: &Request, token: Result<Option<&[u8]>, NoToken>) -> Credential {
+pub(super) fn read_credential(request: &Request, token: Result<Option<&[u8]>, MalformedToken>) -> Credential {
     let PeerCertNames(names) = request.extensions().get().cloned().unwrap_or_default();
     match token {
         Ok(token) => Credential::new(token, names),
-        Err(NoToken) => Credential::malformed(),
+        Err(MalformedToken) => Credential::malformed(),
     }
 }
 
@@ -94,32 +94,32 @@ pub(super) fn unauthorized(credential: &Credential) -> Response {
         .into_response()
 }
 
-/// The challenge to an unauthenticated client, as in RFC 6750, section 3. A client that presented a token learns that
-/// it is not valid, and not why.
+/// The challenge to an unauthenticated client, as in RFC 6750, section 3. It tells a client that its token is not valid,
+/// but not why.
 pub(super) fn challenge(credential: &Credential) -> &'static str {
     if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
-/// Something was presented as a token that is not exactly one.
-pub(super) struct NoToken;
+/// A request presents a token, but not exactly one well-formed token.
+pub(super) struct MalformedToken;
 
 /// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
 /// bad token passes as one without.
-pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
+pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(first) = values.next() else { return Ok(None) };
-    let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(NoToken)?;
-    let one = values.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
-    if one { Ok(Some(token)) } else { Err(NoToken) }
+    let (scheme, token) = first.as_bytes().split_at_checked(BEARER.len()).ok_or(MalformedToken)?;
+    let is_valid = values.next().is_none() && scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty();
+    if is_valid { Ok(Some(token)) } else { Err(MalformedToken) }
 }
 
-/// The token of a request, from one of the two headers and not from both.
-pub(super) fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, NoToken> {
+/// The token of a request, from exactly one of the two headers.
+pub(super) fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken> {
     let mut keys = headers.get_all(API_KEY).iter();
     let (bearer, key) = (token(headers)?, keys.next());
     match (bearer, key, keys.next()) {
         (bearer, None, _) => Ok(bearer),
         (None, Some(key), None) if !key.is_empty() => Ok(Some(key.as_bytes())),
-        (_, Some(_), _) => Err(NoToken),
+        (_, Some(_), _) => Err(MalformedToken),
     }
 }

@@ -1,15 +1,15 @@
 //! Rejects bare line feeds in the heads of HTTP requests.
 //!
-//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured not to. A proxy in front
-//! of the executor may not accept it, and then the two disagree about where a head ends (request smuggling). So the
-//! bytes of a connection pass through here first: a bare LF in a head becomes a NUL, which hyper answers with 400 and
-//! closes the connection, so that bad heads are answered in one place. Bodies are skipped by the length or the chunks
+//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured otherwise. A proxy in front
+//! of the executor may read such a head differently, so that the two disagree about its end (request smuggling). The bytes
+//! of a connection therefore pass through this filter first: it replaces a bare LF in a head by a NUL, which hyper answers
+//! with 400 and the end of the connection, as every invalid head. Bodies are skipped by the length or the chunks
 //! that their head announces, so that a large body costs nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a header line that are stored. A `Content-Length` line has to fit.
+/// Maximum number of bytes of a header line that are stored. A `Content-Length` line has to fit.
 const MAX_LINE: usize = 128;
 const CHUNKED: &[u8] = b"transfer-encoding:";
 const LENGTH: &[u8] = b"content-length:";
@@ -30,8 +30,8 @@ enum Position {
     /// In a head, before or after its first line.
     #[default]
     Head,
-    /// In a body or a chunk with `left` bytes to come. A chunk size follows a chunk, and a head follows a body.
-    Body { left: u64, chunked: bool },
+    /// In a body or a chunk with this many bytes remaining. A chunk size follows a chunk, and a head follows a body.
+    Body { remaining: u64, chunked: bool },
     /// In the size line of a chunk: the value so far, and `true` once its digits have ended.
     Size { value: u64, ended: bool },
     /// In the lines after the last chunk.
@@ -41,7 +41,8 @@ enum Position {
 /// The framing of the body after the current head.
 #[derive(Debug, Default, Clone, Copy)]
 struct Framing {
-    begun: bool,
+    /// `true` once a line of the head was read.
+    has_started: bool,
     chunked: bool,
     length: u64,
 }
@@ -55,8 +56,8 @@ struct HeaderLine {
 
 impl HeaderLine {
     fn push(&mut self, bytes: &[u8]) {
-        let room = MAX_LINE.saturating_sub(self.start.len());
-        self.start.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+        let capacity = MAX_LINE.saturating_sub(self.start.len());
+        self.start.extend_from_slice(bytes.get(..capacity).unwrap_or(bytes));
         self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
@@ -81,7 +82,7 @@ impl Framing {
             let (start, value) = line.split_at_checked(name.len())?;
             start.eq_ignore_ascii_case(name).then_some(value)
         };
-        self.begun = true;
+        self.has_started = true;
         self.chunked |= value(CHUNKED).is_some();
         let Some(length) = value(LENGTH) else { return true };
         let length = std::str::from_utf8(length).ok().filter(|_| line.len() < MAX_LINE);
@@ -96,7 +97,7 @@ impl Framing {
         match (self.chunked, self.length) {
             (true, _) => Position::Size { value: 0, ended: false },
             (false, 0) => Position::Head,
-            (false, left) => Position::Body { left, chunked: false },
+            (false, remaining) => Position::Body { remaining, chunked: false },
         }
     }
 }
@@ -115,7 +116,7 @@ impl BareLfFilter {
         while !bytes.is_empty() {
             let read = match self.position {
                 Position::Head | Position::Trailers => self.read_line(bytes),
-                Position::Body { left, chunked } => self.skip_body(left, chunked, bytes.len()),
+                Position::Body { remaining, chunked } => self.skip_body(remaining, chunked, bytes.len()),
                 Position::Size { value, ended } => self.read_chunk_size(value, ended, bytes),
             };
             bytes = bytes.get_mut(read..).unwrap_or_default();
@@ -129,8 +130,8 @@ impl BareLfFilter {
             return bytes.len();
         };
         self.line.push(bytes.get(..end).unwrap_or_default());
-        let mut refuse = |why| {
-            tracing::debug!(why, "a request is refused");
+        let mut refuse = |reason| {
+            tracing::debug!(reason, "a request is refused");
             if let Some(line_feed) = bytes.get_mut(end) {
                 *line_feed = 0;
             }
@@ -144,19 +145,20 @@ impl BareLfFilter {
             }
             Some(_) if self.position == Position::Trailers => self.position = Position::Head,
             // Empty lines before a request line are allowed (RFC 9112, section 2.2).
-            Some(_) if !self.framing.begun => {}
+            Some(_) if !self.framing.has_started => {}
             Some(_) => self.position = std::mem::take(&mut self.framing).position_after_head(),
         }
         end + 1
     }
 
-    fn skip_body(&mut self, left: u64, chunked: bool, here: usize) -> usize {
-        let read = usize::try_from(left).unwrap_or(usize::MAX).min(here);
-        let left = left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
-        self.position = match (left, chunked) {
+    /// Skips the bytes of the body among the `available` ones, and returns their number.
+    fn skip_body(&mut self, remaining: u64, chunked: bool, available: usize) -> usize {
+        let read = usize::try_from(remaining).unwrap_or(usize::MAX).min(available);
+        let remaining = remaining.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
+        self.position = match (remaining, chunked) {
             (0, true) => Position::Size { value: 0, ended: false },
             (0, false) => Position::Head,
-            (left, chunked) => Position::Body { left, chunked },
+            (remaining, chunked) => Position::Body { remaining, chunked },
         };
         read
     }
@@ -170,7 +172,7 @@ impl BareLfFilter {
                     // Counts the CRLF after the data as part of the chunk.
                     self.position = match value {
                         0 => Position::Trailers,
-                        value => Position::Body { left: value.saturating_add(2), chunked: true },
+                        value => Position::Body { remaining: value.saturating_add(2), chunked: true },
                     };
                     return index + 1;
                 }
@@ -187,7 +189,7 @@ impl BareLfFilter {
 mod tests {
     use super::*;
 
-    /// The result for text that arrives in chunks of this length.
+    /// Filters text that arrives in chunks of this length.
     fn filtered(text: &str, piece: usize) -> String {
         let (mut line_feeds, mut bytes) = (BareLfFilter::default(), text.as_bytes().to_vec());
         bytes.chunks_mut(piece).for_each(|piece| line_feeds.filter(piece));
@@ -195,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_line_feed_is_refused_in_heads_and_nowhere_else() {
+    fn a_bare_line_feed_is_refused_in_heads_only() {
         let good = [
             "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
             "\r\n\r\nGET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n",
@@ -223,8 +225,8 @@ mod tests {
         ];
         for (text, count) in bad {
             for piece in 1..=text.len() {
-                let found = filtered(text, piece).matches('\0').count();
-                assert_eq!(found, count, "{text:?} in pieces of {piece}");
+                let refused = filtered(text, piece).matches('\0').count();
+                assert_eq!(refused, count, "{text:?} in pieces of {piece}");
             }
         }
         let mut line_feeds = BareLfFilter::default();

@@ -21,8 +21,8 @@ pub(super) enum BufferedBody {
     Whole(Bytes, Charge),
     /// The body is longer than `server.max_body_bytes`, and was dropped.
     TooLong,
-    /// The memory budget has no room for its values.
-    NoRoom(Fault),
+    /// The memory budget or the caller's share is used up.
+    OverBudget(Fault),
 }
 
 #[cfg_attr(
@@ -30,40 +30,40 @@ pub(super) enum BufferedBody {
     allow(dead_code, reason = "it is for doors that a build may lack")
 )]
 impl BufferedBody {
-    /// A body that was read for `sender`, or `None` if it was too long.
+    /// Makes it from a body that was read for `sender`; `None` if that was too long.
     pub(super) fn new(body: Option<Bytes>, sender: &Caller) -> Self {
         let Some(body) = body else { return Self::TooLong };
         match charge(sender.name(), &body) {
             Ok(charge) => Self::Whole(body, charge),
-            Err(fault) => Self::NoRoom(fault),
+            Err(fault) => Self::OverBudget(fault),
         }
     }
 
     /// The body as text that has passed the strict reader.
     ///
     /// # Errors
-    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget has no room for it.
+    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget or the caller's share is used up.
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
             Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
             Self::TooLong => Err(bounds.too_long_fault()),
-            Self::NoRoom(fault) => Err(fault.clone()),
+            Self::OverBudget(fault) => Err(fault.clone()),
         }
     }
 
     pub(super) fn charge(&self) -> Charge {
         match self {
             Self::Whole(_, charge) => charge.clone(),
-            Self::TooLong | Self::NoRoom(_) => Charge::default(),
+            Self::TooLong | Self::OverBudget(_) => Charge::default(),
         }
     }
 }
 
-/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up: a
+/// Maximum size of messages and answers that are not counted, and are accepted even when the memory budget is used up: a
 /// caller has to be able to send a cancel.
 pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 
-/// Counts the values of a message against its caller's share of memory.
+/// Counts the parsed form of a message against its caller's share of memory.
 ///
 /// # Errors
 /// [`Fault::Busy`] if the memory budget or the caller's share is used up.
@@ -73,35 +73,35 @@ pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
         return Ok(Charge::default());
     }
     if !memory::has_room(bytes) {
-        return Err(busy(NO_ROOM));
+        return Err(busy(BUDGET_USED_UP));
     }
-    memory::hold(caller, bytes).map(Charge::from).ok_or_else(no_share)
+    memory::hold(caller, bytes).map(Charge::from).ok_or_else(share_used_up)
 }
 
 /// The fault for a caller whose share is used up.
-pub(super) fn no_share() -> Fault {
-    busy(NO_SHARE)
+pub(super) fn share_used_up() -> Fault {
+    busy(SHARE_USED_UP)
 }
 
 fn busy(message: &str) -> Fault {
-    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: NO_ROOM_RETRY_MS }
+    Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: BUSY_RETRY_MS }
 }
 
 /// The answer to a longer message when the memory budget is used up.
-const NO_ROOM: &str =
+const BUDGET_USED_UP: &str =
     "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
 
 /// The answer to a caller whose share is used up.
-pub(super) const NO_SHARE: &str = "your messages and unread answers use up one caller's memory (a share of \
+pub(super) const SHARE_USED_UP: &str = "your messages and unread answers use up one caller's memory (a share of \
                                    `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
 
-/// Pause before a caller that found no room should retry.
-const NO_ROOM_RETRY_MS: u64 = 1_000;
+/// Retry delay for a caller that is refused for lack of memory.
+const BUSY_RETRY_MS: u64 = 1_000;
 
-/// Reads a body, for which the caller's share must have room from the start; `None` if it is too long.
+/// Reads a body; `None` if it is too long. Its announced length is first held in the caller's share of memory.
 ///
 /// # Errors
-/// The response if it takes too long, or if the memory budget has no room.
+/// The response if it takes too long, or if the memory budget or the caller's share is used up.
 pub(super) async fn read_body(
     body: Body,
     max_bytes: usize,
@@ -110,7 +110,7 @@ pub(super) async fn read_body(
 ) -> Result<Option<Bytes>, Box<Response>> {
     let announced = body.size_hint().upper().unwrap_or(u64::MAX).min(max_bytes as u64);
     let is_large = announced > SMALL_MESSAGE_BYTES;
-    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(NO_SHARE));
+    let hold = || memory::hold(caller.name(), announced).ok_or_else(|| retry_later(SHARE_USED_UP));
     let _held = is_large.then(hold).transpose()?;
     match tokio::time::timeout(timeout, collect_body(body, max_bytes)).await {
         Ok(collected) => collected,
@@ -121,26 +121,26 @@ pub(super) async fn read_body(
     }
 }
 
-/// Collects the chunks of a body while the memory budget has room.
+/// Collects the chunks of a body as long as the memory budget allows.
 async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
-    let mut pieces = body.into_data_stream();
+    let mut chunks = body.into_data_stream();
     let mut whole = Vec::new();
-    while let Some(piece) = pieces.next().await {
-        // An aborted body is treated as too long: its client is gone and reads no answer.
-        let Ok(piece) = piece else { return Ok(None) };
-        let collected = whole.len() + piece.len();
+    while let Some(chunk) = chunks.next().await {
+        // An aborted body is treated as too long: its client has disconnected and reads no answer.
+        let Ok(chunk) = chunk else { return Ok(None) };
+        let collected = whole.len() + chunk.len();
         if collected > max_bytes {
             return Ok(None);
         }
-        if collected as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(piece.len() as u64) {
-            return Err(retry_later(NO_ROOM));
+        if collected as u64 > SMALL_MESSAGE_BYTES && !memory::has_room(chunk.len() as u64) {
+            return Err(retry_later(BUDGET_USED_UP));
         }
-        whole.extend_from_slice(&piece);
+        whole.extend_from_slice(&chunk);
     }
     Ok(Some(whole.into()))
 }
 
-/// The answer to a request whose body is not read, which makes the connection unusable.
+/// The answer to a request whose body is not read, after which the connection cannot be used.
 fn closing_response(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
     Box::new((status, [(header::CONNECTION, "close")], message).into_response())
 }

@@ -1,8 +1,8 @@
 //! The connections of the HTTP port: their limit, and the eviction of idle ones when the limit is reached.
 //!
-//! A connection counts as idle until a whole request has been read. When there is no room for another, the one that has
-//! been idle for longest is closed, unauthenticated ones first. So a client that sends heads and bodies slowly, or
-//! nothing at all, cannot keep out one that sends requests.
+//! A connection counts as idle until a whole request has been read. At the limit, the connection that has been idle for
+//! longest is closed for a new one, unauthenticated ones first. So a client that sends heads and bodies slowly, or nothing
+//! at all, cannot keep out one that sends requests.
 
 use super::bare_lf::BareLfFilter;
 use super::drain_body::BorrowedBody;
@@ -32,22 +32,22 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
-/// Length of the head of a request, in bytes.
+/// Maximum length of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Pause after an error of `accept`, such as having no file descriptors left.
+/// Pause after an error of `accept`, such as a lack of file descriptors.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Interval between checks of the memory budget, and the number of idle connections that are closed each time it is
-/// used up.
+/// Interval of the checks of the memory budget, and the maximum number of idle connections that one check closes when it
+/// is used up.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CLOSED_AT_ONCE: usize = 32;
 
 /// Limits for connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Connections at once.
+    /// Maximum number of connections.
     pub max_connections: usize,
-    /// Time that a TLS handshake, the head of a request and its body may each take to arrive.
+    /// Maximum time for each of a TLS handshake, the head of a request and its body to arrive.
     pub request_timeout: Duration,
 }
 
@@ -100,9 +100,9 @@ impl Connections {
         self.lock().open.len()
     }
 
-    /// Closes up to `most` of the longest idle connections because the memory budget is used up: each may hold part of
-    /// a message, or an answer that is not read.
-    fn close_idle(&self, most: usize) -> usize {
+    /// Closes up to `max` of the longest idle connections because the memory budget is used up: each may hold part of a
+    /// message, or an unread answer.
+    fn close_idle(&self, max: usize) -> usize {
         let mut inner = self.lock();
         let mut idle = inner
             .open
@@ -111,18 +111,18 @@ impl Connections {
             .map(|(id, state)| (state.authenticated, state.idle_since, *id))
             .collect::<Vec<_>>();
         idle.sort_unstable();
-        for (_, _, id) in idle.iter().take(most) {
+        for (_, _, id) in idle.iter().take(max) {
             if let Some(state) = inner.open.remove(id) {
                 state.close.notify_one();
             }
         }
-        idle.len().min(most)
+        idle.len().min(max)
     }
 
-    /// Adds a connection, if necessary in place of the longest idle one. `None` if none is idle.
-    fn admit(self: &Arc<Self>, most: usize) -> Option<Arc<Connection>> {
+    /// Adds a connection; at `max` of them in place of the longest idle one. `None` if none is idle.
+    fn admit(self: &Arc<Self>, max: usize) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
-        if inner.open.len() >= most {
+        if inner.open.len() >= max {
             let idle = inner.open.iter().filter(|(_, state)| state.active_requests == 0);
             let (&id, state) = idle.min_by_key(|(_, state)| (state.authenticated, state.idle_since))?;
             state.close.notify_one();
@@ -153,7 +153,7 @@ impl Connection {
         RequestGuard(Arc::clone(self))
     }
 
-    /// Marks the connection as authenticated: it is evicted only when every idle connection is.
+    /// Marks the connection as authenticated: it is evicted only after all idle connections that are not.
     pub(super) fn mark_authenticated(&self) {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
             state.authenticated = true;
@@ -231,7 +231,7 @@ pub(super) async fn serve(
                 }
                 None => tracing::warn!(
                     max_connections = limits.max_connections,
-                    "a connection is refused: there are as many as `server.max_connections` allows, and none is idle"
+                    "a connection is refused: there are `server.max_connections` connections, and none is idle"
                 ),
             },
             Err(error) => {
@@ -321,15 +321,15 @@ async fn serve_requests<S>(
         )
         .with_upgrades();
     tokio::pin!(conversation);
-    let ended = tokio::select! {
-        ended = &mut conversation => ended,
+    let result = tokio::select! {
+        result = &mut conversation => result,
         () = connection.wait_for_eviction() => return,
         () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
             conversation.as_mut().graceful_shutdown();
             conversation.await
         }
     };
-    if let Err(error) = ended {
+    if let Err(error) = result {
         tracing::debug!(%error, "a connection ended");
     }
 }
@@ -386,7 +386,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
         let read = Pin::new(&mut self.stream).poll_read(cx, into);
         self.line_feeds.filter(into.filled_mut().get_mut(before..).unwrap_or_default());
         if let Err(error) = self.partial_message.add(into.filled().len() - before) {
-            tracing::info!("a WebSocket is closed: its caller's share of memory has no room for its message");
+            tracing::info!("a WebSocket is closed: its message exceeds its caller's share of memory");
             return Poll::Ready(Err(error));
         }
         read
@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_takes_nothing_is_gone_and_who_takes_slowly_is_not() {
+    async fn a_peer_that_reads_nothing_times_out_and_a_slow_one_does_not() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let timeout = Duration::from_millis(400);
         let (ours, mut theirs) = tokio::io::duplex(8);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_was_never_known_gives_way_before_who_was() {
+    async fn unauthenticated_connections_are_evicted_first() {
         let all = Arc::new(Connections::default());
         let [first, second] = std::array::from_fn(|_| all.admit(2).unwrap());
         first.mark_authenticated();
@@ -462,21 +462,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_been_idle_for_longest_gives_way_and_who_works_does_not() {
+    async fn the_longest_idle_connection_is_evicted_and_a_busy_one_is_not() {
         let all = Arc::new(Connections::default());
         let [first, second, third] = std::array::from_fn(|_| all.admit(3).unwrap());
         let working = first.begin_request();
-        let worked = second.begin_request();
-        drop(worked);
+        drop(second.begin_request());
         let fourth = all.admit(3).unwrap();
         third.wait_for_eviction().await;
         let fifth = all.admit(3).unwrap();
         second.wait_for_eviction().await;
-        let both_work = (fourth.begin_request(), fifth.begin_request());
+        let busy = (fourth.begin_request(), fifth.begin_request());
         assert!(all.admit(3).is_none());
         drop((second, third));
         assert_eq!(all.lock().open.len(), 3);
-        drop((both_work, fourth, fifth, working, first));
+        drop((busy, fourth, fifth, working, first));
         assert_eq!(all.lock().open.len(), 0);
     }
 }

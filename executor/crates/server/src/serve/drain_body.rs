@@ -1,8 +1,8 @@
 //! Drains the rest of a request's body when its answer is ready before the body has ended.
 //!
-//! The next request of a connection begins where the body ends. hyper closes the connection instead, without saying so.
-//! That costs the client another connection, and may cost it the answer: a system that closes a socket with unread
-//! bytes resets the connection. All routes are wrapped, so that no handler has to think of it.
+//! hyper does not read the rest: it closes the connection without announcing it. The client then needs another
+//! connection, and may lose the answer, because closing a socket with unread bytes resets the connection. All routes are
+//! wrapped, so that no handler has to drain its body.
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// Bytes that are read and dropped.
+/// Maximum number of bytes that are read and dropped.
 const MAX_DRAINED_BYTES: u64 = 4 << 20;
-/// Time for reading them.
+/// Maximum time for draining a body.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A body that a handler borrows and may stop reading at any point.
@@ -44,8 +44,9 @@ impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
         if self.is_end_stream() {
             return;
         }
-        let all = !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
-        if !all {
+        let is_drained =
+            !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
+        if !is_drained {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
@@ -53,15 +54,15 @@ impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
     /// Returns `true` if the end was reached.
     async fn read_to_end(mut self) -> bool {
         let read = async {
-            let mut left = MAX_DRAINED_BYTES;
+            let mut remaining = MAX_DRAINED_BYTES;
             loop {
                 match std::future::poll_fn(|cx| Pin::new(&mut self).poll_frame(cx)).await {
                     None => return true,
-                    Some(Err(_gone)) => return false,
+                    Some(Err(_aborted)) => return false,
                     Some(Ok(frame)) => {
                         let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
-                        match left.checked_sub(bytes) {
-                            Some(less) => left = less,
+                        match remaining.checked_sub(bytes) {
+                            Some(rest) => remaining = rest,
                             None => return false,
                         }
                     }

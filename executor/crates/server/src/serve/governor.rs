@@ -42,7 +42,7 @@ pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMe
         let registration = decode::registration(params)?;
         let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
         if let Some(policy) = &policy {
-            // The A2G document pushes the policy. That it is in the answer as well is our addition.
+            // The A2G document pushes the policy. The answer has it as well, which is an extension.
             Followups::send(extensions, "g2a/policy", &encode::policy(policy));
         }
         Ok(encode::registration_result(policy.as_ref()))
@@ -100,15 +100,15 @@ fn register(
 /// Stores a report, and acknowledges it once it is on the disk.
 async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     let head = decode::report(params)?;
-    let recorded = door.records.record(|| params).await;
-    recorded.map_err(|error| {
+    let result = door.records.record(|| params).await;
+    result.map_err(|error| {
         Fault::Internal(format!("the report of `{}` could not be recorded: {error}", head.intent))
     })?;
     Ok(encode::acceptance())
 }
 
-/// Signs a verdict for the executor that the agent names in `context.executor`. `None` without a key or a name: a proof
-/// has to name its audience, and a governor that the executor is not connected to has no other way to know it.
+/// Signs a verdict for the executor that the agent names in `context.executor`. `None` without a key or that name: a
+/// proof names its audience, and the executor itself may not be connected to this governor.
 fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
     let Some(key) = &door.key else { return Ok(None) };
     let Some(audience) = decode::requested_executor(call)? else { return Ok(None) };
@@ -116,7 +116,7 @@ fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<S
     proof.map(Some).map_err(|error| Fault::invalid("/arguments", error.to_string()))
 }
 
-/// A denial as an error response, as the A2G document has it.
+/// The error response for a denial, as in the A2G document.
 fn denial_fault(verdict: Verdict) -> Fault {
     Fault::Refused {
         intent: Some(verdict.intent),

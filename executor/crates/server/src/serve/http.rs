@@ -3,7 +3,7 @@
 //! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`ProtocolRouter`]. Requests
 //! with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port, and so are
 //! unauthenticated ones. The caller is authenticated again with every message of a WebSocket and every chunk of a
-//! streamed answer. The port does that for all doors, because a door could forget it.
+//! streamed answer. The port does all of this for the doors, so that none can omit it.
 
 use super::answers;
 use super::auth::{CallerDirectory, UNAUTHENTICATED, read_credential, token, token_or_key, unauthorized};
@@ -43,23 +43,23 @@ use tokio::sync::{broadcast, mpsc};
 
 /// Settings of the HTTP port.
 pub struct HttpSettings {
-    /// `Host` names beside loopback names and the address listened on.
+    /// `Host` names besides loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
     /// `Origin` values; a request without one is accepted.
     pub allowed_origins: Vec<String>,
     /// The list of callers.
     pub callers: CallerDirectory,
-    /// The time at which credentials are checked.
+    /// The clock that credentials expire by.
     pub clock: Arc<dyn Clock>,
-    /// TLS, if the port speaks it.
+    /// TLS, if the port uses it.
     pub tls: Option<Arc<Tls>>,
     /// Limits for connections.
     pub connections: ConnectionLimits,
-    /// Messages to every WebSocket, if there are any.
+    /// The source of messages to every WebSocket, if there is one.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
     /// The source of `GET /metrics` and `GET /health`, if there is one.
     pub executor: Option<Arc<Executor>>,
-    /// The tasks of the sessions, which the owner of the server ends.
+    /// Spawns the tasks of the sessions, which the owner of the server ends.
     pub sessions: SessionTasks,
     /// The routers of other protocols.
     pub protocols: Vec<ProtocolRouter>,
@@ -140,14 +140,14 @@ impl HttpServer {
     }
 }
 
-/// Reports if calls can be run: they cannot while the journal accepts no writes.
+/// Reports whether calls can run, which they cannot while the journal accepts no writes.
 async fn health(State(state): State<Arc<ServerState>>) -> impl IntoResponse {
     let condition = state.settings.executor.as_ref().map(|executor| executor.journal().condition());
     let (status, text) = match condition {
         None | Some(Condition::Works) => (StatusCode::OK, r#"{"status":"ok"}"#),
         Some(Condition::Full) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            r#"{"status":"unavailable","reason":"the journal has no room on its disk, or another program holds its file"}"#,
+            r#"{"status":"unavailable","reason":"the journal's disk is full, or another program holds its file"}"#,
         ),
         Some(Condition::Broken(_)) => {
             (StatusCode::SERVICE_UNAVAILABLE, r#"{"status":"unavailable","reason":"the journal is broken"}"#)
@@ -236,15 +236,15 @@ async fn serve_websocket(
     let (reader, sink) =
         websocket::split(socket, connection, Arc::clone(clock), connections.request_timeout, authenticate);
     let (answers, outgoing) = mpsc::channel(MAX_CONCURRENT);
-    let (known, sink) =
+    let (is_authenticated, sink) =
         tokio::join!(read_messages(state, reader, answers), write_messages(state, sink, outgoing));
-    if let (false, Some(mut sink)) = (known, sink) {
+    if let (false, Some(mut sink)) = (is_authenticated, sink) {
         sink.close(close_code::POLICY, UNAUTHENTICATED.trim_end()).await;
     }
 }
 
-/// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated: only
-/// then it returns `false`.
+/// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated. Returns
+/// `false` only in the last case.
 async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     state: &Arc<ServerState>,
     mut reader: MessageReader<A>,
@@ -264,12 +264,12 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
             let answer = state.rpc.answer_with_followups(&bytes, &caller, &followups).await;
-            // Dropped before the answer is sent: a client that does not read its answers has an idle connection.
+            // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as idle.
             drop(work);
             let answer = answer.map(|RpcAnswer { text, held }| (Arc::from(text), held));
             let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
             for message in answer.into_iter().chain(followups) {
-                let _nobody_reads = answers.send(message).await;
+                let _closed = answers.send(message).await;
             }
             drop(permit);
         });
@@ -324,8 +324,8 @@ async fn require_auth(State(state): State<Arc<ServerState>>, mut request: Reques
     next.run(request).await
 }
 
-/// As [`require_auth`], for the doors of other protocols: a token may also be in `X-API-Key`. The body is read as
-/// well, and the caller authenticated again after it, so that a handler gets the whole body with a current caller.
+/// Like [`require_auth`], for the doors of other protocols: a token may also be in `X-API-Key`. It reads the body too, and
+/// then authenticates the caller again, so that a handler gets the whole body with a current caller.
 async fn buffer_body(
     State((state, access, rejected_by)): State<(Arc<ServerState>, DoorAccess, RejectedBy)>,
     Extension(connection): Extension<Arc<Connection>>,
@@ -333,15 +333,15 @@ async fn buffer_body(
     next: Next,
 ) -> Response {
     let credential = read_credential(&request, token_or_key(request.headers()));
-    let caller = || match access {
+    let authenticate = || match access {
         DoorAccess::Callers => state.caller(&credential),
         DoorAccess::Public => Some(Arc::new(Caller::any_agent())),
     };
     let (mut head, body) = request.into_parts();
-    let (caller, body) = match caller() {
+    let (caller, body) = match authenticate() {
         None => (None, BufferedBody::Whole(Bytes::new(), Charge::default())),
         Some(sender) => match state.read_body(body, &sender).await {
-            Ok(body) => (caller(), BufferedBody::new(body, &sender)),
+            Ok(body) => (authenticate(), BufferedBody::new(body, &sender)),
             Err(refusal) => return *refusal,
         },
     };
@@ -362,10 +362,10 @@ async fn buffer_body(
         answer = answers::charge(caller, answer);
     }
     let is_whole = answer.body().size_hint().exact().is_some();
-    let revalidates_itself = answer.extensions().get::<SelfReauthenticating>().is_some();
+    let door_reauthenticates = answer.extensions().get::<SelfReauthenticating>().is_some();
     match (caller, access) {
-        (Some(caller), DoorAccess::Callers) if !(is_whole || revalidates_itself) => {
-            answer.map(|pieces| Body::new(RevalidatingBody { pieces, state, credential, caller }))
+        (Some(caller), DoorAccess::Callers) if !(is_whole || door_reauthenticates) => {
+            answer.map(|chunks| Body::new(RevalidatingBody { chunks, state, credential, caller }))
         }
         (Some(_) | None, DoorAccess::Callers | DoorAccess::Public) => answer,
     }
@@ -379,9 +379,9 @@ enum RejectedBy {
 }
 
 /// A streamed answer, such as events. It is aborted once its caller is no longer authenticated or has other rights than
-/// before, so that the client sees that something is missing. A new request gets what the caller may then see.
+/// before, so that the client knows that the answer is incomplete.
 struct RevalidatingBody {
-    pieces: Body,
+    chunks: Body,
     state: Arc<ServerState>,
     credential: Credential,
     caller: Arc<Caller>,
@@ -395,10 +395,10 @@ impl HttpBody for RevalidatingBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let piece = ready!(Pin::new(&mut self.pieces).poll_frame(cx));
+        let chunk = ready!(Pin::new(&mut self.chunks).poll_frame(cx));
         let HttpSettings { callers, clock, .. } = &self.state.settings;
-        if piece.is_none() || callers.is_still_valid(&self.caller, &self.credential, clock.now()) {
-            return Poll::Ready(piece);
+        if chunk.is_none() || callers.is_still_valid(&self.caller, &self.credential, clock.now()) {
+            return Poll::Ready(chunk);
         }
         tracing::info!(
             caller = self.caller.name(),
@@ -447,9 +447,9 @@ impl ServerState {
     }
 
     fn is_own_host(&self, authority: &str) -> bool {
-        let digits = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         let host = match authority.rsplit_once(':') {
-            Some((host, port)) if digits(port) => host,
+            Some((host, port)) if is_port(port) => host,
             Some(_) | None => authority,
         };
         let v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 const UNIX_PREFIX: &str = "unix:";
 /// Mode of a Unix socket: its owner and its group may connect.
 const SOCKET_MODE: u32 = 0o660;
-/// Connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A client that finds
+/// Maximum number of connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A client that finds
 /// the queue full retries after a second, and a burst fills the standard library's 128 at once.
 const BACKLOG: u32 = 4096;
 
@@ -61,8 +61,8 @@ impl FromStr for ListenAddress {
         if let Some(path) = text.strip_prefix(UNIX_PREFIX).filter(|path| !path.is_empty()) {
             return Ok(Self::Unix(path.into()));
         }
-        let found = text.to_socket_addrs().ok().and_then(|found| found.min_by_key(SocketAddr::is_ipv6));
-        found.map(Self::Tcp).ok_or(
+        let address = text.to_socket_addrs().ok().and_then(|all| all.min_by_key(SocketAddr::is_ipv6));
+        address.map(Self::Tcp).ok_or(
             "has to be an address or a name and a port, such as `127.0.0.1:7420` or `localhost:7420`, or a socket such as \
              `unix:/run/a2g/executor.sock`",
         )
@@ -93,19 +93,19 @@ impl Listener {
     ///
     /// # Ambient Authority
     /// Binds the port; or creates the socket, replacing one that no process listens on.
-    pub(super) async fn bind(place: &ListenAddress) -> Result<(Self, ListenAddress)> {
-        match place {
-            ListenAddress::Tcp(address) => {
-                let listener = bind_tcp(*address)?;
-                let place = ListenAddress::Tcp(listener.local_addr()?);
-                Ok((Self::Tcp(listener), place))
+    pub(super) async fn bind(address: &ListenAddress) -> Result<(Self, ListenAddress)> {
+        match address {
+            ListenAddress::Tcp(port) => {
+                let listener = bind_tcp(*port)?;
+                let bound = ListenAddress::Tcp(listener.local_addr()?);
+                Ok((Self::Tcp(listener), bound))
             }
             ListenAddress::Unix(path) => {
                 remove_stale(path).await?;
                 let listener = bind_unix(path)?;
                 Ok((
                     Self::Unix(BoundSocket { listener, path: path.clone(), file: file_id(path) }),
-                    place.clone(),
+                    address.clone(),
                 ))
             }
         }
@@ -130,14 +130,14 @@ impl Listener {
 impl Drop for BoundSocket {
     fn drop(&mut self) {
         if self.file.is_some() && file_id(&self.path) == self.file {
-            let _gone_already = std::fs::remove_file(&self.path);
+            let _already_removed = std::fs::remove_file(&self.path);
         }
     }
 }
 
 fn bind_tcp(address: SocketAddr) -> Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As the standard library does: a port with connections in TIME_WAIT can be bound.
+    // As in the standard library, so that a port with connections in TIME_WAIT can be bound.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
@@ -148,16 +148,16 @@ fn bind_tcp(address: SocketAddr) -> Result<TcpListener> {
 fn bind_unix(path: &Path) -> Result<UnixListener> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let hidden = tempfile::Builder::new().prefix(".a2g").tempdir_in(folder)?;
-    let made = hidden.path().join("s");
-    let listener = UnixListener::bind(&made)?;
-    std::fs::set_permissions(&made, Permissions::from_mode(SOCKET_MODE))?;
-    std::fs::rename(&made, path)?;
+    let temporary = hidden.path().join("s");
+    let listener = UnixListener::bind(&temporary)?;
+    std::fs::set_permissions(&temporary, Permissions::from_mode(SOCKET_MODE))?;
+    std::fs::rename(&temporary, path)?;
     Ok(listener)
 }
 
 /// Device and inode of the file at a path.
 fn file_id(path: &Path) -> Option<(u64, u64)> {
-    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+    std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Removes the socket of a process that was killed.
@@ -166,7 +166,7 @@ async fn remove_stale(path: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(Error::new(ErrorKind::AlreadyExists, "a file that is not a socket is there"))
+            Err(Error::new(ErrorKind::AlreadyExists, "the path is a file that is not a socket"))
         }
         Ok(_) => match UnixStream::connect(path).await {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_read_as_they_are_written() {
+    fn a_listening_address_formats_as_it_was_parsed() {
         for text in ["127.0.0.1:7420", "[::1]:1", "unix:/run/a2g/executor.sock", "unix:here"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
@@ -192,36 +192,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_was_left_behind_is_replaced_and_one_in_use_is_not() {
+    async fn a_stale_socket_is_replaced_and_one_in_use_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let place = ListenAddress::Unix(folder.path().join("socket"));
-        let ListenAddress::Unix(path) = &place else { unreachable!() };
+        let address = ListenAddress::Unix(folder.path().join("socket"));
+        let ListenAddress::Unix(path) = &address else { unreachable!() };
         // The standard library leaves its sockets behind.
         drop(std::os::unix::net::UnixListener::bind(path).unwrap());
-        let (first, _) = Listener::bind(&place).await.unwrap();
+        let (first, _) = Listener::bind(&address).await.unwrap();
         assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AddrInUse);
+        assert_eq!(Listener::bind(&address).await.err().unwrap().kind(), ErrorKind::AddrInUse);
         drop(first);
         assert!(!path.exists());
-        let (moved, _) = Listener::bind(&place).await.unwrap();
+        let (moved, _) = Listener::bind(&address).await.unwrap();
         std::fs::rename(path, folder.path().join("away")).unwrap();
         std::fs::write(path, "somebody else's").unwrap();
         drop(moved);
         std::fs::remove_file(path).unwrap();
         std::fs::write(path, "a file").unwrap();
-        assert_eq!(Listener::bind(&place).await.err().unwrap().kind(), ErrorKind::AlreadyExists);
+        assert_eq!(Listener::bind(&address).await.err().unwrap().kind(), ErrorKind::AlreadyExists);
     }
 
-    /// None is accepted meanwhile: a client that finds the queue full would retry only after a second.
+    /// The test accepts no connection: a client that finds the queue full would retry only after a second.
     #[tokio::test]
-    async fn many_may_ask_at_once() {
-        let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
-        let many = most.trim().parse::<usize>().unwrap().min(200);
-        let (listener, place) = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let ListenAddress::Tcp(address) = place else { panic!("{place}") };
-        let soon = std::time::Duration::from_secs(5);
-        let ask = || std::net::TcpStream::connect_timeout(&address, soon);
-        let held: Vec<_> = (0..many).map(|_| ask().unwrap()).collect();
-        drop((held, listener));
+    async fn a_burst_of_connections_is_queued() {
+        let somaxconn = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        let count = somaxconn.trim().parse::<usize>().unwrap().min(200);
+        let (listener, bound) = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let ListenAddress::Tcp(address) = bound else { panic!("{bound}") };
+        let timeout = std::time::Duration::from_secs(5);
+        let connect = || std::net::TcpStream::connect_timeout(&address, timeout);
+        let streams: Vec<_> = (0..count).map(|_| connect().unwrap()).collect();
+        drop((streams, listener));
     }
 }

@@ -24,7 +24,7 @@ impl PartialMessage {
         self.0.lock()
     }
 
-    /// Counts for this caller from now on.
+    /// Sets the caller whose share the bytes count against from now on.
     pub(super) fn set_caller(&self, caller: &str) {
         *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, held: None });
     }
@@ -32,7 +32,7 @@ impl PartialMessage {
     /// Adds bytes that were read.
     ///
     /// # Errors
-    /// [`io::ErrorKind::OutOfMemory`] if the caller's share has no room for them.
+    /// [`io::ErrorKind::OutOfMemory`] if the caller's share is used up.
     pub(super) fn add(&self, bytes: usize) -> io::Result<()> {
         let mut message = self.lock();
         let Some(CountedMessage { caller, bytes: sum, held }) = &mut *message else { return Ok(()) };
@@ -48,7 +48,7 @@ impl PartialMessage {
         Ok(())
     }
 
-    /// Subtracts a control frame of this many bytes: one may stand between the fragments of a message.
+    /// Subtracts a control frame of this many bytes, which may come between the fragments of a message.
     pub(super) fn subtract(&self, bytes: usize) {
         if let Some(message) = &mut *self.lock() {
             message.bytes = message.bytes.saturating_sub(bytes as u64);
@@ -68,13 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_counts_until_it_is_whole_and_a_control_frame_does_not_end_it() {
+    fn a_message_counts_until_it_is_complete_and_a_control_frame_does_not_complete_it() {
         let partial_message = PartialMessage::default();
         partial_message.add(1 << 20).unwrap();
         let held = |partial_message: &PartialMessage| {
             partial_message.lock().as_ref().is_some_and(|state| state.held.is_some())
         };
-        assert!(!held(&partial_message), "nobody is named");
+        assert!(!held(&partial_message), "no caller is set");
         partial_message.set_caller("arriving");
         partial_message.add(10 << 10).unwrap();
         assert!(!held(&partial_message));

@@ -1,6 +1,7 @@
 //! Access control that the doors of the other protocols share: authentication, and the agent of a call.
 //!
-//! A door decodes its protocol; it never decides who is let in or for which agent a caller may act.
+//! A door only decodes its protocol. The port authenticates its callers, and [`check_call_agent`] decides for which agents
+//! they may act.
 
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -81,7 +82,7 @@ pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call
 /// The message for a caller that names an agent that is not its own.
 pub(super) fn foreign_agent_message(caller: &Caller, agent: &AgentDid) -> String {
     format!(
-        "`{}` does not send intents in the name of `{agent}`: add it to the caller's `agents`",
+        "`{}` may not send intents in the name of `{agent}`: add it to the caller's `agents`",
         caller.name()
     )
 }
@@ -91,19 +92,19 @@ pub(super) fn agent_did(door: Door, name: &str) -> Result<AgentDid, Fault> {
     if name.starts_with("did:") {
         return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));
     }
-    let kept = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let escaped = name.bytes().fold(String::new(), |mut text, byte| {
-        if kept(byte) {
+        if is_unreserved(byte) {
             text.push(char::from(byte))
         } else {
             text.push_str(&format!("%{byte:02X}"))
         }
         text
     });
-    let refuse = |_| {
-        Fault::InvalidRequest(format!("`{}` is too long or empty for the name of an agent", excerpt(name)))
+    let to_fault = |_| {
+        Fault::InvalidRequest(format!("`{}` is empty or too long for the name of an agent", excerpt(name)))
     };
-    AgentDid::parse(&format!("did:{door}:{escaped}")).map_err(refuse)
+    AgentDid::parse(&format!("did:{door}:{escaped}")).map_err(to_fault)
 }
 
 #[cfg(test)]
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_becomes_a_did_of_its_door_and_no_other() {
+    fn an_agents_name_maps_to_a_did_of_its_door() {
         let did = |door, name| agent_did(door, name).map(|did| did.to_string()).ok();
         assert_eq!(did(Door::A2e, "planner").as_deref(), Some("did:a2e:planner"));
         assert_eq!(did(Door::Nexus, "a:b/c d%").as_deref(), Some("did:nexus:a%3Ab%2Fc%20d%25"));
@@ -122,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn who_names_nobody_speaks_for_the_one_it_may_speak_for() {
+    fn a_call_that_names_no_agent_gets_the_doors_default() {
         let agent = AgentDid::parse("did:a2g:agent:1.0:sovereign").unwrap();
         let settings = DoorSettings { access: DoorAccess::Callers, agent: agent.clone() };
-        let anybody = Caller::any_agent();
-        assert_eq!(settings.agent_of(Door::Sovereign, &anybody, None).unwrap(), agent);
-        let named = settings.agent_of(Door::Sovereign, &anybody, Some("x")).unwrap();
+        let caller = Caller::any_agent();
+        assert_eq!(settings.agent_of(Door::Sovereign, &caller, None).unwrap(), agent);
+        let named = settings.agent_of(Door::Sovereign, &caller, Some("x")).unwrap();
         assert_eq!(named.as_str(), "did:sovereign:x");
     }
 }

@@ -1,11 +1,11 @@
 //! JSON-RPC 2.0 over any transport: one message in, one answer out.
 //!
-//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because a strict reader has
-//! to see the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
+//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because the strict reader has
+//! to check the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
 //! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
-use super::body::{charge, no_share};
+use super::body::{charge, share_used_up};
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{did_you_mean, excerpt};
@@ -33,7 +33,8 @@ pub struct Rpc {
 pub struct Followups(Mutex<Vec<Arc<str>>>);
 
 impl Followups {
-    /// Sends `method` after the answer to the call with these extensions, where its connection takes it.
+    /// Queues a notification for the time after the answer to the call with these extensions, if its connection stays
+    /// open.
     pub(super) fn send(extensions: &Extensions, method: &str, params: &RawValue) {
         if let Some(Self(messages)) = extensions.get::<Arc<Self>>().map(|followups| &**followups) {
             let message = notification(method, params.get());
@@ -41,7 +42,7 @@ impl Followups {
         }
     }
 
-    /// Takes the notifications that were sent.
+    /// Takes the queued notifications.
     pub(super) fn take(&self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.0.lock())
     }
@@ -52,7 +53,7 @@ pub(super) fn notification(method: &str, params: &str) -> Arc<str> {
     format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{params}}}"#).into()
 }
 
-/// An answer, and its charge against the caller's share of memory until it is read.
+/// An answer, with its charge against the caller's share of memory until it is read.
 #[derive(Debug)]
 pub struct RpcAnswer {
     /// One response, or a batch of them.
@@ -68,11 +69,11 @@ impl From<String> for RpcAnswer {
 }
 
 impl RpcAnswer {
-    /// The response to one request, or an error if the caller's share has no room for it.
+    /// The response to one request, or an error if the caller's share is used up.
     fn charge(text: String, id: &Id, caller: &Caller) -> Self {
         match answers::hold(caller, text.len() as u64) {
             Some(held) => Self { text, held: held.into_iter().collect() },
-            None => error_response(Some(id), &no_share()).into(),
+            None => error_response(Some(id), &share_used_up()).into(),
         }
     }
 
@@ -99,7 +100,7 @@ impl RpcAnswer {
 struct Peer<'a> {
     caller: &'a Arc<Caller>,
     followups: Option<&'a Arc<Followups>>,
-    /// The message's charge against the caller's share of memory, or the fault if that has no room.
+    /// The message's charge against the caller's share of memory, or the fault if that is used up.
     charge: &'a Result<Charge, Fault>,
 }
 
@@ -121,7 +122,7 @@ impl Rpc {
         self.answer_peer(message, caller, None).await
     }
 
-    /// As [`Self::answer`], over a connection that takes notifications after the answer.
+    /// Like [`Self::answer`], over a connection that accepts notifications after the answer.
     pub async fn answer_with_followups(
         &self,
         message: &[u8],
@@ -163,7 +164,7 @@ impl Rpc {
             Err((id, fault)) => Some(error_response(id.as_ref(), &fault).into()),
             Ok(RpcRequest { id: None, method, params }) => {
                 if self.notifications.contains(&method.as_ref()) {
-                    let _nobody_asked = self.call(None, &method, params, peer).await;
+                    let _unanswered = self.call(None, &method, params, peer).await;
                 } else {
                     let method = excerpt(&method);
                     tracing::debug!(method, "a notification was dropped: its method needs an id");
@@ -187,7 +188,7 @@ impl Rpc {
         };
         let charge = match peer.charge {
             Ok(charge) => charge.clone(),
-            Err(no_room) => return error_response(id, no_room),
+            Err(fault) => return error_response(id, fault),
         };
         // jsonrpsee supports only some of the ids that JSON-RPC allows. It gets a stand-in, and the answer gets the id
         // verbatim.
@@ -257,7 +258,7 @@ fn log_fault(fault: &Fault, code: i64) {
         Fault::RegistrationFailed(message) | Fault::SessionExpired(message) => tracing::info!("{message}"),
         Fault::Busy { message, .. } => tracing::debug!("{message}"),
         Fault::ReceiptPending { intent, .. } => {
-            tracing::debug!(%intent, "a receipt waits for room in the journal")
+            tracing::debug!(%intent, "a receipt waits for space in the journal")
         }
         // Only the code is logged: the messages quote what the caller sent.
         Fault::Parse(_)
@@ -284,15 +285,15 @@ mod tests {
         Rpc::new(module.into(), JsonBounds::default(), &[])
     }
 
-    /// The stand-in is found by the text that jsonrpsee writes around it. This reads what jsonrpsee really writes.
+    /// The stand-in is found by the text that jsonrpsee writes around it, so the test uses jsonrpsee's own responses.
     #[tokio::test]
-    async fn every_response_of_jsonrpsee_gets_the_id_that_came() {
+    async fn every_response_of_jsonrpsee_gets_the_id_of_its_request() {
         let (rpc, caller) = (rpc(), Arc::new(Caller::anonymous(None)));
         let result = r#""result":[1]"#;
         for (method, rest) in
             [("right", result), ("later", result), ("wrong", r#""error":{"code":-32600,"message":"no"}"#)]
         {
-            // jsonrpsee knows none of the last two.
+            // jsonrpsee supports neither of the last two.
             for id in ["null", "7", r#""a""#, "-1.50e3", "18446744073709551616"] {
                 let message = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#);
                 let answer = rpc.answer(message.as_bytes(), &caller).await.unwrap();

@@ -1,19 +1,19 @@
-//! The session layer of the doors: the messages that wait for a peer, and the connection that takes them.
+//! The session layer of the doors: the messages that wait for a peer, and the connection that reads them.
 //!
 //! ```text
-//! BoundedQueue: pushed ─▶ waits ─ taken ─▶ gone
-//! ReplayQueue:  pushed ─▶ waits ─ due ─▶ sent ─ acknowledged ─▶ gone
+//! BoundedQueue: pushed ─▶ waits ─ popped ─▶ removed
+//! ReplayQueue:  pushed ─▶ waits ─ due ─▶ sent ─ acknowledged ─▶ removed
 //!                           ▲───────────┘ after the resend time, or when the peer resumes
 //! ```
-//! Nothing here opens a socket, spawns a task or reads a clock: the doors pass the time, so that property tests drive
-//! every order of events.
+//! This module opens no socket, spawns no task and reads no clock: the doors pass the time, so that property tests can
+//! produce every order of events.
 
 use a2g_types::memory::HeldBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The memory of a queued message.
+/// The size of a queued message.
 pub(super) trait ByteSize {
     /// Bytes that count against the limit of a queue.
     fn byte_size(&self) -> usize;
@@ -37,19 +37,19 @@ pub(super) struct QueueLimit {
     pub bytes: usize,
 }
 
-/// Messages in the order in which they leave.
+/// A first-in, first-out queue of messages.
 #[derive(Debug)]
 pub(super) struct BoundedQueue<T> {
     messages: VecDeque<T>,
     bytes: usize,
     limit: QueueLimit,
-    /// The bytes, held in a caller's share of memory.
-    held: Option<HeldBytes>,
+    /// The reservation of `bytes` in a caller's share of memory.
+    reservation: Option<HeldBytes>,
 }
 
 impl<T: ByteSize> BoundedQueue<T> {
-    pub(super) fn new(limit: QueueLimit, held: Option<HeldBytes>) -> Self {
-        Self { messages: VecDeque::new(), bytes: 0, limit, held }
+    pub(super) fn new(limit: QueueLimit, reservation: Option<HeldBytes>) -> Self {
+        Self { messages: VecDeque::new(), bytes: 0, limit, reservation }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -57,14 +57,14 @@ impl<T: ByteSize> BoundedQueue<T> {
     }
 
     /// Returns `true` if a message of one byte fits.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_capacity(&self) -> bool {
         self.fits(1, 1)
     }
 
     fn fits(&self, messages: usize, bytes: usize) -> bool {
         self.messages.len().saturating_add(messages) <= self.limit.messages
             && self.bytes.saturating_add(bytes) <= self.limit.bytes
-            && self.held.as_ref().is_none_or(|held| held.has_room(bytes as u64))
+            && self.reservation.as_ref().is_none_or(|held| held.has_room(bytes as u64))
     }
 
     /// Adds all of these messages, or none if they do not fit. Returns `true` if they were added.
@@ -76,7 +76,7 @@ impl<T: ByteSize> BoundedQueue<T> {
         fits
     }
 
-    /// Adds a message, also when the queue is full.
+    /// Adds a message, even when the queue is full.
     pub(super) fn push(&mut self, message: T) {
         self.set_bytes(self.bytes.saturating_add(message.byte_size()));
         self.messages.push_back(message);
@@ -94,7 +94,7 @@ impl<T: ByteSize> BoundedQueue<T> {
         std::mem::take(&mut self.messages)
     }
 
-    /// Drops the other messages. Returns the number of dropped ones.
+    /// Keeps the messages for which `keep` returns `true`. Returns the number of dropped messages.
     pub(super) fn retain(&mut self, keep: impl FnMut(&T) -> bool) -> usize {
         let before = self.messages.len();
         self.messages.retain(keep);
@@ -104,7 +104,7 @@ impl<T: ByteSize> BoundedQueue<T> {
 
     fn set_bytes(&mut self, bytes: usize) {
         self.bytes = bytes;
-        if let Some(held) = &mut self.held {
+        if let Some(held) = &mut self.reservation {
             held.set(bytes as u64);
         }
     }
@@ -115,7 +115,7 @@ impl<T: ByteSize> BoundedQueue<T> {
 struct Unacknowledged<T> {
     message: T,
     attempts: u32,
-    sent: Option<Instant>,
+    sent_at: Option<Instant>,
 }
 
 impl<T: ByteSize> ByteSize for Unacknowledged<T> {
@@ -126,7 +126,7 @@ impl<T: ByteSize> ByteSize for Unacknowledged<T> {
 
 impl<T> Unacknowledged<T> {
     fn is_due(&self, now: Instant, resend: Duration) -> bool {
-        self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= resend)
+        self.sent_at.is_none_or(|sent_at| now.saturating_duration_since(sent_at) >= resend)
     }
 }
 
@@ -134,7 +134,7 @@ impl<T> Unacknowledged<T> {
 #[derive(Debug)]
 pub(super) struct ReplayQueue<T> {
     queue: BoundedQueue<Unacknowledged<T>>,
-    /// Messages that are in flight at a time.
+    /// Maximum number of messages in flight.
     window: usize,
     /// Time without an acknowledgement after which a message is sent again.
     resend: Duration,
@@ -151,12 +151,12 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
 
     /// Adds a message. Returns `false` if it does not fit.
     pub(super) fn offer(&mut self, message: T) -> bool {
-        self.queue.offer(vec![Unacknowledged { message, attempts: 0, sent: None }])
+        self.queue.offer(vec![Unacknowledged { message, attempts: 0, sent_at: None }])
     }
 
-    /// Makes every message due: those in flight on an earlier connection may never have arrived.
+    /// Makes every message due, because those in flight on an earlier connection may never have arrived.
     pub(super) fn resume(&mut self) {
-        self.queue.messages.iter_mut().for_each(|entry| entry.sent = None);
+        self.queue.messages.iter_mut().for_each(|entry| entry.sent_at = None);
     }
 
     /// Removes messages that are due once more after their last attempt.
@@ -164,7 +164,7 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
         let (resend, mut expired) = (self.resend, Vec::new());
         self.queue.retain(|entry| {
             let is_expired = entry.attempts >= max_attempts(&entry.message)
-                && entry.sent.is_some()
+                && entry.sent_at.is_some()
                 && entry.is_due(now, resend);
             if is_expired {
                 expired.push(entry.message.clone());
@@ -179,38 +179,38 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
         let (window, resend) = (self.window, self.resend);
         let in_window = self.queue.messages.iter_mut().take(window);
         let due = in_window.filter(|entry| entry.is_due(now, resend)).map(|entry| {
-            entry.sent = Some(now);
+            entry.sent_at = Some(now);
             entry.attempts = entry.attempts.saturating_add(1);
             entry.message.clone()
         });
         due.collect()
     }
 
-    /// Drops the other messages. Returns the number of dropped ones.
+    /// Keeps the messages for which `keep` returns `true`. Returns the number of dropped messages.
     pub(super) fn retain(&mut self, keep: impl Fn(&T) -> bool) -> usize {
         self.queue.retain(|entry| keep(&entry.message))
     }
 }
 
-/// The connection that takes the messages of a session.
+/// The connection that reads the messages of a session.
 #[derive(Debug, Default)]
 pub(super) struct Attachment {
     connection: Option<u64>,
-    /// The time since which no connection is attached; `None` also before the first.
+    /// The time since which no connection is attached; also `None` before the first connection.
     detached: Option<Instant>,
 }
 
 impl Attachment {
-    /// No connection is attached since `now`.
+    /// An attachment whose connection ended at `now`.
     pub(super) fn detached(now: Instant) -> Self {
         Self { connection: None, detached: Some(now) }
     }
 
     /// Attaches a connection in place of the current one. Returns `false` if it is the current one.
     pub(super) fn attach(&mut self, connection: u64) -> bool {
-        let is_another = !self.is_current(connection);
+        let is_new = !self.is_current(connection);
         *self = Self { connection: Some(connection), detached: None };
-        is_another
+        is_new
     }
 
     /// Detaches a connection, unless another has replaced it.
@@ -229,7 +229,7 @@ impl Attachment {
     }
 
     /// The time without a connection; `None` while one is attached, and before the first.
-    pub(super) fn away(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn time_detached(&self, now: Instant) -> Option<Duration> {
         self.detached.map(|since| now.saturating_duration_since(since))
     }
 }
@@ -272,7 +272,7 @@ mod tests {
     const RESEND: Duration = Duration::from_secs(5);
     const MAX_ATTEMPTS: u32 = 4;
 
-    /// A message of its own number and size.
+    /// A message with a unique number, and its size in bytes.
     #[derive(Debug, Clone, PartialEq)]
     struct Numbered(u32, usize);
 
@@ -333,15 +333,15 @@ mod tests {
                     }
                     Step::Take => prop_assert_eq!(queue.pop(), waiting.pop_front()),
                     Step::Acknowledge(nth) => {
-                        let gone = waiting.remove(nth);
-                        let dropped = queue.retain(|message| Some(message) != gone.as_ref());
-                        prop_assert_eq!(dropped, usize::from(gone.is_some()));
+                        let removed = waiting.remove(nth);
+                        let dropped = queue.retain(|message| Some(message) != removed.as_ref());
+                        prop_assert_eq!(dropped, usize::from(removed.is_some()));
                     }
                     Step::Attach(_) | Step::Detach(_) | Step::Wait(_) => {}
                 }
                 prop_assert_eq!(queue.bytes, waiting.iter().map(ByteSize::byte_size).sum::<usize>());
                 prop_assert_eq!(queue.is_empty(), waiting.is_empty());
-                prop_assert_eq!(queue.has_room(), waiting.len() < LIMIT.messages && queue.bytes < LIMIT.bytes);
+                prop_assert_eq!(queue.has_capacity(), waiting.len() < LIMIT.messages && queue.bytes < LIMIT.bytes);
             }
             prop_assert_eq!(queue.take_all(), waiting);
             prop_assert_eq!(queue.bytes, 0);
@@ -353,13 +353,13 @@ mod tests {
             let mut session = Attachment::default();
             let mut queue = ReplayQueue::new(LIMIT, WINDOW, RESEND);
             let (mut next, mut sent) = (0, BTreeMap::<u32, (u32, Instant, u32)>::new());
-            let (mut left, mut gone, mut resumed) = (BTreeSet::new(), BTreeSet::new(), 0);
+            let (mut unacknowledged, mut removed, mut resumed) = (BTreeSet::new(), BTreeSet::new(), 0);
             for step in steps {
                 match step {
                     Step::Push(size) => {
                         next += 1;
                         if queue.offer(Numbered(next, size)) {
-                            left.insert(next);
+                            unacknowledged.insert(next);
                         }
                     }
                     Step::Attach(connection) => if session.attach(connection) {
@@ -369,37 +369,37 @@ mod tests {
                     Step::Detach(connection) => session.detach(connection, now),
                     Step::Take => if session.is_attached() {
                         for Numbered(number, _) in queue.expire(now, |_| MAX_ATTEMPTS) {
-                            prop_assert!(left.remove(&number) && sent[&number].0 >= MAX_ATTEMPTS);
-                            gone.insert(number);
+                            prop_assert!(unacknowledged.remove(&number) && sent[&number].0 >= MAX_ATTEMPTS);
+                            removed.insert(number);
                         }
-                        let first = left.iter().take(WINDOW).copied().collect::<BTreeSet<_>>();
+                        let first = unacknowledged.iter().take(WINDOW).copied().collect::<BTreeSet<_>>();
                         for Numbered(number, _) in queue.send_due(now) {
-                            prop_assert!(first.contains(&number) && !gone.contains(&number));
-                            let (attempts, last, over) = sent.get(&number).copied().unwrap_or((0, now, 0));
-                            prop_assert!(attempts == 0 || over != resumed || now - last >= RESEND);
+                            prop_assert!(first.contains(&number) && !removed.contains(&number));
+                            let (attempts, last, resumed_before) = sent.get(&number).copied().unwrap_or((0, now, 0));
+                            prop_assert!(attempts == 0 || resumed_before != resumed || now - last >= RESEND);
                             sent.insert(number, (attempts + 1, now, resumed));
                         }
                         for number in first {
-                            let over = sent.get(&number).map(|(_, _, over)| *over);
-                            prop_assert_eq!(over, Some(resumed), "{} is in the window", number);
+                            let resumed_before = sent.get(&number).map(|(_, _, resumed_before)| *resumed_before);
+                            prop_assert_eq!(resumed_before, Some(resumed), "{} is in the window", number);
                         }
-                        prop_assert!(queue.send_due(now).is_empty(), "not before its time");
+                        prop_assert!(queue.send_due(now).is_empty(), "not before the resend time");
                     },
-                    Step::Acknowledge(nth) => if let Some(&number) = left.iter().nth(nth) {
+                    Step::Acknowledge(nth) => if let Some(&number) = unacknowledged.iter().nth(nth) {
                         prop_assert_eq!(queue.retain(|message| message.0 != number), 1);
-                        left.remove(&number);
-                        gone.insert(number);
+                        unacknowledged.remove(&number);
+                        removed.insert(number);
                     },
                     Step::Wait(seconds) => now += Duration::from_secs(seconds),
                     Step::Offer(_) => {}
                 }
-                prop_assert_eq!(queue.len(), left.len());
+                prop_assert_eq!(queue.len(), unacknowledged.len());
                 prop_assert!(queue.len() <= LIMIT.messages && queue.queue.bytes <= LIMIT.bytes);
             }
         }
 
         #[test]
-        fn a_session_is_away_from_the_end_of_its_last_connection(steps in steps()) {
+        fn time_detached_counts_from_the_end_of_the_last_connection(steps in steps()) {
             let mut now = SystemClock.monotonic();
             let (mut session, mut current, mut since) = (Attachment::detached(now), None, Some(now));
             for step in steps {
@@ -417,7 +417,7 @@ mod tests {
                     Step::Wait(seconds) => now += Duration::from_secs(seconds),
                     Step::Offer(_) | Step::Push(_) | Step::Take | Step::Acknowledge(_) => {}
                 }
-                prop_assert_eq!(session.away(now), since.map(|since| now - since));
+                prop_assert_eq!(session.time_detached(now), since.map(|since| now - since));
                 prop_assert_eq!(session.is_attached(), current.is_some());
             }
         }

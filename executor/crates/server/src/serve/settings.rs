@@ -1,4 +1,4 @@
-//! The settings of each door. The configuration has them in a build without the door, too.
+//! The settings of each door. The configuration has them also in a build without the door.
 
 use super::protocol::{DoorAccess, DoorSettings};
 use a2g_wire::a2a::Dialect;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct A2aSettings {
     /// Access and default agent.
     pub door: DoorSettings,
-    /// The shapes of its answers.
+    /// The shape of its answers.
     pub dialect: Dialect,
     /// Rate limits for each caller.
     pub limits: RateLimits,
@@ -21,12 +21,12 @@ pub struct A2aSettings {
 /// The rate limits of the A2A door for one caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimits {
-    /// Requests in a burst, and then on average in a minute.
+    /// Maximum number of requests in a burst, and then on average per minute.
     pub per_minute: NonZeroU32,
-    /// Requests in a burst, and then on average in an hour.
+    /// Maximum number of requests in a burst, and then on average per hour.
     pub per_hour: NonZeroU32,
-    /// Requests at once. A stream counts while it is open.
-    pub at_once: u32,
+    /// Maximum number of concurrent requests. A stream counts while it is open.
+    pub concurrent: u32,
 }
 
 /// The operator's settings of the A2E door.
@@ -34,15 +34,15 @@ pub struct RateLimits {
 pub struct A2eSettings {
     /// Access and default agent.
     pub door: DoorSettings,
-    /// Calls of one session that run at once.
+    /// Maximum number of concurrent calls of one session.
     pub max_parallel: usize,
-    /// Sessions at once, of all callers.
+    /// Maximum number of sessions of all callers.
     pub max_sessions: usize,
-    /// Sessions at once of one caller.
+    /// Maximum number of sessions of one caller.
     pub max_sessions_per_caller: usize,
-    /// Time that a session with calls may be without a stream before they are cancelled.
+    /// Time after which the calls of a session without a stream are cancelled.
     pub reconnect: Duration,
-    /// Time that a session without calls may be without a stream before it is ended.
+    /// Time after which a session without calls and without a stream is ended.
     pub idle: Duration,
 }
 
@@ -51,7 +51,7 @@ pub struct A2eSettings {
 pub struct NexusSettings {
     /// The callers that may use it.
     pub access: DoorAccess,
-    /// Its own id, in `to`; `None` is the executor's DID.
+    /// The id that messages have in `to`; `None`: the executor's DID.
     pub id: Option<String>,
     /// The file with the secrets that agents and the executor share.
     pub key_file: PathBuf,

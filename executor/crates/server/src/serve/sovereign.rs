@@ -27,7 +27,7 @@ use axum::{Extension, Router};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Partial results that wait for the client to read them. Further ones are dropped.
+/// Maximum number of partial results that wait for the client to read them. Further ones are dropped.
 const MAX_UNREAD_EVENTS: usize = 256;
 
 struct Sovereign {
@@ -97,7 +97,7 @@ fn stream_response(
     reply: ReplyEncoder,
     work: RequestGuard,
 ) -> Response {
-    let (parts, taken) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
+    let (parts, unread) = mpsc::channel::<StreamLine>(MAX_UNREAD_EVENTS);
     let last = parts.clone();
     let (partial, index) = (reply.clone(), std::sync::atomic::AtomicU64::new(0));
     let sink = RunEventSink::new(move |event| {
@@ -108,18 +108,18 @@ fn stream_response(
             RunEvent::Artifact(artifact) => PartialResult::Artifact(artifact),
         };
         let index = index.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        // Never blocks the run. A dropped part costs nothing: the last line has the complete result.
-        let _nobody_takes_it = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
+        // Never blocks the run. A dropped part is no loss: the last line has the complete result.
+        let _dropped = parts.try_send(StreamLine::Part(partial.partial(chunk, index)));
     });
     door.executor.sessions().clone().spawn(async move {
         let answer = door.answer(context, request, &reply, sink).await;
-        let _nobody_reads = last.send(StreamLine::Last(answer)).await;
+        let _closed = last.send(StreamLine::Last(answer)).await;
     });
-    // Ends with the last line and not with the channel: a stuck guest may hold its sender for long.
-    let lines = futures_util::stream::unfold(Some((taken, work)), async |taken| {
-        let (mut taken, work) = taken?;
-        let (line, rest) = match taken.recv().await? {
-            StreamLine::Part(line) => (line, Some((taken, work))),
+    // Ends with the last line and not with the channel, whose sender a stuck guest may hold for a long time.
+    let lines = futures_util::stream::unfold(Some((unread, work)), async |state| {
+        let (mut unread, work) = state?;
+        let (line, rest) = match unread.recv().await? {
+            StreamLine::Part(line) => (line, Some((unread, work))),
             StreamLine::Last(line) => (line, None),
         };
         Some((line, rest))
@@ -156,14 +156,14 @@ impl Sovereign {
         let SovereignRequest { form: _, id: _, skill, operation, payload, stream: _, hints } = request;
         let tools = self.executor.tools();
         let tool = skills::find(&tools, &skill, operation.as_deref()).map_err(fault::missing_error)?;
-        let failed = |fault: Fault| {
+        let encode_fault = |fault: Fault| {
             let failure = fault::to_error(&fault);
             if hints.corrects_payload && matches!(fault, Fault::InvalidParams { .. }) {
                 return failure.with_data("payload_schema", tool.arguments_schema.clone());
             }
             failure
         };
-        let agent = self.settings.agent_of(Door::Sovereign, &caller, None).map_err(failed)?;
+        let agent = self.settings.agent_of(Door::Sovereign, &caller, None).map_err(encode_fault)?;
         let call = Call {
             door: Door::Sovereign,
             agent,
@@ -177,9 +177,9 @@ impl Sovereign {
             charge,
         };
         let intent = call.intent;
-        check_call_agent(&self.executor, &caller, &call).map_err(failed)?;
+        check_call_agent(&self.executor, &caller, &call).map_err(encode_fault)?;
         let IntentAnswer { verdict, receipt } =
-            self.executor.handle_intent(call, sink).await.map_err(failed)?;
+            self.executor.handle_intent(call, sink).await.map_err(encode_fault)?;
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
         receipt.ok_or_else(|| fault::escalation_error(intent, risk_score))
     }

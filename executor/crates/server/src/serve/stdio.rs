@@ -1,4 +1,4 @@
-//! One JSON-RPC message a line on standard input and output. Logs go to standard error.
+//! One JSON-RPC message per line on standard input and output. Logs go to standard error.
 
 use super::rpc::Rpc;
 use super::transport::lines::{InputLine, open_stdin, read_line};
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Lines that are handled at once; further ones are not read until one is done.
+/// Maximum number of lines that are handled concurrently. Further lines are not read until one is done.
 const MAX_CONCURRENT: usize = 256;
 
 /// Serves until standard input ends, and then until every line is answered. The process at the other end is the only
@@ -18,7 +18,7 @@ const MAX_CONCURRENT: usize = 256;
 /// If standard input cannot be read.
 pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>, sessions: &SessionTasks) -> std::io::Result<()> {
     let mut input = open_stdin()?;
-    let places = Arc::new(Semaphore::new(MAX_CONCURRENT));
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
     loop {
         let line = match read_line(&mut input, rpc.bounds().max_bytes).await? {
             InputLine::End => break,
@@ -29,27 +29,27 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>, sessions: &SessionTasks)
             InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
             InputLine::Whole(line) => line,
         };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
         let (rpc, caller) = (rpc.clone(), Arc::clone(&caller));
         sessions.spawn(async move {
             if let Some(answer) = rpc.answer(&line, &caller).await {
                 write_line(&answer.text);
             }
-            drop(place);
+            drop(permit);
         });
     }
-    let _all_answered = places.acquire_many(u32::try_from(MAX_CONCURRENT).unwrap_or(u32::MAX)).await;
+    let _all_answered = permits.acquire_many(u32::try_from(MAX_CONCURRENT).unwrap_or(u32::MAX)).await;
     Ok(())
 }
 
 /// Writes one whole line. A closed standard output is only logged: the run is reported to the governor anyway.
 fn write_line(line: &str) {
     let mut output = std::io::stdout().lock();
-    let written = output
+    let result = output
         .write_all(line.as_bytes())
         .and_then(|()| output.write_all(b"\n"))
         .and_then(|()| output.flush());
-    if let Err(error) = written {
+    if let Err(error) = result {
         tracing::warn!(%error, "standard output is closed");
     }
 }

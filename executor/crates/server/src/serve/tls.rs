@@ -1,7 +1,7 @@
 //! TLS of the HTTP port, and the names in client certificates.
 //!
-//! With `client_ca`, the handshake fails without a certificate that it signed. The certificate grants nothing: the list
-//! of callers maps its names to roles and agents. Names and not digests, because certificates are renewed.
+//! With `client_ca`, the handshake fails without a certificate that this CA signed. The certificate grants nothing: the
+//! list of callers maps its names to roles and agents. It lists names and not digests, because certificates are renewed.
 
 use a2g_govern::{FileError, read_secret, read_trusted};
 use a2g_types::error_chain::BoxedError;
@@ -37,7 +37,7 @@ pub enum ServerTlsError {
     Text {
         /// The file.
         path: PathBuf,
-        /// The library's error, or the words of this program.
+        /// The library's error, or a reason of this program.
         source: BoxedError,
     },
 }
@@ -116,17 +116,17 @@ fn server_config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError>
 
 fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
     let text = read_trusted(path)?;
-    let found = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| unusable(path, error))?;
-    if found.is_empty() {
-        return Err(unusable(path, "it holds no certificate in PEM"));
+    let certificates = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let certificates = certificates.map_err(|error| unusable(path, error))?;
+    if certificates.is_empty() {
+        return Err(unusable(path, "it contains no certificate in PEM"));
     }
-    Ok(found)
+    Ok(certificates)
 }
 
 /// The DNS names and URIs of the first of these certificates, which the handshake has verified.
 pub(super) fn certificate_names(certificates: &[CertificateDer<'_>]) -> Arc<[Box<str>]> {
-    let read = certificates.first().and_then(|first| EndEntityCert::try_from(first).ok());
-    let names = read.iter().flat_map(|read| read.valid_dns_names().chain(read.valid_uri_names()));
+    let client = certificates.first().and_then(|first| EndEntityCert::try_from(first).ok());
+    let names = client.iter().flat_map(|client| client.valid_dns_names().chain(client.valid_uri_names()));
     names.map(Box::from).collect()
 }

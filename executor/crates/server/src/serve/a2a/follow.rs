@@ -21,15 +21,14 @@ use time::OffsetDateTime;
 /// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
-/// Persists a task in the two transactions that its run makes anyway: with STARTED, and with the receipt. Separate
-/// writes would make a blocking `message/send` several times as slow as A2G's call.
+/// Persists a task in the two transactions of its run: with STARTED, and with the receipt. Separate writes would make a blocking `message/send` several times as slow as A2G's call.
 struct A2aTaskPersistence {
     handle: Arc<TaskHandle>,
     executor: Arc<Executor>,
 }
 
 impl TaskPersistence for A2aTaskPersistence {
-    // Called by the pipeline and not by a timer, which would cost each call 20 µs to wake the runtime's driver.
+    // The pipeline calls this, because a timer would cost each call 20 µs to wake the runtime's driver.
     fn on_wait(&self) {
         self.handle.persist_in_background(&self.executor);
     }
@@ -45,8 +44,8 @@ impl TaskPersistence for A2aTaskPersistence {
     }
 }
 
-/// Ends the task of a finished run. `verdict` is the one that allowed it, `None` when the governor was not asked in
-/// this call.
+/// Ends the task of a finished run. `verdict` is the one that allowed it; `None` if the governor was not asked in this
+/// call.
 fn end_record(
     record: &mut TaskRecord,
     id: IntentId,
@@ -60,7 +59,7 @@ fn end_record(
         record.governance.permission_decisions.push(decision);
         record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
     }
-    // The prompt was answered through another door: only a directive can have approved the intent.
+    // The prompt was not answered at this door, so only a directive can have approved the intent.
     if record.is_prompting() {
         let call = id.to_string();
         let decision = PermissionDecision::new(&call, BY_DIRECTIVE, true, now, "approved by a directive");
@@ -95,16 +94,16 @@ impl A2a {
                 self.prompt(handle, &verdict).await;
                 self.await_end(handle).await;
             }
-            // The run has ended; the task ends once the journal has room for the receipt.
+            // The run has ended; the task ends once the journal has space for the receipt.
             Err(Fault::ReceiptPending { .. }) => {
-                handle.mark_waiting_for_room(self.executor.clock().now());
+                handle.mark_waiting_for_space(self.executor.clock().now());
                 self.await_end(handle).await;
             }
             Err(fault) => self.fail(handle, &fault).await,
         }
     }
 
-    /// Waits for the end of an intent that another process started, or whose run this future no longer holds.
+    /// Waits for the end of an intent that another process started, or whose run this future no longer drives.
     async fn await_end(&self, handle: &Arc<TaskHandle>) {
         let outcome = tokio::select! {
             outcome = self.executor.await_outcome(handle.id) => outcome,
@@ -116,7 +115,7 @@ impl A2a {
             }
         };
         let stopped = handle.is_stopped();
-        // A person's decision that is being recorded ends the task itself, with its own words.
+        // A person's decision that is being recorded ends the task itself, with its own message.
         let _directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,
@@ -124,8 +123,8 @@ impl A2a {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
             Ok(None) => {
-                let why = "it did not run: it was denied, or not approved in time";
-                self.end_without_run(handle, TaskState::Rejected, why).await;
+                let reason = "it did not run: it was denied, or not approved in time";
+                self.end_without_run(handle, TaskState::Rejected, reason).await;
             }
             Err(fault) => self.fail(handle, &fault).await,
         }
@@ -140,8 +139,8 @@ impl A2a {
                     return Vec::new();
                 }
                 let tool = record.tool.as_ref().map(ToString::to_string).unwrap_or_default();
-                let why = verdict.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
-                let summary = format!("A person has to permit this call of `{tool}`{why}");
+                let reason = verdict.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+                let summary = format!("A person has to permit this call of `{tool}`{reason}");
                 let pending = PendingPermission {
                     tool_call_id: handle.id.to_string(),
                     tool_id: tool,
@@ -149,13 +148,13 @@ impl A2a {
                     summary: vec![summary.clone()],
                     created_at: now,
                 };
-                let asked = json!({
+                let prompt = json!({
                     "toolCallId": pending.tool_call_id,
                     "toolId": pending.tool_id,
                     "permission_options": pending.options,
                 });
                 let parts =
-                    vec![Part::text(summary), Part::data(asked.as_object().cloned().unwrap_or_default())];
+                    vec![Part::text(summary), Part::data(prompt.as_object().cloned().unwrap_or_default())];
                 record.governance.governor_feedback.push(Feedback::from_verdict(verdict, now));
                 record.governance.pending_permissions.push(pending);
                 vec![record.set_state(TaskState::InputRequired, parts, now)]
@@ -171,15 +170,15 @@ impl A2a {
             return;
         }
         let has_feedback = !handle.record().governance.governor_feedback.is_empty();
-        let found = match verdict {
+        let stored = match verdict {
             None if !has_feedback => self.executor.verdict(handle.id),
             Some(_) | None => Ok(None),
         };
-        let found = found.unwrap_or_else(|fault| {
+        let stored = stored.unwrap_or_else(|fault| {
             tracing::warn!(task = %handle.id, ?fault, "the verdict of a task cannot be read");
             None
         });
-        let (verdict, now) = (verdict.or(found.as_ref()), self.executor.clock().now());
+        let (verdict, now) = (verdict.or(stored.as_ref()), self.executor.clock().now());
         handle
             .change(self.executor.journal(), |record| end_record(record, handle.id, receipt, verdict, now))
             .await;
@@ -203,12 +202,12 @@ impl A2a {
             .await;
     }
 
-    async fn end_without_run(&self, handle: &TaskHandle, state: TaskState, why: &str) {
+    async fn end_without_run(&self, handle: &TaskHandle, state: TaskState, reason: &str) {
         let now = self.executor.clock().now();
         handle
             .settle(self.executor.journal(), |record| {
                 let details = Map::from_iter([("ran".to_owned(), false.into())]);
-                record.end(state, why.to_owned(), details, now)
+                record.end(state, reason.to_owned(), details, now)
             })
             .await;
     }
@@ -219,8 +218,8 @@ impl A2a {
         for task in self.store.open_tasks() {
             let Some(handle) = self.store.find(task).await? else { continue };
             let record = handle.record();
-            let asks_for_a_message = record.state() == TaskState::InputRequired && !record.is_prompting();
-            if asks_for_a_message {
+            let waits_for_a_message = record.state() == TaskState::InputRequired && !record.is_prompting();
+            if waits_for_a_message {
                 continue;
             }
             match self.executor.status(handle.id).await? {
@@ -250,16 +249,15 @@ impl A2a {
                     self.end_without_run(&handle, TaskState::Rejected, "it was not approved in time").await;
                 }
                 None => {
-                    let why = "the executor ended before the tool ran: send the call again";
-                    self.end_without_run(&handle, TaskState::Failed, why).await;
+                    let reason = "the executor ended before the tool ran: send the call again";
+                    self.end_without_run(&handle, TaskState::Failed, reason).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// As [`Self::prompt`], for an escalation that an earlier process did not get to record. The prompt then has no
-    /// reason.
+    /// Like [`Self::prompt`], for an escalation that an earlier process did not record. The prompt then has no reason.
     async fn restore_prompt(&self, handle: &TaskHandle) {
         let verdict = Verdict {
             decision: a2g_types::verdict::Decision::Escalate,

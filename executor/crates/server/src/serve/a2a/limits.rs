@@ -1,4 +1,4 @@
-//! Rate limits of the A2A door, for each caller: requests a minute, an hour, and at once.
+//! Limits of the A2A door for each caller: requests per minute, per hour, and concurrent.
 
 use crate::serve::RateLimits;
 use a2g_types::clock::Clock;
@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
-/// Retry delay of a caller with too many requests at once: the limiter cannot know when one of them ends.
-const AT_ONCE_RETRY: Duration = Duration::from_secs(1);
+/// Retry delay of a caller with too many concurrent requests: the limiter cannot know when one of them ends.
+const CONCURRENT_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 struct CallerUsage {
     minute: RateState,
     hour: RateState,
-    at_once: u32,
+    concurrent: u32,
 }
 
-/// Counts the requests of every caller. Callers come from the operator's list, which bounds the map.
+/// Counts the requests of every caller. The operator's list of callers bounds the map.
 pub(super) struct CallerLimiter {
     limits: RateLimits,
     clock: Arc<dyn Clock>,
-    used: Mutex<HashMap<Box<str>, CallerUsage>>,
+    usage: Mutex<HashMap<Box<str>, CallerUsage>>,
 }
 
-/// An admitted request. Dropping it releases its place among those at once.
+/// An admitted request. Dropping it no longer counts the request as concurrent.
 pub(super) struct RateLimitGuard {
     limiter: Arc<CallerLimiter>,
     caller: Box<str>,
@@ -48,20 +48,20 @@ pub(super) struct RateLimitStatus {
 
 impl RateLimits {
     /// Counts a request, or refuses it.
-    fn try_acquire(self, used: &mut CallerUsage, now: Instant) -> RateLimitStatus {
+    fn try_acquire(self, usage: &mut CallerUsage, now: Instant) -> RateLimitStatus {
         let (minute, hour) =
             (RateLimit::per_period(self.per_minute, MINUTE), RateLimit::per_period(self.per_hour, HOUR));
-        let wait = used.minute.wait_time(minute, now).max(used.hour.wait_time(hour, now));
-        if wait.is_zero() && used.at_once < self.at_once {
-            let _both_have_room = (used.minute.acquire(minute, now), used.hour.acquire(hour, now));
-            used.at_once += 1;
-            return self.status(used, now, Duration::ZERO);
+        let wait = usage.minute.wait_time(minute, now).max(usage.hour.wait_time(hour, now));
+        if wait.is_zero() && usage.concurrent < self.concurrent {
+            let _both_admitted = (usage.minute.acquire(minute, now), usage.hour.acquire(hour, now));
+            usage.concurrent += 1;
+            return self.status(usage, now, Duration::ZERO);
         }
-        self.status(used, now, if wait.is_zero() { AT_ONCE_RETRY } else { wait })
+        self.status(usage, now, if wait.is_zero() { CONCURRENT_RETRY_DELAY } else { wait })
     }
 
-    fn status(self, used: &CallerUsage, now: Instant, wait: Duration) -> RateLimitStatus {
-        let states = [(self.per_minute, MINUTE, used.minute), (self.per_hour, HOUR, used.hour)];
+    fn status(self, usage: &CallerUsage, now: Instant, wait: Duration) -> RateLimitStatus {
+        let states = [(self.per_minute, MINUTE, usage.minute), (self.per_hour, HOUR, usage.hour)];
         let statuses = states.map(|(count, period, state)| {
             let limit = RateLimit::per_period(count, period);
             let (remaining, full_after) = (state.remaining(limit, now), state.full_after(now));
@@ -77,14 +77,14 @@ impl RateLimits {
 
 impl CallerLimiter {
     pub(super) fn new(limits: RateLimits, clock: Arc<dyn Clock>) -> Self {
-        Self { limits, clock, used: Mutex::default() }
+        Self { limits, clock, usage: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, CallerUsage>> {
-        self.used.lock()
+        self.usage.lock()
     }
 
-    /// Counts a request; `None` when it exceeds a limit.
+    /// Counts a request; there is no guard if it exceeds a limit.
     pub(super) fn try_acquire(self: &Arc<Self>, caller: &str) -> (RateLimitStatus, Option<RateLimitGuard>) {
         let now = self.clock.monotonic();
         let status = self.limits.try_acquire(self.lock().entry(caller.into()).or_default(), now);
@@ -107,14 +107,14 @@ impl CallerLimiter {
 
 impl Drop for RateLimitGuard {
     fn drop(&mut self) {
-        if let Some(used) = self.limiter.lock().get_mut(&self.caller) {
-            used.at_once = used.at_once.saturating_sub(1);
+        if let Some(usage) = self.limiter.lock().get_mut(&self.caller) {
+            usage.concurrent = usage.concurrent.saturating_sub(1);
         }
     }
 }
 
 impl RateLimitStatus {
-    /// The time after which a request is let in, in milliseconds.
+    /// The time after which a request is admitted, in milliseconds.
     pub(super) fn retry_after_ms(self) -> u64 {
         to_whole_units(self.wait, Duration::from_millis(1))
     }
@@ -131,27 +131,27 @@ mod tests {
     use std::num::NonZeroU32;
     use time::OffsetDateTime;
 
-    fn limits(per_minute: u32, per_hour: u32, at_once: u32) -> RateLimits {
+    fn limits(per_minute: u32, per_hour: u32, concurrent: u32) -> RateLimits {
         let [per_minute, per_hour] = [per_minute, per_hour].map(|count| NonZeroU32::new(count).unwrap());
-        RateLimits { per_minute, per_hour, at_once }
+        RateLimits { per_minute, per_hour, concurrent }
     }
 
     #[test]
     fn requests_are_limited_by_minute_and_hour() {
         let (limits, start) = (limits(3, 5, 9), SystemClock.monotonic());
-        let mut used = CallerUsage::default();
+        let mut usage = CallerUsage::default();
         let mut try_acquire = |seconds| {
             let RateLimitStatus { limit, remaining, full_after, wait } =
-                limits.try_acquire(&mut used, start + Duration::from_secs(seconds));
+                limits.try_acquire(&mut usage, start + Duration::from_secs(seconds));
             (limit, remaining, full_after.as_secs(), wait.as_secs())
         };
         assert_eq!(try_acquire(0), (3, 2, 20, 0));
         assert_eq!(try_acquire(0), (3, 1, 40, 0));
         assert_eq!(try_acquire(0), (3, 0, 60, 0));
-        assert_eq!(try_acquire(0), (3, 0, 60, 20), "three without a pause");
+        assert_eq!(try_acquire(0), (3, 0, 60, 20), "three in a burst");
         assert_eq!(try_acquire(20), (3, 0, 60, 0), "one more after a third of a minute");
-        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 0), "the hour has fewer left");
-        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 660), "five without a pause");
+        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 0), "fewer remain of the hourly limit");
+        assert_eq!(try_acquire(60), (5, 0, 5 * 720 - 60, 660), "five in an hour");
         assert_eq!(try_acquire(719).3, 1);
         assert_eq!(try_acquire(720).3, 0);
     }
@@ -164,7 +164,11 @@ mod tests {
         assert!(first.1.is_some() && second.1.is_some());
         let (status, third) = limiter.try_acquire("a");
         assert!(third.is_none() && limiter.try_acquire("b").1.is_some());
-        assert_eq!((status.wait, status.remaining), (AT_ONCE_RETRY, 1), "a refused request is not counted");
+        assert_eq!(
+            (status.wait, status.remaining),
+            (CONCURRENT_RETRY_DELAY, 1),
+            "a refused request is not counted"
+        );
         drop(first);
         assert!(limiter.try_acquire("a").1.is_some());
     }

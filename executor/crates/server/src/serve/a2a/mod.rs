@@ -47,12 +47,12 @@ use stream::{StreamStart, TaskStream};
 use tasks::{TaskHandle, TaskRecord, TaskStore, TaskWebhooks};
 
 const MAX_MESSAGES: usize = 100;
-/// Bytes of the messages of a task that waits for a message with a tool call.
+/// Maximum size of the messages of a task that waits for a message with a tool call.
 const MAX_HISTORY_BYTES: usize = 256 << 10;
 const MAX_WEBHOOKS: usize = 8;
-/// Wait for the end of a canceled run before `tasks/cancel` is answered.
+/// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Retry delay for a request that the shutdown cut off.
+/// Retry delay for a request that the shutdown interrupted.
 const SHUTDOWN_RETRY_MS: u64 = 1_000;
 /// Roles that may read the tasks of other callers.
 const READ_ALL_ROLES: [Role; 3] = [Governor, Approver, Operator];
@@ -70,8 +70,8 @@ pub struct A2aPort {
     /// `true` if the operator has a list of callers.
     pub lists_callers: bool,
     /// `true` if any listed caller may present a JSON Web Token.
-    pub takes_jwts: bool,
-    /// Time that a stream may go unread before it is closed.
+    pub accepts_jwts: bool,
+    /// Maximum time for a client to read an event of a stream.
     pub write_timeout: Duration,
 }
 
@@ -83,8 +83,8 @@ struct A2a {
     store: TaskStore,
 }
 
-/// The routers of this door: its paths for authenticated callers, and the public agent card. Tasks that an earlier
-/// process left open are resumed.
+/// The routers of this door: its paths for authenticated callers, and the public agent card. Resumes the tasks that an
+/// earlier process left open.
 ///
 /// # Errors
 /// If the journal cannot be read.
@@ -96,8 +96,8 @@ pub async fn routers(
 ) -> Result<[ProtocolRouter; 2], Fault> {
     let access = settings.door.access;
     let limiter = Arc::new(CallerLimiter::new(settings.limits, Arc::clone(executor.clock())));
-    let hooks = webhooks.clone().map(|post| TaskWebhooks { post, dialect: settings.dialect });
-    let store = TaskStore::new(Arc::clone(&executor), hooks).await?;
+    let task_webhooks = webhooks.clone().map(|poster| TaskWebhooks { poster, dialect: settings.dialect });
+    let store = TaskStore::new(Arc::clone(&executor), task_webhooks).await?;
     let door = Arc::new(A2a { executor, settings, port, webhooks, store });
     door.resume().await?;
     let public = Router::new().route("/.well-known/agent-card.json", get(public_card));
@@ -177,7 +177,7 @@ struct RequestContext {
     connection: Arc<Connection>,
     guard: Arc<RateLimitGuard>,
     card_settings: CardSettings,
-    /// The request's share of its caller's memory budget.
+    /// The request's charge against its caller's share of memory.
     charge: Charge,
 }
 
@@ -204,12 +204,12 @@ async fn rpc(
     let streaming = request.streaming();
     let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
     let request_context = RequestContext { caller, connection, guard, card_settings, charge };
-    // In a task of its own: a client that disconnects must not leave a task without its follower. An answer in the
-    // connection's task that moves out when the connection ends was measured to be 20 µs slower.
+    // Runs in its own tokio task, because a client that disconnects must not leave a task without its follower. To answer
+    // in the connection's task, and to move on only when the connection ends, was measured to be 20 µs slower.
     let answer_id = id.clone();
     let sessions = door.executor.sessions().clone();
-    let answered = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });
-    let problem = match answered.await {
+    let answer = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });
+    let problem = match answer.await {
         Ok(Some(Ok(response))) => return response,
         Ok(Some(Err(problem))) => problem,
         Ok(None) => {
@@ -307,20 +307,20 @@ impl A2a {
             A2aRequest::SetPush { task, config } => self.set_push(caller, id, &task, *config).await?,
             A2aRequest::GetPush { task, config } => {
                 let record = self.webhook_task(caller, &task).await?.record();
-                let wanted = |found: &&PushConfig| config.as_ref().is_none_or(|id| found.id == *id);
-                let found = record.pushes.iter().find(wanted).ok_or(Problem::PushNotFound)?;
-                ok_response(push::get_response(id, &task, found))
+                let matches = |webhook: &&PushConfig| config.as_ref().is_none_or(|id| webhook.id == *id);
+                let webhook = record.webhooks.iter().find(matches).ok_or(Problem::PushNotFound)?;
+                ok_response(push::get_response(id, &task, webhook))
             }
             A2aRequest::ListPush { task } => {
                 let record = self.webhook_task(caller, &task).await?.record();
-                ok_response(push::list_response(id, &task, &record.pushes))
+                ok_response(push::list_response(id, &task, &record.webhooks))
             }
             A2aRequest::DeletePush { task, config } => {
                 let handle = self.webhook_task(caller, &task).await?;
                 let pending_write = handle.try_change(self.executor.journal(), |record| {
-                    let before = record.pushes.len();
-                    record.pushes.retain(|found| found.id != config);
-                    if record.pushes.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
+                    let before = record.webhooks.len();
+                    record.webhooks.retain(|webhook| webhook.id != config);
+                    if record.webhooks.len() < before { Ok(Vec::new()) } else { Err(Problem::PushNotFound) }
                 })?;
                 pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
                 ok_response(push::delete_response(id))
@@ -344,10 +344,10 @@ impl A2a {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
         let scheme = if self.port.tls { "https" } else { "http" };
-        let asks = self.port.lists_callers && self.settings.door.access == DoorAccess::Callers;
-        let pushes = self.webhooks.is_some();
+        let requires_auth = self.port.lists_callers && self.settings.door.access == DoorAccess::Callers;
+        let supports_push = self.webhooks.is_some();
         let url = format!("{scheme}://{authority}/a2a/rpc");
-        CardSettings { url, requires_auth: asks, accepts_jwts: self.port.takes_jwts, supports_push: pushes }
+        CardSettings { url, requires_auth, accepts_jwts: self.port.accepts_jwts, supports_push }
     }
 
     /// A task that the caller may read. The task of another caller is reported as not found.
@@ -365,8 +365,8 @@ impl A2a {
         // Task ids are UUIDs: any other text names no task.
         let Ok(id) = IntentId::parse(task) else { return Err(Problem::TaskNotFound) };
         let handle = self.store.find(id).await?.ok_or(Problem::TaskNotFound)?;
-        let theirs = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
-        if theirs { Ok(handle) } else { Err(Problem::TaskNotFound) }
+        let may_access = caller.may_act_as(&handle.record().owner) || caller.is_any_of(roles);
+        if may_access { Ok(handle) } else { Err(Problem::TaskNotFound) }
     }
 
     /// A task of the caller, if webhooks are enabled.
@@ -378,13 +378,13 @@ impl A2a {
     }
 
     /// Checks the URL of a webhook, and adds an id and the time of creation.
-    fn complete_webhook(&self, config: PushConfig, at: &str) -> Result<PushConfig, Problem> {
+    fn complete_webhook(&self, config: PushConfig, pointer: &str) -> Result<PushConfig, Problem> {
         let webhooks = self.webhooks.as_ref().ok_or(Problem::PushUnsupported)?;
         webhooks.check(&config.url).map_err(|error| {
             let message = format!(
-                "nothing is posted there ({error}): `doors.a2a.webhook_domains` lists the allowed hosts"
+                "the URL cannot receive webhooks ({error}): `doors.a2a.webhook_domains` lists the allowed hosts"
             );
-            Problem::invalid(at, &message)
+            Problem::invalid(pointer, &message)
         })?;
         let id = if config.id.is_empty() { IntentId::random().to_string() } else { config.id };
         Ok(PushConfig { id, created_at: self.executor.clock().now().truncate_to_millisecond(), ..config })
@@ -399,9 +399,9 @@ impl A2a {
     ) -> Result<Response, Problem> {
         let handle = self.webhook_task(caller, task).await?;
         let config = self.complete_webhook(config, "/pushNotificationConfig/url")?;
-        let set = config.clone();
+        let webhook = config.clone();
         let pending_write = handle.try_change(self.executor.journal(), |record| {
-            add_webhook(record, set)?;
+            add_webhook(record, webhook)?;
             Ok::<_, Problem>(Vec::new())
         })?;
         pending_write.await.map_err(|error| tasks::journal_fault(&error))?;
@@ -414,12 +414,12 @@ impl A2a {
         if caller.may_act_as(&agent) {
             return Ok(agent);
         }
-        let message = format!("`{}` does not send intents in the name of `{agent}`", caller.name());
+        let message = format!("`{}` may not send intents in the name of `{agent}`", caller.name());
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Runs a call until its task has settled, which is then on the disk. A task that has settled without having ended
-    /// is followed further in the background.
+    /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed further
+    /// in the background.
     async fn run_until_settled(self: &Arc<Self>, handle: &Arc<TaskHandle>, call: Call) -> Arc<TaskRecord> {
         let (door, task) = (Arc::clone(self), Arc::clone(handle));
         let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
@@ -432,13 +432,13 @@ impl A2a {
         }
     }
 
-    /// Accepts a message for a new task or an existing one. `at_once`: the caller gets an answer before the task
-    /// settles.
+    /// Accepts a message for a new task or an existing one. `answers_early` is `true` if the message is answered before
+    /// the task settles.
     async fn accept_message(
         &self,
         request_context: &RequestContext,
         sent: SendParams,
-        at_once: bool,
+        answers_early: bool,
     ) -> Result<AcceptedMessage, Problem> {
         let caller = &request_context.caller;
         let SendParams { message, call, blocking: _, history: _, accepts, push } = sent;
@@ -458,27 +458,27 @@ impl A2a {
         let owner = existing.as_ref().map_or(agent, |handle| handle.record().owner.clone());
         let call = match call {
             None => None,
-            Some(asked) => {
+            Some(tool_call) => {
                 let call = Call {
                     door: Door::A2a,
                     agent: owner.clone(),
                     intent: id,
                     is_new: existing.is_none(),
-                    tool: asked.tool.clone(),
-                    arguments: asked.arguments.clone(),
+                    tool: tool_call.tool.clone(),
+                    arguments: tool_call.arguments.clone(),
                     context: None,
                     priority: Priority::Normal,
-                    caller_timeout: asked.timeout,
+                    caller_timeout: tool_call.timeout,
                     charge: request_context.charge.clone(),
                 };
                 check_call_agent(&self.executor, caller, &call)?;
-                self.executor.check_tool(&call).map_err(|fault| asked.relocate_fault(fault))?;
+                self.executor.check_tool(&call).map_err(|fault| tool_call.relocate_fault(fault))?;
                 Some(call)
             }
         };
         let handle = match existing {
             Some(handle) => self.continue_task(handle, message, call.as_ref(), push).await?,
-            None => self.create_task(id, owner, message, call.as_ref(), push, at_once).await?,
+            None => self.create_task(id, owner, message, call.as_ref(), push, answers_early).await?,
         };
         Ok(AcceptedMessage { handle, call })
     }
@@ -490,14 +490,14 @@ impl A2a {
         message: Message,
         call: Option<&Call>,
         push: Option<PushConfig>,
-        at_once: bool,
+        answers_early: bool,
     ) -> Result<Arc<TaskHandle>, Problem> {
         let now = self.executor.clock().now();
         if call.is_none() && !fits_history(&[&message]) {
             return Err(too_long_fault());
         }
         let mut record = TaskRecord::new(id, owner, message, now);
-        record.pushes.extend(push);
+        record.webhooks.extend(push);
         match call {
             Some(call) => record.tool = Some(call.tool.clone()),
             None => {
@@ -505,8 +505,8 @@ impl A2a {
             }
         }
         let handle = self.store.add(id, record)?;
-        // A task that is reported when it settles is written with its run, which saves a transaction.
-        if at_once || call.is_none() {
+        // If the message is answered when the task settles, the task is written with its run, which saves a transaction.
+        if answers_early || call.is_none() {
             handle.persist(self.executor.journal()).await.map_err(|error| tasks::journal_fault(&error))?;
         }
         Ok(handle)
@@ -537,7 +537,7 @@ impl A2a {
             record.task.history.push(message);
             Ok::<_, Problem>(vec![update])
         })?;
-        // The journal retries the write; the task continues meanwhile.
+        // The journal retries the write, and the task continues.
         if let Err(error) = pending_write.await {
             tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
         }
@@ -552,10 +552,10 @@ impl A2a {
         limit: usize,
         offset: usize,
     ) -> Result<Response, Problem> {
-        // One more task than the page has tells whether there is a next page.
+        // One task more than the page shows whether there is a next page.
         let query = TaskQuery { limit: offset + limit + 1, ..query };
-        let listed = self.executor.journal().tasks(query).await;
-        let (tasks, total) = listed.map_err(|error| tasks::journal_fault(&error))?;
+        let result = self.executor.journal().tasks(query).await;
+        let (tasks, total) = result.map_err(|error| tasks::journal_fault(&error))?;
         let mut tasks = tasks.into_iter().skip(offset);
         let page = tasks.by_ref().take(limit).collect::<Vec<_>>();
         let next =
@@ -567,24 +567,24 @@ impl A2a {
     /// The tasks of an owner and a context that are not in the journal yet.
     fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
         let unsaved = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
-        let meant = unsaved.filter(|(_, record)| {
+        let selected = unsaved.filter(|(_, record)| {
             owner.is_none_or(|owner| *owner == record.owner)
                 && context.is_none_or(|context| context == record.task.context_id)
         });
-        let listed = |(task, record): (IntentId, Arc<TaskRecord>)| TaskSummary {
+        let to_summary = |(task, record): (IntentId, Arc<TaskRecord>)| TaskSummary {
             task,
             context: record.task.context_id.clone(),
             created: record.created,
-            status: record.status(),
+            status: record.status_json(),
         };
-        meant.map(listed).collect()
+        selected.map(to_summary).collect()
     }
 
     /// A list item with the current status of its task.
-    fn list_item(&self, kept: &TaskSummary) -> serde_json::Value {
-        let TaskSummary { task, context, created, status } = kept;
+    fn list_item(&self, summary: &TaskSummary) -> serde_json::Value {
+        let TaskSummary { task, context, created, status } = summary;
         let status = match self.store.get_cached(*task) {
-            Some(handle) => handle.record().status(),
+            Some(handle) => handle.record().status_json(),
             None => status.clone(),
         };
         let status = serde_json::from_str(&status).unwrap_or_default();
@@ -593,24 +593,24 @@ impl A2a {
 
     async fn cancel(&self, caller: &Caller, handle: &TaskHandle) -> Result<Arc<TaskRecord>, Problem> {
         let now = self.executor.clock().now();
-        let waits_for_a_message = handle.try_change(self.executor.journal(), |record| {
+        let canceled = handle.try_change(self.executor.journal(), |record| {
             if record.state() == TaskState::InputRequired && !record.is_prompting() {
                 return Ok(vec![record.set_state(TaskState::Canceled, Vec::new(), now)]);
             }
             Err(record.state())
         });
-        match waits_for_a_message {
+        match canceled {
             Ok(pending_write) => {
                 if let Err(error) = pending_write.await {
                     tracing::error!(task = %handle.id, error = %ErrorChain(&error), "a task could not be written to the journal");
                 }
             }
             Err(state) if state.is_terminal() => return Err(Problem::NotCancelable(state)),
-            Err(_it_runs) => {
-                let prompted = handle.record().is_prompting();
+            Err(_runs) => {
+                let was_prompting = handle.record().is_prompting();
                 handle.stop(caller.name());
-                let ended = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
-                if prompted && ended.is_ok_and(|record| record.state() == TaskState::Canceled) {
+                let end = tokio::time::timeout(CANCEL_TIMEOUT, handle.wait_until_ended()).await;
+                if was_prompting && end.is_ok_and(|record| record.state() == TaskState::Canceled) {
                     self.record_canceled(caller, handle).await;
                 }
             }
@@ -627,7 +627,7 @@ impl A2a {
         }
     }
 
-    /// Records that cancelling a task with a pending permission prompt denies it.
+    /// Records the denial of a permission prompt that was pending when its task was canceled.
     async fn record_canceled(&self, caller: &Caller, handle: &TaskHandle) {
         let now = self.executor.clock().now();
         handle
@@ -651,7 +651,7 @@ impl A2a {
         let handle = self.readable_task(caller, task).await?;
         let Some(right) = caller.decision_right() else {
             let message = format!(
-                "a permission is for callers with the role `approver` or `governor`, and `{}` has neither",
+                "a permission prompt is for callers with the role `approver` or `governor`, and `{}` has neither",
                 caller.name()
             );
             return Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into());
@@ -706,7 +706,7 @@ impl A2a {
         TaskStream { id, dialect, write_timeout, _guard: guard, _work: connection.begin_request() }
     }
 
-    /// Streams a task from now on. The stream stays open while the task waits for a permission.
+    /// Streams a task from its current state on. The stream stays open while the task waits for a permission.
     fn stream_task(
         &self,
         handle: &TaskHandle,
@@ -745,20 +745,20 @@ struct AcceptedMessage {
 
 /// Adds a webhook; one with the same id is replaced.
 fn add_webhook(record: &mut TaskRecord, config: PushConfig) -> Result<(), Problem> {
-    record.pushes.retain(|before| before.id != config.id);
-    if record.pushes.len() >= MAX_WEBHOOKS {
+    record.webhooks.retain(|before| before.id != config.id);
+    if record.webhooks.len() >= MAX_WEBHOOKS {
         return Err(Problem::invalid(
             "/pushNotificationConfig",
-            "the task has as many webhooks as it may have: delete one first",
+            &format!("the task has {MAX_WEBHOOKS} webhooks, which is the maximum: delete one first"),
         ));
     }
-    record.pushes.push(config);
+    record.webhooks.push(config);
     Ok(())
 }
 
 /// Checks that a task accepts this message in its current state.
 fn check_accepts(record: &TaskRecord, message: &Message) -> Result<(), Problem> {
-    let reject = |why: String| Err(Problem::TakesNoMessage(why));
+    let reject = |reason: String| Err(Problem::TakesNoMessage(reason));
     if message.context_id.as_ref().is_some_and(|context| *context != record.task.context_id) {
         return Err(Problem::ContextMismatch);
     }

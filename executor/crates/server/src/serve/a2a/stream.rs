@@ -14,17 +14,17 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
 
-/// Events that are buffered ahead of the client.
+/// Maximum number of events that are buffered for the client.
 const MAX_BUFFERED_EVENTS: usize = 2;
 
 pub(super) struct TaskStream {
     pub(super) id: Id,
     pub(super) dialect: Dialect,
-    /// Time that an event may wait for the client to read it.
+    /// Maximum time for the client to read an event.
     pub(super) write_timeout: Duration,
-    /// Held while the stream is open.
+    /// Counts the request as concurrent while the stream is open.
     pub(super) _guard: Arc<RateLimitGuard>,
-    /// Held while the stream is open.
+    /// Marks the connection as busy while the stream is open.
     pub(super) _work: RequestGuard,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct StreamStart {
 }
 
 impl TaskStream {
-    /// The response, whose events are written by a task of these sessions.
+    /// The response. A task of these sessions writes its events.
     pub(super) fn into_response(self, start: StreamStart, sessions: &SessionTasks) -> Response {
         let (updates, unread) = mpsc::channel(MAX_BUFFERED_EVENTS);
         sessions.spawn(self.send_updates(start, updates));
@@ -56,7 +56,7 @@ impl TaskStream {
             return;
         }
         loop {
-            let event = tokio::select! {
+            let (event, is_last) = tokio::select! {
                 update = updates.recv() => match update {
                     Ok(update) => (self.update_event(&update), update.is_final()),
                     Err(RecvError::Lagged(missed)) => {
@@ -67,7 +67,7 @@ impl TaskStream {
                 },
                 () = lines.closed() => return,
             };
-            if !self.send(&lines, event.0).await || event.1 {
+            if !self.send(&lines, event).await || is_last {
                 return;
             }
         }
@@ -79,7 +79,7 @@ impl TaskStream {
             Ok(sent) => sent.is_ok(),
             Err(_late) => {
                 let seconds = self.write_timeout.as_secs();
-                tracing::warn!(seconds, "a stream is closed: the client has read nothing for too long");
+                tracing::warn!(seconds, "a stream is closed: the client has read no event for too long");
                 false
             }
         }

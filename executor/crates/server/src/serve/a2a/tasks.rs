@@ -10,8 +10,8 @@
 //! A task is in memory while its follower, a stream or a request holds it. Each change is sent to the streams and to
 //! the journal under the record's lock, so that all three see the same order. The task of a blocking call is written
 //! when the call has to wait, or in the transaction that starts its run; until then it exists in this process only. Its
-//! end is written with the receipt before any client learns of it: otherwise a crash could take back an end that a
-//! stream has reported. Changes in between are written again.
+//! end is written with the receipt before any client learns of it: otherwise a crash could undo an end that a stream has
+//! reported. Other changes are sent at once; if their write fails, the journal retries it.
 
 use a2g_core::deliver::{WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
@@ -35,9 +35,9 @@ use std::sync::{Arc, Weak};
 use time::OffsetDateTime;
 use tokio::sync::{broadcast, watch};
 
-/// Updates that wait for a slow stream. A stream that falls further behind is closed.
+/// Maximum number of updates that wait for a slow stream. A stream that falls further behind is closed.
 const MAX_UPDATES_BEHIND: usize = 256;
-/// Open tasks of one owner.
+/// Maximum number of open tasks of one owner.
 const MAX_OPEN: usize = 250;
 
 /// A task with its governance history and webhooks. This is the document that the journal stores.
@@ -49,9 +49,8 @@ pub(super) struct TaskRecord {
     /// The tool of its call, once it has one.
     pub(super) tool: Option<ToolName>,
     pub(super) governance: Governance,
-    /// Its webhooks.
-    #[serde(default)]
-    pub(super) pushes: Vec<PushConfig>,
+    #[serde(default, rename = "pushes")]
+    pub(super) webhooks: Vec<PushConfig>,
     pub(super) task: Task,
 }
 
@@ -69,7 +68,7 @@ impl TaskRecord {
         let history = vec![message];
         let task = Task { id, context_id, status, artifacts: Vec::new(), history, metadata: None };
         let (governance, created) = (Governance::default(), now.truncate_to_microsecond());
-        Self { owner, created, tool: None, governance, pushes: Vec::new(), task }
+        Self { owner, created, tool: None, governance, webhooks: Vec::new(), task }
     }
 
     pub(super) fn state(&self) -> TaskState {
@@ -81,7 +80,7 @@ impl TaskRecord {
         !self.governance.pending_permissions.is_empty()
     }
 
-    /// Enters a state and returns the update. A question that was pending becomes part of the history.
+    /// Enters a state and returns the update. The message of a previous `input-required` moves to the history.
     pub(super) fn set_state(
         &mut self,
         state: TaskState,
@@ -101,7 +100,7 @@ impl TaskRecord {
         self.status_update()
     }
 
-    /// Ends the task. Returns no update if it has ended before.
+    /// Ends the task. Returns no update if it has already ended.
     pub(super) fn end(
         &mut self,
         state: TaskState,
@@ -129,7 +128,7 @@ impl TaskRecord {
         let mut updates = new.into_iter().map(|artifact| self.artifact_update(artifact)).collect::<Vec<_>>();
         let parts = match fault::end_for_receipt(receipt) {
             (_, None) => Vec::new(),
-            (_, Some(why)) => vec![Part::text(why), Part::data(fault::failure_details(receipt))],
+            (_, Some(reason)) => vec![Part::text(reason), Part::data(fault::failure_details(receipt))],
         };
         updates.push(self.set_state(fault::end_for_receipt(receipt).0, parts, now));
         updates
@@ -154,8 +153,8 @@ impl TaskRecord {
         }))
     }
 
-    /// The status as JSON text, as lists have it.
-    pub(super) fn status(&self) -> String {
+    /// The status as JSON text, as in lists of tasks.
+    pub(super) fn status_json(&self) -> String {
         serde_json::to_string(&self.task.status).unwrap_or_default()
     }
 
@@ -167,7 +166,7 @@ impl TaskRecord {
             context: self.task.context_id.clone(),
             created: self.created,
             ended,
-            status: self.status(),
+            status: self.status_json(),
             // Serialization cannot fail: all map keys are strings.
             document: serde_json::to_string(self).unwrap_or_default(),
         }
@@ -179,12 +178,12 @@ impl TaskRecord {
 struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
 
 impl OpenTasks {
-    /// Adds a task, unless its owner has [`MAX_OPEN`] already.
+    /// Adds a task, unless its owner already has [`MAX_OPEN`].
     fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
         let mut all = self.0.lock();
         if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
             let message = format!(
-                "{MAX_OPEN} tasks of `{owner}` are open, which is the most: cancel tasks that wait for a message, or answer them"
+                "`{owner}` has {MAX_OPEN} open tasks, which is the maximum: cancel tasks that wait for a message, or answer them"
             );
             return Err(Fault::Busy { message, retry_after_ms: 60_000 });
         }
@@ -210,27 +209,27 @@ impl OpenTasks {
 /// A task in memory.
 pub(super) struct TaskHandle {
     pub(super) id: IntentId,
-    now: watch::Sender<Arc<TaskRecord>>,
+    record: watch::Sender<Arc<TaskRecord>>,
     updates: broadcast::Sender<Arc<TaskUpdate>>,
     /// The caller that asked to stop it.
     stop: watch::Sender<Option<Arc<str>>>,
-    /// `true` once its run has ended and the receipt waits for room in the journal.
-    waits_for_room: watch::Sender<bool>,
-    /// `true` once the journal has it, or was given it before any other caller could find it.
+    /// `true` once its run has ended and the receipt waits for space in the journal.
+    waits_for_space: watch::Sender<bool>,
+    /// `true` once the journal has the task, or has been sent it while no other caller knew its id.
     is_persisted: Arc<AtomicBool>,
-    /// Held from a person's directive until the task has recorded it. The directive ends the wait for the run at once,
-    /// and the follower of the run would otherwise record an end that does not name the person.
+    /// Locked from a person's directive until the task has recorded it. Otherwise the follower of the run could be faster,
+    /// and record an end that does not name the person.
     pub(super) directive: tokio::sync::Mutex<()>,
     /// A change that is being written, and is published when the write is done.
     pending: Mutex<Option<PendingChange>>,
-    /// The set that it belongs to until it ends.
+    /// The set of open tasks, which the task leaves when it ends.
     open: Arc<OpenTasks>,
     webhooks: Option<TaskWebhooks>,
 }
 
 #[derive(Clone)]
 pub(super) struct TaskWebhooks {
-    pub(super) post: Arc<WebhookPoster>,
+    pub(super) poster: Arc<WebhookPoster>,
     /// The dialect of the posted bodies.
     pub(super) dialect: Dialect,
 }
@@ -243,35 +242,35 @@ struct PendingChange {
     updates: Vec<TaskUpdate>,
 }
 
-/// The pending answer to a write.
+/// The future result of a write.
 pub(super) type PendingWrite = std::pin::Pin<Box<dyn Future<Output = Result<(), JournalError>> + Send>>;
 
 impl TaskHandle {
     pub(super) fn record(&self) -> Arc<TaskRecord> {
-        Arc::clone(&self.now.borrow())
+        Arc::clone(&self.record.borrow())
     }
 
     /// The current record, and every later update.
     pub(super) fn subscribe(&self) -> (Arc<TaskRecord>, broadcast::Receiver<Arc<TaskUpdate>>) {
         // The borrow locks the record, so no update falls between the snapshot and the subscription.
-        let now = self.now.borrow();
-        (Arc::clone(&now), self.updates.subscribe())
+        let record = self.record.borrow();
+        (Arc::clone(&record), self.updates.subscribe())
     }
 
-    /// Waits until the task has settled, or cannot settle before the journal has room.
+    /// Waits until the task has settled, or cannot settle before the journal has space.
     pub(super) async fn wait_until_settled(&self) -> Arc<TaskRecord> {
-        let (mut now, mut waits_for_room) = (self.now.subscribe(), self.waits_for_room.subscribe());
+        let (mut record, mut waits_for_space) = (self.record.subscribe(), self.waits_for_space.subscribe());
         tokio::select! {
-            settled = now.wait_for(|record| record.state().is_settled()) => {
-                settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+            settled = record.wait_for(|record| record.state().is_settled()) => {
+                settled.map(|record| Arc::clone(&record)).unwrap_or_else(|_closed| self.record())
             }
-            _it_waits = waits_for_room.wait_for(|waits| *waits) => self.record(),
+            _waits = waits_for_space.wait_for(|waits| *waits) => self.record(),
         }
     }
 
-    /// Marks the task of a finished run whose receipt waits for room in the journal. The receipt ends it later.
-    pub(super) fn mark_waiting_for_room(&self, now: OffsetDateTime) {
-        self.now.send_if_modified(|record| {
+    /// Marks the task of a finished run whose receipt waits for space in the journal. The receipt ends the task later.
+    pub(super) fn mark_waiting_for_space(&self, now: OffsetDateTime) {
+        self.record.send_if_modified(|record| {
             if record.state().is_settled() {
                 return false;
             }
@@ -282,10 +281,10 @@ impl TaskHandle {
             self.send_updates(record, before, now, vec![update]);
             false
         });
-        self.waits_for_room.send_replace(true);
+        self.waits_for_space.send_replace(true);
     }
 
-    /// Requests that the task stop, in the name of a caller.
+    /// Requests the end of the task, in the name of a caller.
     pub(super) fn stop(&self, by: &str) {
         self.stop.send_replace(Some(by.into()));
     }
@@ -301,23 +300,23 @@ impl TaskHandle {
         by.unwrap_or_else(|| "nobody".into())
     }
 
-    /// Waits until it has ended.
+    /// Waits until the task has ended.
     pub(super) async fn wait_until_ended(&self) -> Arc<TaskRecord> {
-        let mut now = self.now.subscribe();
-        let ended = now.wait_for(|record| record.state().is_terminal()).await;
-        ended.map(|record| Arc::clone(&record)).unwrap_or_else(|_gone| self.record())
+        let mut record = self.record.subscribe();
+        let ended = record.wait_for(|record| record.state().is_terminal()).await;
+        ended.map(|record| Arc::clone(&record)).unwrap_or_else(|_closed| self.record())
     }
 
     /// Writes a new task before its call begins. On an error the task is discarded.
     pub(super) async fn persist(&self, journal: &Journal) -> Result<(), JournalError> {
-        // Set before the write: no other caller has the id of a new task yet.
+        // Set before the write, because no other caller knows the id of a new task yet.
         self.is_persisted.store(true, Ordering::Release);
         let record = self.record();
-        let kept = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
-        if kept.is_err() {
+        let stored = journal.store_task(record.to_row(self.id), RetryPolicy::FailFast).await;
+        if stored.is_err() {
             self.open.remove(&record.owner, self.id);
         }
-        kept
+        stored
     }
 
     /// Changes the record, unless `change` returns an error. The change is on the disk when the returned future
@@ -327,16 +326,16 @@ impl TaskHandle {
         journal: &Journal,
         change: impl FnOnce(&mut TaskRecord) -> Result<Vec<TaskUpdate>, E>,
     ) -> Result<PendingWrite, E> {
-        let mut changed = None;
-        self.now.send_if_modified(|now| {
-            let mut record = TaskRecord::clone(now);
+        let mut result = None;
+        self.record.send_if_modified(|current| {
+            let mut record = TaskRecord::clone(current);
             let outcome = change(&mut record).map(|updates| {
-                self.send_updates(&record, now.state(), record.task.status.timestamp, updates);
+                self.send_updates(&record, current.state(), record.task.status.timestamp, updates);
                 let (pending_write, is_persisted) = (
                     journal.store_task(record.to_row(self.id), RetryPolicy::Retry),
                     Arc::clone(&self.is_persisted),
                 );
-                self.set_record(now, record);
+                self.set_record(current, record);
                 let pending_write: PendingWrite = Box::pin(async move {
                     pending_write.await?;
                     is_persisted.store(true, Ordering::Release);
@@ -345,10 +344,10 @@ impl TaskHandle {
                 pending_write
             });
             let is_changed = outcome.is_ok();
-            changed = Some(outcome);
+            result = Some(outcome);
             is_changed
         });
-        changed.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
+        result.unwrap_or_else(|| Ok(Box::pin(std::future::ready(Ok(())))))
     }
 
     /// Changes the record. On return the change is on the disk, or its write has failed for good.
@@ -366,18 +365,18 @@ impl TaskHandle {
     }
 
     /// Replaces the record. A task that has ended leaves the set of open tasks.
-    fn set_record(&self, now: &mut Arc<TaskRecord>, record: TaskRecord) {
+    fn set_record(&self, current: &mut Arc<TaskRecord>, record: TaskRecord) {
         if record.state().is_terminal() {
             self.open.remove(&record.owner, self.id);
         }
-        *now = Arc::new(record);
+        *current = Arc::new(record);
     }
 
     fn is_persisted(&self) -> bool {
         self.is_persisted.load(Ordering::Acquire)
     }
 
-    /// Writes the task in the background, unless the journal has it already.
+    /// Writes the task in the background, unless the journal already has it.
     pub(super) fn persist_in_background(&self, executor: &Executor) {
         if !self.is_persisted() {
             let unchanged = |_: &mut TaskRecord| Ok::<_, std::convert::Infallible>(Vec::new());
@@ -386,7 +385,7 @@ impl TaskHandle {
         }
     }
 
-    /// The row to write with the start of its run; `None` if the journal has the task already.
+    /// The row to write with the start of its run; `None` if the journal already has the task.
     pub(super) fn unsaved_row(&self) -> Option<JournalTask> {
         (!self.is_persisted()).then(|| self.record().to_row(self.id))
     }
@@ -396,51 +395,51 @@ impl TaskHandle {
         let before = self.record();
         let mut after = TaskRecord::clone(&before);
         let updates = change(&mut after);
-        let kept = after.to_row(self.id);
+        let row = after.to_row(self.id);
         *self.lock_pending() = Some(PendingChange { before, after, updates });
-        kept
+        row
     }
 
     fn lock_pending(&self) -> MutexGuard<'_, Option<PendingChange>> {
         self.pending.lock()
     }
 
-    /// Applies the prepared change and sends its updates; `is_persisted` if the journal has it. Returns `false` if the
-    /// task has changed meanwhile, or if nothing was prepared because another process ran the intent.
+    /// Applies the prepared change and sends its updates. `is_persisted` states whether the journal has it. Returns
+    /// `false` if the task has changed since, or if nothing was prepared because another process ran the intent.
     pub(super) fn publish(&self, is_persisted: bool) -> bool {
         let Some(PendingChange { before, after, updates }) = self.lock_pending().take() else { return false };
-        self.now.send_if_modified(|now| {
-            if !Arc::ptr_eq(now, &before) {
+        self.record.send_if_modified(|current| {
+            if !Arc::ptr_eq(current, &before) {
                 return false;
             }
-            self.send_updates(&after, now.state(), after.task.status.timestamp, updates);
+            self.send_updates(&after, current.state(), after.task.status.timestamp, updates);
             if is_persisted {
                 self.is_persisted.store(true, Ordering::Release);
             }
-            self.set_record(now, after);
+            self.set_record(current, after);
             true
         })
     }
 
-    /// Writes a change before it is published, so that no client learns of an end that a crash takes back. If the write
-    /// fails, the change is published all the same and the write retried.
+    /// Writes a change before it is published, so that no client learns of an end that a crash could undo. If the write
+    /// fails, the change is published nevertheless, and the journal retries the write.
     pub(super) async fn settle(
         &self,
         journal: &Journal,
         change: impl Fn(&mut TaskRecord) -> Vec<TaskUpdate>,
     ) {
-        let kept = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
-        if let Err(error) = &kept {
+        let stored = journal.store_task(self.prepare(&change), RetryPolicy::Retry).await;
+        if let Err(error) = &stored {
             tracing::error!(task = %self.id, error = %ErrorChain(error), "a task could not be written to the journal");
         }
-        if !self.publish(kept.is_ok()) {
+        if !self.publish(stored.is_ok()) {
             self.change(journal, change).await;
         }
     }
 
     /// Applies an event of the run. Events are not written: the receipt has all that the run produced.
     pub(super) fn on_event(&self, event: RunEvent, now: OffsetDateTime) {
-        self.now.send_if_modified(|record| {
+        self.record.send_if_modified(|record| {
             // An event of a stuck guest may arrive after the run was ended.
             if record.state().is_terminal() {
                 return false;
@@ -453,14 +452,14 @@ impl TaskHandle {
                     record.set_state(TaskState::Working, encode::progress_parts(&progress), now)
                 }
                 RunEvent::Log(line) => record.set_state(TaskState::Working, encode::log_parts(&line), now),
-                RunEvent::Artifact(made) => {
-                    let artifact = encode::artifact(&made, record.task.artifacts.len());
+                RunEvent::Artifact(artifact) => {
+                    let artifact = encode::artifact(&artifact, record.task.artifacts.len());
                     record.task.artifacts.push(artifact.clone());
                     record.artifact_update(artifact)
                 }
             };
             self.send_updates(record, before, now, vec![update]);
-            // No event settles a task, so those who wait for that are not woken.
+            // No event settles a task, so the tasks that wait for that are not woken.
             false
         });
     }
@@ -474,7 +473,7 @@ impl TaskHandle {
     ) {
         for update in updates {
             self.notify_webhooks(record, before, now, &update);
-            let _nobody_listens = self.updates.send(Arc::new(update));
+            let _no_receiver = self.updates.send(Arc::new(update));
         }
     }
 
@@ -486,15 +485,15 @@ impl TaskHandle {
         now: OffsetDateTime,
         update: &TaskUpdate,
     ) {
-        let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.pushes.is_empty()) else { return };
+        let Some(hooks) = self.webhooks.as_ref().filter(|_| !record.webhooks.is_empty()) else { return };
         let notices = match hooks.dialect {
             Dialect::A2a => push::task_notifications(update, before, &record.task),
             Dialect::Acp => push::event_notifications(update, before, &record.task.id, now),
         };
         for (events, body) in notices {
             let wants = |config: &&PushConfig| events.iter().any(|event| config.accepts(*event, now));
-            for config in record.pushes.iter().filter(wants) {
-                hooks.post.notify(WebhookNotification {
+            for config in record.webhooks.iter().filter(wants) {
+                hooks.poster.notify(WebhookNotification {
                     webhook: WebhookId { task: record.task.id.clone(), id: config.id.clone() },
                     owner: record.owner.clone(),
                     url: config.url.clone(),
@@ -506,8 +505,8 @@ impl TaskHandle {
     }
 }
 
-/// Held by the one request that reads a task from the journal: a second one could bring an older state of it into the
-/// place of a change that was made meanwhile.
+/// Locked while a task is read from the journal. A second reader could replace a newer change by the older state that it
+/// read.
 type LoadingLock = tokio::sync::Mutex<()>;
 
 pub(super) struct TaskStore {
@@ -541,8 +540,8 @@ impl TaskStore {
         self.open.add(&record.owner, id)?;
         let handle = self.insert(&mut self.lock(), id, record, false);
         let record = handle.record();
-        // Only webhooks can be subscribed yet: no stream knows the id.
-        if !record.pushes.is_empty() {
+        // So far only webhooks can have subscribed: no stream knows the id yet.
+        if !record.webhooks.is_empty() {
             let first = TaskUpdate::Task(Box::new(record.task.clone()));
             handle.send_updates(&record, record.state(), record.created, vec![first]);
         }
@@ -562,10 +561,10 @@ impl TaskStore {
     ) -> Arc<TaskHandle> {
         let handle = Arc::new(TaskHandle {
             id,
-            now: watch::Sender::new(Arc::new(record)),
+            record: watch::Sender::new(Arc::new(record)),
             updates: broadcast::Sender::new(MAX_UPDATES_BEHIND),
             stop: watch::Sender::new(None),
-            waits_for_room: watch::Sender::new(false),
+            waits_for_space: watch::Sender::new(false),
             is_persisted: Arc::new(AtomicBool::new(is_persisted)),
             directive: tokio::sync::Mutex::default(),
             pending: Mutex::default(),
@@ -583,7 +582,7 @@ impl TaskStore {
         handles.into_iter().filter(|handle| !handle.is_persisted()).collect()
     }
 
-    /// Finds a task in memory or in the journal. The lock of all handles is not held while the journal is read.
+    /// Finds a task in memory or in the journal. While the journal is read, other tasks are not locked.
     ///
     /// # Errors
     /// If the journal cannot be read, or too many reads of it wait.
@@ -592,13 +591,13 @@ impl TaskStore {
             return Ok(Some(handle));
         }
         let loading = self.loading_lock(id);
-        let _loads_alone = loading.lock().await;
+        let _loading = loading.lock().await;
         if let Some(handle) = self.get_cached(id) {
             return Ok(Some(handle));
         }
-        let found =
+        let stored =
             self.executor.journal().task(id, decode_record).await.map_err(|error| journal_fault(&error))?;
-        let Some(record) = found.transpose()? else { return Ok(None) };
+        let Some(record) = stored.transpose()? else { return Ok(None) };
         Ok(Some(self.insert(&mut self.lock(), id, record, true)))
     }
 
@@ -618,16 +617,16 @@ impl TaskStore {
         self.lock().get(&id).and_then(Weak::upgrade)
     }
 
-    /// The tasks that have not ended. Before this process has added any, they are those of an earlier one.
+    /// The tasks that have not ended. At start these are the tasks that the previous process left open.
     pub(super) fn open_tasks(&self) -> Vec<IntentId> {
         self.open.ids()
     }
 }
 
 /// Decodes the stored document of a task.
-pub(super) fn decode_record(kept: &JournalTask) -> Result<TaskRecord, Fault> {
-    serde_json::from_str(&kept.document).map_err(|error| {
-        Fault::Internal(format!("the task {} in the journal cannot be read: {error}", kept.task))
+pub(super) fn decode_record(stored: &JournalTask) -> Result<TaskRecord, Fault> {
+    serde_json::from_str(&stored.document).map_err(|error| {
+        Fault::Internal(format!("the task {} in the journal cannot be read: {error}", stored.task))
     })
 }
 

@@ -1,13 +1,13 @@
 //! A2E over HTTP: `POST /a2e/session`, `POST /a2e/send`, `GET /a2e/stream`, `GET /a2e/health`.
 //!
-//! Errors in a message are reported on the stream, and only errors in a request by HTTP. A session belongs to the
-//! caller that opened it; for any other caller it does not exist.
+//! The stream reports errors in a message; HTTP reports only errors in a request. A session belongs to the caller that
+//! opened it; to any other caller it does not exist.
 
 use super::A2eShared;
 use super::session::{Session, SessionCaller};
 use crate::serve::A2eSettings;
 use crate::serve::auth::CallerDirectory;
-use crate::serve::body::{BufferedBody, NO_SHARE};
+use crate::serve::body::{BufferedBody, SHARE_USED_UP};
 use crate::serve::connections::{Connection, RequestGuard};
 use crate::serve::protocol::{AuthPolicy, DoorAccess, ProtocolRouter, SelfReauthenticating};
 use crate::serve::transport::events::event_response;
@@ -77,11 +77,11 @@ async fn open_session(
     Extension(caller): Extension<Arc<Caller>>,
     Extension(credential): Extension<Credential>,
 ) -> Response {
-    let who = match sessions.shared.settings.door.access {
+    let session_caller = match sessions.shared.settings.door.access {
         DoorAccess::Callers => SessionCaller::Authenticated(credential),
         DoorAccess::Public => SessionCaller::Anonymous(Arc::clone(&caller)),
     };
-    match sessions.open(caller.name(), who) {
+    match sessions.open(caller.name(), session_caller) {
         Some(session) => json_response(StatusCode::OK, encode::session(session.id())),
         None => {
             let message = "there are too many sessions, and all of them have calls: end one of them first\n";
@@ -96,8 +96,8 @@ async fn send(
     Extension(body): Extension<BufferedBody>,
     headers: HeaderMap,
 ) -> Response {
-    // Clients of the protocol's own library send `text/plain`. A web page cannot use that to get here: `X-Session-Id`
-    // is not a header that a page may send without a CORS preflight.
+    // Clients of the protocol's own library send `text/plain`. A web page cannot send such a request without a CORS
+    // preflight, because of the header `X-Session-Id`.
     let is_readable =
         matches!(&*media_type(&headers), "application/json" | "application/x-ndjson" | "text/plain");
     if !is_readable {
@@ -107,20 +107,21 @@ async fn send(
         Ok(session) => session,
         Err(refusal) => return refusal.into_response(),
     };
-    if !session.out.has_room() {
-        let message = "too many answers wait: read `/a2e/stream` first, then send this again\n";
+    if !session.out.has_capacity() {
+        let message = "too many answers are unread: read `/a2e/stream` first, then send this again\n";
         return (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")], message).into_response();
     }
     match &body {
         BufferedBody::TooLong => session.receive(None, Ok(Charge::default())),
-        BufferedBody::NoRoom(_) => {
-            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], NO_SHARE).into_response();
+        BufferedBody::OverBudget(_) => {
+            return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], SHARE_USED_UP)
+                .into_response();
         }
         BufferedBody::Whole(bytes, charge) => {
             let lines = bytes.split(|&byte| byte == b'\n');
             let lines = lines.filter(|line| !line.iter().all(u8::is_ascii_whitespace)).collect::<Vec<_>>();
             if lines.len() > MAX_LINES {
-                let message = format!("a body holds at most {MAX_LINES} messages: none of these was read\n");
+                let message = format!("a body has at most {MAX_LINES} messages: none of these was read\n");
                 return (StatusCode::PAYLOAD_TOO_LARGE, message).into_response();
             }
             lines.into_iter().for_each(|line| session.receive(Some(line), Ok(charge.clone())));
@@ -144,7 +145,7 @@ async fn stream(
         let line = stream.session.next(stream.reader).await?;
         Some((line, stream))
     });
-    // The session checks its caller itself, because a later handshake may have presented another token.
+    // The session authenticates its caller itself, because a later handshake may have presented another token.
     (Extension(SelfReauthenticating), event_response(lines)).into_response()
 }
 
@@ -167,20 +168,21 @@ impl Sessions {
         self.all.lock()
     }
 
-    /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that
-    /// has as many as it may. `None` if all candidates have calls.
-    fn open(&self, owner: &str, who: SessionCaller) -> Option<Arc<Session>> {
+    /// Opens a session. At a limit, it replaces the session that has been idle for longest: at the caller's limit one of
+    /// the same caller, otherwise any. `None` if all of these have calls.
+    fn open(&self, owner: &str, caller: SessionCaller) -> Option<Arc<Session>> {
         let settings = &self.shared.settings;
         let mut all = self.lock();
         let own = all.iter().filter(|entry| *entry.owner == *owner).count();
-        let is_full = own >= settings.max_sessions_per_caller;
-        if is_full || all.len() >= settings.max_sessions {
-            let candidates = all.iter().enumerate().filter(|(_, entry)| !is_full || *entry.owner == *owner);
+        let is_at_caller_limit = own >= settings.max_sessions_per_caller;
+        if is_at_caller_limit || all.len() >= settings.max_sessions {
+            let candidates =
+                all.iter().enumerate().filter(|(_, entry)| !is_at_caller_limit || *entry.owner == *owner);
             let idle = candidates.filter_map(|(index, entry)| Some((entry.session.idle()?, index)));
             let (_, index) = idle.max_by_key(|(idle, _)| *idle)?;
             all.remove(index).session.abandon();
         }
-        let session = Session::new(Arc::clone(&self.shared), owner, who);
+        let session = Session::new(Arc::clone(&self.shared), owner, caller);
         all.push(SessionEntry { owner: owner.into(), session: Arc::clone(&session) });
         Some(session)
     }
@@ -207,7 +209,7 @@ impl Sessions {
                 session.abandon();
                 return false;
             }
-            // Another session of the same caller may have used up the share of memory that its calls wait for.
+            // Its calls may have waited for memory that another session of the same caller has released.
             session.start_waiting();
             !session.has_ended()
         });
@@ -225,7 +227,7 @@ async fn sweep_sessions(sessions: Weak<Sessions>) {
     }
 }
 
-/// Once the executor accepts no more calls, every session answers the calls that it has, and ends.
+/// Ends every session, after it has answered its calls, once the executor accepts no more calls.
 async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     executor.wait_until_closed().await;
     let Some(sessions) = sessions.upgrade() else { return };

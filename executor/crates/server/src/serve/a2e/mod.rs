@@ -30,8 +30,7 @@ struct A2eShared {
     bounds: JsonBounds,
     callers: CallerDirectory,
     started: Instant,
-    /// The number of calls that wait for each intent. An intent that two sessions wait for is not cancelled when one of
-    /// them ends.
+    /// The number of calls that wait for each intent. If two sessions wait for an intent, the end of one does not cancel it.
     pending: Mutex<HashMap<IntentId, usize>>,
 }
 

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// The limit above which no new call begins: room for a long answer and its events.
+/// The limit above which no new call begins: enough for a long answer and its events.
 const LIMIT: QueueLimit = QueueLimit { messages: 4096, bytes: 16 << 20 };
 
 #[derive(Debug)]
@@ -24,12 +24,12 @@ struct Queue {
     lines: BoundedQueue<String>,
     /// `true` once no more lines are added.
     closed: bool,
-    /// The current reader. A new reader replaces the one before.
+    /// The current reader. A new reader replaces the previous one.
     reader: Attachment,
     /// The number of the last reader.
-    readers: u64,
+    last_reader: u64,
     /// The time when a line was last taken, or when the oldest waiting line was added, if that is later.
-    moved: Instant,
+    last_progress: Instant,
 }
 
 fn now() -> Instant {
@@ -39,7 +39,7 @@ fn now() -> Instant {
 /// The presence of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// A reader is attached and has taken nothing for this long although lines wait.
+    /// A reader is attached. Lines have waited for this long without being read.
     Attached(Duration),
     /// No reader has been attached for this long.
     Detached(Duration),
@@ -52,8 +52,8 @@ impl OutgoingQueue {
             lines: BoundedQueue::new(LIMIT, Some(memory::hold_always(owner, 0))),
             closed: false,
             reader: Attachment::detached(now),
-            readers: 0,
-            moved: now,
+            last_reader: 0,
+            last_progress: now,
         };
         Self { queue: Mutex::new(queue), changed: Notify::new() }
     }
@@ -62,7 +62,7 @@ impl OutgoingQueue {
         self.queue.lock()
     }
 
-    /// Adds an answer, also when the queue is full.
+    /// Adds an answer, even when the queue is full.
     pub(super) fn push(&self, line: String) {
         self.add(|lines| lines.push(line));
     }
@@ -80,7 +80,7 @@ impl OutgoingQueue {
             return None;
         }
         if queue.lines.is_empty() {
-            queue.moved = now();
+            queue.last_progress = now();
         }
         let added = add(&mut queue.lines);
         drop(queue);
@@ -89,22 +89,22 @@ impl OutgoingQueue {
     }
 
     /// Returns `true` if a new call may begin.
-    pub(super) fn has_room(&self) -> bool {
-        self.lock().lines.has_room()
+    pub(super) fn has_capacity(&self) -> bool {
+        self.lock().lines.has_capacity()
     }
 
     /// Waits until a new call may begin, or the queue is closed.
-    pub(super) async fn wait_for_room(&self) {
-        self.wait_until(|queue| (queue.lines.has_room() || queue.closed).then_some(())).await;
+    pub(super) async fn wait_for_capacity(&self) {
+        self.wait_until(|queue| (queue.lines.has_capacity() || queue.closed).then_some(())).await;
     }
 
     /// Attaches a reader in place of the previous one, and returns its number.
     pub(super) fn attach(&self) -> u64 {
         let mut queue = self.lock();
-        queue.readers += 1;
-        let reader = queue.readers;
+        queue.last_reader += 1;
+        let reader = queue.last_reader;
         queue.reader.attach(reader);
-        queue.moved = now();
+        queue.last_progress = now();
         drop(queue);
         self.changed.notify_waiters();
         reader
@@ -117,14 +117,14 @@ impl OutgoingQueue {
 
     pub(super) fn presence(&self) -> Presence {
         let (queue, now) = (self.lock(), now());
-        match queue.reader.away(now) {
-            Some(away) => Presence::Detached(away),
+        match queue.reader.time_detached(now) {
+            Some(detached) => Presence::Detached(detached),
             None if queue.lines.is_empty() => Presence::Attached(Duration::ZERO),
-            None => Presence::Attached(now.saturating_duration_since(queue.moved)),
+            None => Presence::Attached(now.saturating_duration_since(queue.last_progress)),
         }
     }
 
-    /// Waits for the next line; `None` if there will be no more for this reader.
+    /// Waits for the next line; `None` if this reader gets no more.
     pub(super) async fn next(&self, reader: u64) -> Option<String> {
         let line = self.wait_until(|queue| {
             if !queue.reader.is_current(reader) {
@@ -132,7 +132,7 @@ impl OutgoingQueue {
             }
             match queue.lines.pop() {
                 Some(line) => {
-                    queue.moved = now();
+                    queue.last_progress = now();
                     Some(Some(line))
                 }
                 None => queue.closed.then_some(None),
@@ -168,14 +168,14 @@ impl OutgoingQueue {
         queue.closed && queue.lines.is_empty()
     }
 
-    async fn wait_until<T>(&self, mut ask: impl FnMut(&mut Queue) -> Option<T>) -> T {
+    async fn wait_until<T>(&self, mut poll: impl FnMut(&mut Queue) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            let found = ask(&mut self.lock());
-            if let Some(found) = found {
-                return found;
+            let result = poll(&mut self.lock());
+            if let Some(result) = result {
+                return result;
             }
             changed.await;
         }
@@ -187,35 +187,35 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn events_wait_for_room_and_answers_do_not() {
-        let out = OutgoingQueue::new("anybody");
+    async fn a_full_queue_refuses_events_and_accepts_answers() {
+        let out = OutgoingQueue::new("owner");
         let reader = out.attach();
         let large = "x".repeat(LIMIT.bytes / 2);
         assert!(out.offer(vec![large.clone(), "y".to_owned()]));
         assert!(!out.offer(vec!["z".to_owned(), large.clone()]), "all or none");
         assert!(out.offer(vec!["z".to_owned()]));
         out.push(large.clone());
-        assert!(!out.has_room() && !out.offer(vec!["z".to_owned()]));
+        assert!(!out.has_capacity() && !out.offer(vec!["z".to_owned()]));
         for line in [&large, "y", "z", &large] {
             assert_eq!(out.next(reader).await.as_deref(), Some(line));
         }
-        assert!(out.has_room());
+        assert!(out.has_capacity());
         for _ in 0..LIMIT.messages {
             assert!(out.offer(vec![String::new()]));
         }
-        assert!(!out.has_room() && !out.offer(vec![String::new()]), "lines count as well");
+        assert!(!out.has_capacity() && !out.offer(vec![String::new()]), "lines count as well");
     }
 
     #[tokio::test]
-    async fn whoever_comes_later_takes_the_rest() {
-        let out = OutgoingQueue::new("anybody");
+    async fn a_new_reader_replaces_the_previous_one() {
+        let out = OutgoingQueue::new("owner");
         assert!(matches!(out.presence(), Presence::Detached(_)));
         let first = out.attach();
         out.push("one".to_owned());
         let second = out.attach();
         assert_eq!(out.next(first).await, None);
         out.detach(first);
-        assert!(matches!(out.presence(), Presence::Attached(_)), "the first is not missed");
+        assert!(matches!(out.presence(), Presence::Attached(_)), "the first reader was already replaced");
         assert_eq!(out.next(second).await.as_deref(), Some("one"));
         out.push("two".to_owned());
         out.close();

@@ -1,12 +1,12 @@
 //! One session: its caller, the result of its handshake, and its waiting and running calls.
 //!
 //! ```text
-//! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ over
-//!   └──────────── its agent is gone ────────────▶ Gone: its calls are cancelled
+//! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ ended
+//!   └──────────── no agent reads ────────────▶ Abandoned: its calls are cancelled
 //! ```
-//! Messages are handled in the order in which they arrive. A call is checked at once and begins in its turn, so that a
-//! `ping` behind it is answered while it runs. Every run goes through [`Executor::handle_intent`]. When the agent is
-//! gone, calls that have not begun are dropped, and runs are cancelled by their intent.
+//! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so that a
+//! `ping` after it is answered while it runs. Every run goes through [`Executor::handle_intent`]. When a session is
+//! abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
 //! [`Executor::handle_intent`]: a2g_core::run::Executor::handle_intent
 
@@ -34,11 +34,11 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Calls of one session that may wait for their turn.
+/// Maximum number of waiting calls of one session.
 const MAX_WAITING: usize = 64;
-/// Grace period for the answers of cancelled calls.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
-/// Time without reading a waiting line after which an agent counts as gone.
+/// Maximum wait for the answers of cancelled calls.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time without reading a waiting line after which an agent's session counts as abandoned.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The parts of an answer that an agent may list among its capabilities. They grant nothing.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
@@ -55,7 +55,7 @@ fn unknown_tool(name: &str, known: &[Descriptor]) -> A2eError {
 
 /// The caller of a session.
 pub(super) enum SessionCaller {
-    /// Any caller, where the door is public.
+    /// Any caller, if the door is public.
     Anonymous(Arc<Caller>),
     /// The caller that presented this credential, authenticated again with every message.
     Authenticated(Credential),
@@ -66,21 +66,21 @@ pub(super) struct Session {
     id: Box<str>,
     pub(super) out: OutgoingQueue,
     state: Mutex<SessionState>,
-    /// `true` once the agent is gone.
-    gone: watch::Sender<bool>,
+    /// `true` once the session is abandoned.
+    abandoned: watch::Sender<bool>,
     /// The number of calls that wait or run.
     open: watch::Sender<usize>,
 }
 
 struct SessionState {
-    who: SessionCaller,
+    caller: SessionCaller,
     agreement: Option<Agreement>,
     phase: Phase,
     waiting: VecDeque<Queued>,
     running: BTreeMap<u64, (IntentId, AgentDid)>,
-    next: u64,
+    last_turn: u64,
     /// The time of the last message, or of the end of the last call.
-    active: Instant,
+    last_active: Instant,
 }
 
 struct Agreement {
@@ -92,7 +92,7 @@ struct Agreement {
 enum Phase {
     Open,
     Draining,
-    Gone,
+    Abandoned,
 }
 
 struct Queued {
@@ -108,22 +108,22 @@ enum HandshakeError {
 
 impl Session {
     /// Creates a session whose queue counts against the share of `owner`.
-    pub(super) fn new(shared: Arc<A2eShared>, owner: &str, who: SessionCaller) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<A2eShared>, owner: &str, caller: SessionCaller) -> Arc<Self> {
         let state = SessionState {
-            who,
+            caller,
             agreement: None,
             phase: Phase::Open,
             waiting: VecDeque::new(),
             running: BTreeMap::new(),
-            next: 0,
-            active: timer_now(),
+            last_turn: 0,
+            last_active: timer_now(),
         };
         Arc::new(Self {
             shared,
             id: encode::random_id().into(),
             out: OutgoingQueue::new(owner),
             state: Mutex::new(state),
-            gone: watch::Sender::new(false),
+            abandoned: watch::Sender::new(false),
             open: watch::Sender::new(0),
         })
     }
@@ -138,56 +138,56 @@ impl Session {
 
     /// Returns `true` while its caller is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
-        self.caller(&self.lock().who).is_some()
+        self.authenticate(&self.lock().caller).is_some()
     }
 
     /// The time without calls; `None` while calls wait or run.
     pub(super) fn idle(&self) -> Option<Duration> {
         let state = self.lock();
-        (state.open() == 0).then(|| state.active.elapsed())
+        (state.open() == 0).then(|| state.last_active.elapsed())
     }
 
-    /// Returns `true` if its agent has been away, or has read nothing, for longer than the limits allow.
+    /// Returns `true` if its agent has been disconnected, or has read nothing, for longer than the limits allow.
     pub(super) fn is_abandoned(&self) -> bool {
         let settings = &self.shared.settings;
         match self.out.presence() {
             Presence::Attached(stalled) => stalled > ANSWER_TIMEOUT,
-            Presence::Detached(away) => match self.idle() {
-                None => away > settings.reconnect,
-                Some(idle) => away.min(idle) > settings.idle,
+            Presence::Detached(detached) => match self.idle() {
+                None => detached > settings.reconnect,
+                Some(idle) => detached.min(idle) > settings.idle,
             },
         }
     }
 
-    /// Returns `true` if it has ended and its last answers were read, or no reader has come for them in time.
+    /// Returns `true` if it has ended and its last answers were read, or no reader has attached in time.
     pub(super) fn has_ended(&self) -> bool {
-        let abandoned = match self.out.presence() {
+        let is_unread = match self.out.presence() {
             Presence::Attached(_) => false,
-            Presence::Detached(away) => away > self.shared.settings.reconnect,
+            Presence::Detached(detached) => detached > self.shared.settings.reconnect,
         };
-        self.out.has_ended() || (self.out.is_closed() && abandoned)
+        self.out.has_ended() || (self.out.is_closed() && is_unread)
     }
 
-    fn caller(&self, who: &SessionCaller) -> Option<Arc<Caller>> {
-        match who {
+    fn authenticate(&self, caller: &SessionCaller) -> Option<Arc<Caller>> {
+        match caller {
             SessionCaller::Anonymous(caller) => Some(Arc::clone(caller)),
             SessionCaller::Authenticated(credential) => self.shared.identify(credential),
         }
     }
 
-    /// Handles one line; `None` stands for a line that was too long to read. `room` is the share of memory for its
-    /// values.
-    pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, room: Result<Charge, Fault>) {
+    /// Handles one line; `None` stands for a line that was too long to read. `charge` is its charge against the caller's
+    /// share of memory.
+    pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, charge: Result<Charge, Fault>) {
         let bounds = &self.shared.bounds;
         let text =
             line.ok_or_else(|| bounds.too_long_fault()).and_then(|line| strict_json::check(line, bounds));
         let mut state = self.lock();
-        state.active = timer_now();
-        if state.phase == Phase::Gone {
+        state.last_active = timer_now();
+        if state.phase == Phase::Abandoned {
             return;
         }
         match text.map(decode::message) {
-            Ok(Ok(message)) => self.handle(&mut state, message, room),
+            Ok(Ok(message)) => self.handle(&mut state, message, charge),
             Ok(Err(A2eDecodeError::Ignored { kind })) => {
                 tracing::debug!(kind, "a message without an answer is ignored");
             }
@@ -221,7 +221,7 @@ impl Session {
         self: &Arc<Self>,
         state: &mut SessionState,
         message: AgentMessage,
-        room: Result<Charge, Fault>,
+        charge: Result<Charge, Fault>,
     ) {
         let AgentMessage { id, body } = message;
         let ts = self.shared.timestamp();
@@ -251,7 +251,7 @@ impl Session {
                 Err(failure) => self.fail(Some(&id), &failure),
             },
             MessageBody::ToolCall(call) => {
-                if let Err(failure) = self.call(state, &id, call, room) {
+                if let Err(failure) = self.queue_call(state, &id, call, charge) {
                     self.fail(Some(&id), &failure);
                 }
             }
@@ -278,19 +278,21 @@ impl Session {
         if state.phase != Phase::Open {
             return Err(HandshakeError::Refused(RejectReason::ServerError));
         }
-        let mut presented = None;
-        let known = self.caller(&state.who);
+        let mut new_credential = None;
+        let current = self.authenticate(&state.caller);
         let caller = if auth_token.is_empty() {
-            known
+            current
         } else {
             let credential = Credential::new(Some(auth_token.as_bytes()), Arc::default());
             let caller = self.shared.identify(&credential);
             // A token in the handshake must belong to the caller that the transport has authenticated.
-            let is_another = match (&state.who, &known, &caller) {
-                (SessionCaller::Authenticated(_), Some(known), Some(caller)) => known.name() != caller.name(),
+            let is_another = match (&state.caller, &current, &caller) {
+                (SessionCaller::Authenticated(_), Some(current), Some(caller)) => {
+                    current.name() != caller.name()
+                }
                 (SessionCaller::Authenticated(_) | SessionCaller::Anonymous(_), _, _) => false,
             };
-            presented = Some(credential);
+            new_credential = Some(credential);
             caller.filter(|_| !is_another)
         };
         let caller = caller.ok_or_else(auth_failed)?;
@@ -303,13 +305,13 @@ impl Session {
         if is_another || !caller.may_act_as(&agent) {
             return Err(auth_failed());
         }
-        let tools = agent_caps.iter().any(|asked| is_tools_capability(asked));
-        if !tools && !agent_caps.iter().any(|asked| FEATURES.contains(&asked.as_str())) {
+        let tools = agent_caps.iter().any(|capability| is_tools_capability(capability));
+        if !tools && !agent_caps.iter().any(|capability| FEATURES.contains(&capability.as_str())) {
             return Err(HandshakeError::Refused(RejectReason::NoCaps));
         }
         tracing::debug!(%agent, caller = caller.name(), tools, "a session begins");
-        if let Some(credential) = presented {
-            state.who = SessionCaller::Authenticated(credential);
+        if let Some(credential) = new_credential {
+            state.caller = SessionCaller::Authenticated(credential);
         }
         state.agreement = Some(Agreement { agent, tools });
         Ok(())
@@ -323,26 +325,29 @@ impl Session {
             .agreement
             .as_ref()
             .ok_or_else(|| unauthorized("send `handshake/req` first: this session has no handshake"))?;
-        let caller =
-            self.caller(&state.who).ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
+        let caller = self
+            .authenticate(&state.caller)
+            .ok_or_else(|| unauthorized("the caller is no longer authenticated"))?;
         if !agreement.tools {
-            let message = "the handshake did not ask for `tools` in `agent_caps`";
+            let message = "the handshake did not request `tools` in `agent_caps`";
             return Err(A2eError::new(A2eCode::CapabilityMissing, message).for_capability(TOOLS));
         }
         Ok((caller, agreement.agent.clone()))
     }
 
-    fn call(
+    /// Checks a call and queues it.
+    fn queue_call(
         &self,
         state: &mut SessionState,
         req_id: &str,
-        asked: ToolCall,
-        room: Result<Charge, Fault>,
+        tool_call: ToolCall,
+        charge: Result<Charge, Fault>,
     ) -> Result<(), A2eError> {
         let (caller, agent) = self.authorize_tools(state)?;
-        let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } = asked;
+        let ToolCall { intent, session_id, tool_name, arguments, correlation_id, streaming, timeout } =
+            tool_call;
         if !session_id.is_empty() && session_id != *self.id {
-            let message = "`session_id` is not the one of this session's `handshake/resp`";
+            let message = "`session_id` differs from that of this session's `handshake/resp`";
             return Err(A2eError::new(A2eCode::Unauthorized, message).for_capability(TOOLS));
         }
         let busy = |message: &str| Err(A2eError::new(A2eCode::RuntimeError, message).for_capability(TOOLS));
@@ -352,7 +357,7 @@ impl Session {
         let tool = ToolName::parse(&tool_name)
             .map_err(|_| unknown_tool(&tool_name, &self.shared.executor.tools()))?;
         if state.waiting.len() >= MAX_WAITING {
-            return busy("too many calls of this session wait already: read their results first");
+            return busy("too many calls of this session are waiting: read their results first");
         }
         let context = (!correlation_id.is_empty())
             .then(|| Map::from_iter([("correlation_id".to_owned(), correlation_id.into())]));
@@ -366,7 +371,7 @@ impl Session {
             context,
             priority: Priority::Normal,
             caller_timeout: Some(timeout),
-            charge: room.map_err(|no_room| fault::to_error(&no_room))?,
+            charge: charge.map_err(|fault| fault::to_error(&fault))?,
         };
         check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue.
@@ -377,26 +382,26 @@ impl Session {
         Ok(())
     }
 
-    /// Derives the intent id from a message id that is not a UUID. The same message of this session gives the same id,
-    /// so that a repeat does not run twice; the session's id keeps other sessions apart.
+    /// Derives the intent id from a message id that is not a UUID. A repeated message of this session has the same intent
+    /// id, so that it does not run twice; the session's id makes those of other sessions differ.
     fn intent_of(&self, req_id: &str) -> IntentId {
         let Digest(digest) = Digest::compute(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
-        bytes.iter_mut().zip(digest).for_each(|(byte, of)| *byte = of);
+        bytes.iter_mut().zip(digest).for_each(|(byte, source)| *byte = source);
         IntentId::from_bytes(bytes)
     }
 
-    /// Begins calls in their order of arrival, while the session may run more and its queue has room.
+    /// Begins calls in their order of arrival, while the session may run more and its outgoing queue has capacity.
     pub(super) fn start_waiting(self: &Arc<Self>) {
         let mut started = Vec::new();
         let mut state = self.lock();
-        while state.phase != Phase::Gone
+        while state.phase != Phase::Abandoned
             && state.running.len() < self.shared.settings.max_parallel
-            && self.out.has_room()
+            && self.out.has_capacity()
             && let Some(queued) = state.waiting.pop_front()
         {
-            state.next += 1;
-            let turn = state.next;
+            state.last_turn += 1;
+            let turn = state.last_turn;
             state.running.insert(turn, (queued.call.intent, queued.call.agent.clone()));
             started.push((RunSlot { session: Arc::clone(self), turn }, queued));
         }
@@ -413,24 +418,24 @@ impl Session {
         let pending = PendingRequest::new(&self.shared, intent);
         let reporter = Arc::new(CallReporter::new(Arc::clone(self), req_id));
         let sink = if streaming { reporter.sink() } else { RunEventSink::none() };
-        let mut gone = self.gone.subscribe();
-        let answered = tokio::select! {
-            answered = self.shared.executor.handle_intent(call, sink) => answered,
-            () = async { drop(gone.wait_for(|gone| *gone).await) } => {
+        let mut abandoned = self.abandoned.subscribe();
+        let answer = tokio::select! {
+            answer = self.shared.executor.handle_intent(call, sink) => answer,
+            () = async { drop(abandoned.wait_for(|abandoned| *abandoned).await) } => {
                 if pending.is_exclusive()
-                    && let Err(fault) = self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await
+                    && let Err(fault) = self.shared.executor.cancel(intent, &|owner| *owner == agent, agent.as_str()).await
                 {
-                    tracing::warn!(%intent, ?fault, "a call whose agent is gone cannot be cancelled");
+                    tracing::warn!(%intent, ?fault, "a call of an abandoned session cannot be cancelled");
                 }
                 return;
             }
         };
-        match answered {
+        match answer {
             Ok(IntentAnswer { verdict: _, receipt: Some(receipt) }) => reporter.answer(|req_id, reported| {
                 let output = &receipt.outcome.output;
                 let all = reported.logs == output.logs.len() && reported.artifacts == output.artifacts.len();
-                let from = (!all || reported.left_out).then_some(reported.next);
-                encode::call_response(req_id, &receipt, from, self.shared.timestamp())
+                let next_seq = (!all || reported.is_incomplete).then_some(reported.next_seq);
+                encode::call_response(req_id, &receipt, next_seq, self.shared.timestamp())
             }),
             Ok(IntentAnswer { verdict, receipt: None }) => {
                 let failure = fault::escalation_error(intent, verdict.risk.as_ref().map(|risk| risk.score));
@@ -449,7 +454,7 @@ impl Session {
     /// Waits for the next line for a reader.
     pub(super) async fn next(self: &Arc<Self>, reader: u64) -> Option<String> {
         let line = self.out.next(reader).await;
-        // The line that was taken may make room for another call.
+        // The queue may now have capacity for another call.
         self.start_waiting();
         line
     }
@@ -470,7 +475,7 @@ impl Session {
             Some(limit) => {
                 if tokio::time::timeout(limit, all_answered()).await.is_err() {
                     self.cancel_all().await;
-                    if tokio::time::timeout(LAST_ANSWERS, all_answered()).await.is_err() {
+                    if tokio::time::timeout(CANCEL_TIMEOUT, all_answered()).await.is_err() {
                         return self.abandon();
                     }
                 }
@@ -493,23 +498,22 @@ impl Session {
             .for_each(|queued| self.fail(Some(&queued.req_id), &failure.clone().for_capability(TOOLS)));
         for (intent, agent) in running {
             let cancelled =
-                self.shared.executor.cancel(intent, &|whose| *whose == agent, agent.as_str()).await;
+                self.shared.executor.cancel(intent, &|owner| *owner == agent, agent.as_str()).await;
             if let Err(fault) = cancelled {
                 tracing::warn!(%intent, ?fault, "a call of a session that ends cannot be cancelled");
             }
         }
     }
 
-    /// Ends the session of an agent that is gone: running calls are cancelled, waiting ones dropped, and none is
-    /// answered.
+    /// Ends the session at once: running calls are cancelled, waiting ones dropped, and none is answered.
     pub(super) fn abandon(&self) {
         let mut state = self.lock();
-        state.phase = Phase::Gone;
+        state.phase = Phase::Abandoned;
         state.waiting.clear();
         self.open.send_replace(state.open());
         drop(state);
         self.out.discard();
-        self.gone.send_replace(true);
+        self.abandoned.send_replace(true);
     }
 }
 
@@ -530,7 +534,7 @@ impl Drop for RunSlot {
     fn drop(&mut self) {
         let mut state = self.session.lock();
         state.running.remove(&self.turn);
-        state.active = timer_now();
+        state.last_active = timer_now();
         self.session.open.send_replace(state.open());
         drop(state);
         self.session.start_waiting();
@@ -548,11 +552,12 @@ struct CallReporter {
 #[derive(Default)]
 struct ReportedEvents {
     /// The `seq` of the next event.
-    next: u64,
+    next_seq: u64,
     logs: usize,
     artifacts: usize,
-    left_out: bool,
-    answered: bool,
+    /// `true` if an event was dropped.
+    is_incomplete: bool,
+    is_answered: bool,
 }
 
 impl CallReporter {
@@ -572,22 +577,23 @@ impl CallReporter {
     /// Queues an event. The run's own thread calls this, so it must not block.
     fn report(&self, event: &RunEvent) {
         let mut reported = self.lock();
-        if reported.answered {
+        if reported.is_answered {
             return;
         }
-        let happened = match event {
+        let call_event = match event {
             RunEvent::Started => CallEvent::Status("started"),
             RunEvent::Progress(progress) => CallEvent::Progress(progress),
             RunEvent::Log(line) => CallEvent::Log(line),
             RunEvent::Artifact(artifact) => CallEvent::Artifact(artifact),
         };
-        let lines = encode::events(&self.req_id, reported.next, happened, self.session.shared.timestamp());
+        let lines =
+            encode::events(&self.req_id, reported.next_seq, call_event, self.session.shared.timestamp());
         let count = u64::try_from(lines.len()).unwrap_or(u64::MAX);
         if !self.session.out.offer(lines) {
-            reported.left_out = true;
+            reported.is_incomplete = true;
             return;
         }
-        reported.next = reported.next.saturating_add(count);
+        reported.next_seq = reported.next_seq.saturating_add(count);
         match event {
             RunEvent::Started | RunEvent::Progress(_) => {}
             RunEvent::Log(_) => reported.logs += 1,
@@ -597,7 +603,7 @@ impl CallReporter {
 
     fn answer(&self, write: impl FnOnce(&str, &ReportedEvents) -> String) {
         let mut reported = self.lock();
-        reported.answered = true;
+        reported.is_answered = true;
         self.session.out.push(write(&self.req_id, &reported));
     }
 }

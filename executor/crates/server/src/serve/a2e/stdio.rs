@@ -13,7 +13,7 @@ use a2g_wire::strict_json::JsonBounds;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 
-/// The owner that the session's memory is counted for.
+/// The owner whose share the session's memory counts against.
 const OWNER: &str = "stdio";
 
 /// Serves one session until standard input ends, the agent shuts it down, or the executor accepts no more calls; and
@@ -26,10 +26,10 @@ pub async fn serve_a2e_stdio(
     executor: Arc<Executor>,
     settings: A2eSettings,
     bounds: JsonBounds,
-    known: CallerDirectory,
+    callers: CallerDirectory,
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
-    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, known);
+    let shared = A2eShared::new(Arc::clone(&executor), settings, bounds, callers);
     let session = Session::new(shared, OWNER, SessionCaller::Authenticated(Credential::default()));
     let reader = session.out.attach();
     // The end of input does not end the session: the writer does, once all calls are answered.
@@ -68,8 +68,8 @@ async fn read(
     executor: &Executor,
 ) -> std::io::Result<()> {
     loop {
-        // Backpressure: an agent that reads no answers gets no further message read.
-        session.out.wait_for_room().await;
+        // Backpressure: no further message is read from an agent that reads no answers.
+        session.out.wait_for_capacity().await;
         let line = tokio::select! {
             line = read_line(&mut input, bounds.max_bytes) => line?,
             () = executor.wait_until_closed() => break,

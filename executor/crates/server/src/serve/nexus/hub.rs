@@ -18,7 +18,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The messages of one agent: as many at once, and as many in each second from then on.
+/// Maximum number of messages of one agent in a burst, and then per second on average.
 pub(super) const MAX_MESSAGES_PER_SECOND: NonZeroU32 = NonZeroU32::new(100).unwrap();
 
 /// The agents that have sent a message.
@@ -42,7 +42,7 @@ impl Hub {
         change(agents.entry(name.into()).or_default())
     }
 
-    /// Counts a message of an agent, unless there are too many: then the time after which one is taken.
+    /// Counts a message of an agent. If there are too many, returns the time after which another one is accepted.
     pub(super) fn acquire(&self, name: &str, now: Instant) -> Result<(), Duration> {
         let limit = RateLimit::per_period(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
         self.agent(name, |agent| agent.rate.acquire(limit, now))
@@ -60,7 +60,7 @@ impl Hub {
         self.agent(name, |agent| agent.used.use_id(id, purpose, now_ms, until_ms))
     }
 
-    /// Sends an agent's events over a connection, unless they go over another.
+    /// Sends an agent's events over a connection, unless another one is attached.
     pub(super) fn attach(&self, name: &str, target: &EventTarget) {
         self.agent(name, |agent| agent.mailbox.attach(target.id, &target.wake));
     }
@@ -75,7 +75,7 @@ impl Hub {
         }
     }
 
-    /// Adds a subscription. Returns `false` if the agent has as many as it may.
+    /// Adds a subscription. Returns `false` if the agent has the maximum number of them.
     pub(super) fn subscribe(
         &self,
         name: &str,
@@ -97,12 +97,12 @@ impl Hub {
     /// Handles an agent's acknowledgement of an event.
     pub(super) fn acknowledge(&self, name: &str, id: IntentId) {
         if !self.agent(name, |agent| agent.mailbox.acknowledge(id)) {
-            tracing::debug!(agent = name, event = %id, "an acknowledgement of an unknown event");
+            tracing::debug!(agent = name, event = %id, "an acknowledgement names no stored event");
         }
     }
 
-    /// The events that a connection has to send now, with the names of their agents.
-    pub(super) fn due(
+    /// Takes the events that a connection has to send now, with the names of their agents.
+    pub(super) fn take_due(
         &self,
         target: &EventTarget,
         now: Instant,
@@ -112,13 +112,13 @@ impl Hub {
         let mut due = Vec::new();
         for name in target.agents() {
             let Some(agent) = agents.get_mut(&name) else { continue };
-            let events = agent.mailbox.due(target.id, now, &allowed);
+            let events = agent.mailbox.take_due(target.id, now, &allowed);
             due.extend(events.into_iter().map(|event| (name.clone(), event)));
         }
         due
     }
 
-    /// Queues an event for all its subscribers. The run's own thread calls this, so it never blocks.
+    /// Queues an event for its subscribers. The run's own thread calls this, so it never blocks.
     pub(super) fn publish(&self, run: &RunIdentity, notification: RunNotification<'_>, now: Instant) {
         let name = match &notification {
             RunNotification::Event(RunEvent::Started) => EventName::Started,
@@ -138,7 +138,7 @@ impl Hub {
     }
 }
 
-/// The data of an event. An artifact's content and a result are in the response only.
+/// The data of an event. Only the response has the result and the content of artifacts.
 fn data(run: &RunIdentity, notification: RunNotification<'_>) -> Value {
     let RunIdentity { agent, intent, tool } = run;
     let mut data = json!({
@@ -146,7 +146,7 @@ fn data(run: &RunIdentity, notification: RunNotification<'_>) -> Value {
         "agent": agent.as_str(),
         "tool": tool.as_str(),
     });
-    let more = match notification {
+    let details = match notification {
         RunNotification::Event(RunEvent::Started) => json!({}),
         RunNotification::Event(RunEvent::Progress(Progress { percent, message })) => {
             json!({ "percent": percent, "message": message })
@@ -162,8 +162,8 @@ fn data(run: &RunIdentity, notification: RunNotification<'_>) -> Value {
             "metrics": encode::metrics(receipt),
         }),
     };
-    if let (Some(data), Value::Object(more)) = (data.as_object_mut(), more) {
-        data.extend(more);
+    if let (Some(data), Value::Object(details)) = (data.as_object_mut(), details) {
+        data.extend(details);
     }
     data
 }

@@ -1,11 +1,11 @@
 //! The Genesis Nexus door: `POST /nexus` and WebSocket `/nexus`.
 //!
 //! ```text
-//! text ─ signature ─ rate ─ time ─ payload opened ─ id not used before ─▶ ack, if asked for ─▶ done ─▶ response
+//! text ─ signature ─ rate ─ time ─ payload decrypted ─ id unused ─▶ ack, if requested ─▶ handled ─▶ response
 //! ```
 //! A bad token is answered in this protocol's error format. The signature determines the agent of a message, and the
-//! caller of the token must be allowed to act for that agent as well. A signature covers five members of the header
-//! only, so that ids are remembered for the longest `ttl` and not for the one in the message.
+//! caller of the token must be allowed to act for that agent as well. A signature covers only five members of the header,
+//! and not `ttl`, so ids are remembered for the maximum `ttl`.
 
 mod hub;
 mod ids;
@@ -52,7 +52,7 @@ use tokio::sync::mpsc;
 
 /// Milliseconds that a `timestamp` may be ahead of the executor's clock.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
-/// The addressee of an answer to a message without a readable sender.
+/// The addressee of an answer to a message whose sender cannot be read.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
 
 /// The properties of the HTTP port that the door is served on.
@@ -75,7 +75,7 @@ struct Nexus {
     identity: Box<RawValue>,
     unknown: Box<RawValue>,
     hub: Arc<Hub>,
-    /// The time since which this process remembers ids, in milliseconds since 1970.
+    /// The time from which on this process remembers ids, in milliseconds since 1970.
     started_ms: u64,
 }
 
@@ -87,7 +87,7 @@ pub fn agent_of(id: &str) -> Result<AgentDid, Fault> {
     agent_did(Door::Nexus, id)
 }
 
-/// The router of this door. `id` is its own id where the settings name none.
+/// The router of this door. `id` is the executor's id if the settings have none.
 #[must_use]
 pub fn router(
     executor: Arc<Executor>,
@@ -160,7 +160,7 @@ async fn post(
         return (challenge, json_response(StatusCode::UNAUTHORIZED, refusal)).into_response();
     };
     let (out, mut replies) = mpsc::channel(2);
-    // Held by this response and not by the task: once the client stops reading, its connection is idle.
+    // Held by this response and not by the task, so that the connection of a client that stops reading is idle.
     let work = connection.begin_request();
     door.executor.sessions().clone().spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
@@ -191,7 +191,7 @@ impl Nexus {
         unix_ms(self.executor.clock().now())
     }
 
-    /// Id, time and random IV of the next message. `None` if the system has no random bytes: then nothing is sent.
+    /// Id, time and random IV of the next message. `None` if the system has no random bytes; no message is then sent.
     fn stamp(&self, id: IntentId) -> Option<MessageStamp> {
         let mut iv = [0; 12];
         if let Err(error) = getrandom::fill(&mut iv) {
@@ -201,18 +201,18 @@ impl Nexus {
         Some(MessageStamp { id, timestamp_ms: self.now_ms(), iv })
     }
 
-    fn write(&self, letter: MessageWriter<'_>, body: OutgoingBody<'_>) -> String {
-        self.stamp(IntentId::random()).map_or(String::new(), |stamp| letter.write(&stamp, body))
+    fn write(&self, writer: MessageWriter<'_>, body: OutgoingBody<'_>) -> String {
+        self.stamp(IntentId::random()).map_or(String::new(), |stamp| writer.write(&stamp, body))
     }
 
     /// An unsigned error for a sender that is not authenticated.
-    fn unauthenticated_error(&self, of: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
-        let (id, to) = of.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
+    fn unauthenticated_error(&self, sender: Option<(IntentId, &RawValue)>, failure: NexusError) -> String {
+        let (id, to) = sender.map_or((None, &*self.unknown), |(id, to)| (Some(id), to));
         self.unsigned_error(id, to, failure)
     }
 
     fn unsigned_error(&self, id: Option<IntentId>, to: &RawValue, failure: NexusError) -> String {
-        let letter = MessageWriter {
+        let writer = MessageWriter {
             from: &self.identity,
             to,
             keys: None,
@@ -220,12 +220,12 @@ impl Nexus {
             sealed: false,
             priority: Priority::Normal,
         };
-        self.write(letter, OutgoingBody::Error(id, failure))
+        self.write(writer, OutgoingBody::Error(id, failure))
     }
 
-    /// Encodes an event, encrypted if requested, and signed for its agent.
+    /// Encodes an event, encrypted if requested and signed for its agent; `None` if the agent has no keys.
     fn event(&self, agent: &str, event: &OutgoingEvent) -> Option<String> {
-        let letter = MessageWriter {
+        let writer = MessageWriter {
             from: &self.identity,
             to: &event.to,
             keys: Some(self.keys.get(agent)?),
@@ -235,7 +235,7 @@ impl Nexus {
         };
         let body =
             OutgoingBody::Event { name: event.name, guarantee: event.guarantee, payload: &event.payload };
-        Some(letter.write(&self.stamp(event.id)?, body))
+        Some(writer.write(&self.stamp(event.id)?, body))
     }
 
     /// Returns `true` if a caller may see an agent's runs.
@@ -253,7 +253,7 @@ impl Nexus {
     ) {
         let Received { text, charge } = message;
         let last = async |text| drop(out.send(Reply { text, last: true }).await);
-        let began = self.executor.clock().monotonic();
+        let started_at = self.executor.clock().monotonic();
         let envelope = match text {
             Ok(text) => decode::envelope(text),
             Err(fault) => Err(Box::new(NexusDecodeError { id: None, failure: fault::to_error(&fault) })),
@@ -274,7 +274,7 @@ impl Nexus {
             }
             (Ok(_), None) => return,
         };
-        let mut letter = MessageWriter {
+        let mut writer = MessageWriter {
             from: &self.identity,
             to: identity,
             keys: Some(keys),
@@ -283,29 +283,35 @@ impl Nexus {
             priority: verified.priority(),
         };
         let accepted = self.accept(caller, &verified, &name, keys, transport);
-        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so the reply is in clear.
+        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so that is sent in clear.
         let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
-        letter.sealed = verified.is_sealed() && opened;
-        let (agent, content, again) = match accepted {
+        writer.sealed = verified.is_sealed() && opened;
+        let (agent, content, is_repeat) = match accepted {
             Ok(accepted) => accepted,
             Err(Unaccepted { failure, opened: _ }) => {
-                // Errors are never answered: two peers that did so would not stop.
+                // Errors are never answered: two peers that answered them would never stop.
                 if verified.envelope().kind() != MessageType::Error {
-                    last(self.write(letter, OutgoingBody::Error(Some(id), failure))).await;
+                    last(self.write(writer, OutgoingBody::Error(Some(id), failure))).await;
                 }
                 return;
             }
         };
-        let answers = match &content {
+        let expects_response = match &content {
             Content::Event(head) => {
-                tracing::debug!(agent = name, kind = head.kind, event = head.name, again, "event received");
+                tracing::debug!(
+                    agent = name,
+                    kind = head.kind,
+                    event = head.name,
+                    is_repeat,
+                    "event received"
+                );
                 if verified.requires_ack() || head.guarantee != DeliveryGuarantee::AtMostOnce {
-                    last(self.write(letter, OutgoingBody::Ack(id))).await;
+                    last(self.write(writer, OutgoingBody::Ack(id))).await;
                 }
                 false
             }
-            Content::Ack(of) => {
-                self.hub.acknowledge(&name, *of);
+            Content::Ack(event) => {
+                self.hub.acknowledge(&name, *event);
                 false
             }
             Content::Response | Content::Error => {
@@ -318,12 +324,12 @@ impl Nexus {
             | Content::Unsubscribe(_)
             | Content::Query(..) => true,
         };
-        if !answers {
+        if !expects_response {
             return;
         }
         if verified.requires_ack() {
-            let ack = self.write(letter, OutgoingBody::Ack(id));
-            let _nobody_reads = out.send(Reply { text: ack, last: false }).await;
+            let ack = self.write(writer, OutgoingBody::Ack(id));
+            let _closed = out.send(Reply { text: ack, last: false }).await;
         }
         let sender = MessageSender {
             caller,
@@ -332,7 +338,7 @@ impl Nexus {
             identity,
             id,
             priority: verified.priority(),
-            sealed: letter.sealed,
+            sealed: writer.sealed,
             transport,
             charge,
         };
@@ -340,14 +346,14 @@ impl Nexus {
             Ok((status, data, error)) => (status, Some(data), error),
             Err(failure) => (ResponseStatus::Failure, None, Some(failure)),
         };
-        let took = self.executor.clock().monotonic().saturating_duration_since(began);
-        let processing_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        last(self.write(letter, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
+        let elapsed = self.executor.clock().monotonic().saturating_duration_since(started_at);
+        let processing_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        last(self.write(writer, OutgoingBody::Response { request: id, status, data, error, processing_ms }))
             .await;
     }
 
     /// Checks the rate, addressee, time, agent, payload and id of a verified message. Returns the agent, the content,
-    /// and `true` if it is a permitted repeat.
+    /// and `true` if the message is a permitted repeat.
     fn accept(
         &self,
         caller: &Caller,
@@ -359,9 +365,9 @@ impl Nexus {
         let closed = |failure| Unaccepted { failure, opened: false };
         let (now, now_ms) = (self.executor.clock().monotonic(), self.now_ms());
         if let Err(wait) = self.hub.acquire(name, now) {
-            let most = MAX_MESSAGES_PER_SECOND;
+            let max = MAX_MESSAGES_PER_SECOND;
             let message = format!(
-                "an agent may send {most} messages at once, and {most} a second from then on: send fewer"
+                "an agent may send at most {max} messages in a burst, and then {max} per second: send fewer"
             );
             let retry_after_ms = to_whole_units(wait, Duration::from_millis(1));
             return Err(closed(
@@ -369,7 +375,7 @@ impl Nexus {
             ));
         }
         if verified.envelope().to() != self.id {
-            let message = format!("the message is for another: this executor is `{}`", self.id);
+            let message = format!("the message is addressed to another executor: this one is `{}`", self.id);
             return Err(closed(
                 NexusError::new(NexusCode::NotFound, message).with_detail("pointer", "/to/id"),
             ));
@@ -379,7 +385,7 @@ impl Nexus {
         if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
             let message =
-                format!("`{}` does not speak for `{agent}`: add it to the caller's `agents`", caller.name());
+                format!("`{}` may not act for `{agent}`: add it to the caller's `agents`", caller.name());
             let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
             return Err(closed(fault::to_error(&fault)));
         }
@@ -402,23 +408,23 @@ impl Nexus {
         let id = verified.envelope().id();
         let opened = |failure| Err(Unaccepted { failure, opened: true });
         if purpose == Some(IdPurpose::Once) && verified.timestamp_ms() < self.started_ms {
-            let message = "the message was created before this executor started, which cannot tell if it was \
-                           used: send it again";
+            let message = "the message was created before this executor started, so its `id` may have been used: send \
+                           a new message";
             return opened(
                 NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/timestamp"),
             );
         }
-        let again = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
+        let is_repeat = match purpose.map(|purpose| self.hub.use_id(name, id, purpose, now_ms, until_ms)) {
             None | Some(IdUse::First) => false,
             Some(IdUse::Again) => true,
             Some(IdUse::Spent) => {
-                let message = "the `id` was used before: every message needs one of its own";
+                let message = "the `id` was used before: every message needs a new one";
                 return opened(
                     NexusError::new(NexusCode::ValidationError, message).with_detail("pointer", "/id"),
                 );
             }
             Some(IdUse::Full) => {
-                let message = "too many messages came within an hour: send fewer";
+                let message = "the agent has sent too many messages within an hour: send fewer";
                 return opened(
                     NexusError::new(NexusCode::RateLimited, message).with_detail("retryAfterMs", 60_000),
                 );
@@ -428,7 +434,7 @@ impl Nexus {
             target.add_agent(name);
             self.hub.attach(name, target);
         }
-        Ok((agent, content, again))
+        Ok((agent, content, is_repeat))
     }
 
     async fn perform(&self, sender: &MessageSender<'_>, content: Content) -> RequestResult {
@@ -440,9 +446,9 @@ impl Nexus {
                 let unsubscribed = self.hub.unsubscribe(sender.name, id);
                 success(json!({ "subscriptionId": id.to_string(), "unsubscribed": unsubscribed }))
             }
-            Content::Query(question, QueryResource::Executor) => self.describe_executor(sender, question),
-            Content::Query(question, QueryResource::Intent(intent)) => {
-                self.describe_intent(sender, question, intent).await
+            Content::Query(action, QueryResource::Executor) => self.describe_executor(sender, action),
+            Content::Query(action, QueryResource::Intent(intent)) => {
+                self.describe_intent(sender, action, intent).await
             }
             // These have no answer.
             Content::Event(_) | Content::Response | Content::Ack(_) | Content::Error => success(Value::Null),
@@ -471,20 +477,24 @@ impl Nexus {
             return Ok(encode::run_report(&receipt));
         }
         let risk_score = verdict.risk.as_ref().map(|risk| risk.score);
-        let waits = json!({
+        let data = json!({
             "intentId": intent,
             "state": "escalated",
             "riskScore": risk_score,
             "message": "a person has to decide: the intent runs once an approver allows it",
         });
-        Ok((ResponseStatus::Partial, encode::answer(&waits), None))
+        Ok((ResponseStatus::Partial, encode::answer(&data), None))
     }
 
     async fn cancel(&self, sender: &MessageSender<'_>, intent: IntentId) -> RequestResult {
-        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
-        let theirs = |agent: &AgentDid| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent));
-        let cancelled =
-            self.executor.cancel(intent, &theirs, sender.caller.name()).await.map_err(execution_failure)?;
+        let may_cancel_all = sender.caller.is_any_of(&[Role::Governor, Role::Operator]);
+        let may_cancel =
+            |agent: &AgentDid| may_cancel_all || (*agent == sender.agent && sender.caller.may_act_as(agent));
+        let cancelled = self
+            .executor
+            .cancel(intent, &may_cancel, sender.caller.name())
+            .await
+            .map_err(execution_failure)?;
         success(json!({ "intentId": intent.to_string(), "cancelled": cancelled }))
     }
 
@@ -492,13 +502,13 @@ impl Nexus {
         let MessageTransport::Socket(target) = sender.transport else {
             return Err(NexusError::new(
                 NexusCode::ValidationError,
-                "events go over a WebSocket: subscribe over one at `/nexus`",
+                "events are sent over a WebSocket: subscribe on one at `/nexus`",
             )
             .with_detail("pointer", "/action"));
         };
-        let everybodys = sender.caller.is_any_of(&[Role::Operator]);
-        if !everybodys && !sender.caller.may_act_as(&sender.agent) {
-            let message = format!("`{}` does not speak for `{}`", sender.caller.name(), sender.agent);
+        let sees_all = sender.caller.is_any_of(&[Role::Operator]);
+        if !sees_all && !sender.caller.may_act_as(&sender.agent) {
+            let message = format!("`{}` may not act for `{}`", sender.caller.name(), sender.agent);
             return Err(execution_failure(self.executor.refuse(
                 None,
                 BlockedBy::CallerUnauthorized,
@@ -516,7 +526,7 @@ impl Nexus {
         });
         let subscription = Subscription {
             id,
-            of: (!everybodys).then(|| sender.agent.clone()),
+            agent: (!sees_all).then(|| sender.agent.clone()),
             intent,
             events,
             guarantee,
@@ -533,7 +543,7 @@ impl Nexus {
     }
 
     /// Answers a query about the executor. Its load is for operators only.
-    fn describe_executor(&self, sender: &MessageSender<'_>, question: QueryAction) -> RequestResult {
+    fn describe_executor(&self, sender: &MessageSender<'_>, action: QueryAction) -> RequestResult {
         let load = || {
             let (running, queued) = self.executor.queue_stats();
             let journal = self.executor.journal();
@@ -545,7 +555,7 @@ impl Nexus {
                 "journalBytes": journal.bytes(),
             })
         };
-        match question {
+        match action {
             QueryAction::Status => success(json!({ "resourceId": "executor", "state": "ready" })),
             QueryAction::State => success(json!({
                 "resourceId": "executor",
@@ -567,14 +577,14 @@ impl Nexus {
     async fn describe_intent(
         &self,
         sender: &MessageSender<'_>,
-        question: QueryAction,
+        action: QueryAction,
         intent: IntentId,
     ) -> RequestResult {
-        let anyone = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
+        let may_read_all = sender.caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]);
         let found = self.executor.status(intent).await.map_err(execution_failure)?;
-        let theirs =
-            found.filter(|(agent, _)| anyone || (*agent == sender.agent && sender.caller.may_act_as(agent)));
-        let (state, receipt) = match theirs.map(|(_, whereabouts)| whereabouts) {
+        let readable = found
+            .filter(|(agent, _)| may_read_all || (*agent == sender.agent && sender.caller.may_act_as(agent)));
+        let (state, receipt) = match readable.map(|(_, state)| state) {
             Some(IntentState::Escalated) => ("escalated", None),
             Some(IntentState::Queued) => ("queued", None),
             Some(IntentState::Running) => ("running", None),
@@ -593,7 +603,7 @@ impl Nexus {
             }
         };
         put("status", receipt.outcome.end.status().as_str().into());
-        match question {
+        match action {
             QueryAction::Status => success(answer),
             QueryAction::Metrics => {
                 put("metrics", encode::metrics(&receipt));

@@ -27,9 +27,9 @@ use tokio::time::interval_at;
 
 /// The close code for an unauthenticated caller.
 const UNAUTHENTICATED_CLOSE_CODE: u16 = 4001;
-/// Interval of the check for events to send again.
+/// Interval of the checks for events that have to be sent again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Heartbeats without a message after which the connection is closed.
+/// Number of heartbeats without a message after which the connection is closed.
 const MAX_MISSED_BEATS: u32 = 3;
 
 /// A connection as the target of events.
@@ -47,7 +47,7 @@ impl EventTarget {
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), wake: Arc::default(), agents: Mutex::default() }
     }
 
-    /// Adds an agent whose message arrived over it.
+    /// Adds an agent whose message arrived over this connection.
     pub(super) fn add_agent(&self, agent: &str) {
         let mut agents = self.agents.lock();
         if !agents.contains(agent) {
@@ -55,7 +55,7 @@ impl EventTarget {
         }
     }
 
-    /// The agents whose messages arrived over it.
+    /// The agents whose messages arrived over this connection.
     pub(super) fn agents(&self) -> BTreeSet<Box<str>> {
         self.agents.lock().clone()
     }
@@ -69,15 +69,15 @@ pub(super) async fn upgrade(
 ) -> Response {
     let caller = door.caller(&credential);
     let (sessions, bounds) = (door.executor.sessions().clone(), door.port.bounds);
-    let serving = Arc::clone(&connection);
+    let served = Arc::clone(&connection);
     websocket::accept(upgrade, &bounds, connection, caller.as_deref(), sessions, async move |socket| {
         let target = Arc::new(EventTarget::new());
         let _guard = DetachGuard { door: Arc::clone(&door), target: Arc::clone(&target) };
-        serve_websocket(&door, serving, &credential, &target, socket).await;
+        serve_websocket(&door, served, &credential, &target, socket).await;
     })
 }
 
-/// Detaches a connection from the events when it ends, also on a panic.
+/// Detaches a connection from its agents' mailboxes when it ends, also on a panic.
 struct DetachGuard {
     door: Arc<Nexus>,
     target: Arc<EventTarget>,
@@ -101,21 +101,21 @@ async fn serve_websocket(
     let authenticate = || door.caller(credential);
     let (reader, mut sink) = websocket::split(socket, connection, clock, write_timeout, authenticate);
     let reader = reader.with_idle_timeout(door.settings.heartbeat.saturating_mul(MAX_MISSED_BEATS));
-    let known = if door.caller(credential).is_some() {
+    let is_authenticated = if door.caller(credential).is_some() {
         tokio::select! {
-            known = read_messages(door, target, reader, answers) => known,
-            known = write_messages(door, credential, target, &mut sink, outgoing) => known,
+            is_authenticated = read_messages(door, target, reader, answers) => is_authenticated,
+            is_authenticated = write_messages(door, credential, target, &mut sink, outgoing) => is_authenticated,
         }
     } else {
         false
     };
-    if !known {
+    if !is_authenticated {
         sink.close(UNAUTHENTICATED_CLOSE_CODE, UNAUTHENTICATED.trim_end()).await;
     }
 }
 
-/// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated: only
-/// then it returns `false`.
+/// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated.
+/// Returns `false` only in the last case.
 async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     door: &Arc<Nexus>,
     target: &Arc<EventTarget>,
@@ -132,7 +132,7 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         door.executor.sessions().clone().spawn(async move {
             let (text, charge) = match charge(caller.name(), &bytes) {
                 Ok(charge) => (strict_json::check(&bytes, &door.port.bounds), charge),
-                Err(no_room) => (Err(no_room), Charge::default()),
+                Err(fault) => (Err(fault), Charge::default()),
             };
             door.dispatch(&caller, Received { text, charge }, MessageTransport::Socket(&target), &answers)
                 .await;
@@ -141,8 +141,8 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     }
 }
 
-/// Writes answers and events until the peer does not read them in time, or until the caller is no longer authenticated:
-/// only then it returns `false`.
+/// Writes answers and events until the peer does not read them in time, or until the caller is no longer authenticated.
+/// Returns `false` only in the last case.
 async fn write_messages(
     door: &Nexus,
     credential: &Credential,
@@ -171,7 +171,7 @@ async fn write_messages(
         }
         let Some(caller) = door.caller(credential) else { return false };
         let now = door.executor.clock().monotonic();
-        for (agent, event) in door.hub.due(target, now, |of| Nexus::may_see(&caller, of)) {
+        for (agent, event) in door.hub.take_due(target, now, |agent| Nexus::may_see(&caller, agent)) {
             let Some(text) = door.event(&agent, &event) else { continue };
             if !sink.send(Message::text(text)).await {
                 return true;

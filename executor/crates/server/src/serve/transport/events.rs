@@ -20,7 +20,7 @@ pub(in crate::serve) fn event_response(texts: impl Stream<Item = String> + Send 
     response
 }
 
-/// An answer of a single event: clients of a streaming method read nothing else, so its errors are events, too.
+/// An answer of a single event. Clients of a streaming method read nothing else, so its errors are events too.
 #[cfg(feature = "a2a")]
 pub(in crate::serve) fn single_event_response(text: String) -> Response {
     event_response(futures_util::stream::iter([text]))

@@ -41,11 +41,10 @@ pub(in crate::serve) enum InputLine {
 }
 
 // tokio-util's `LinesCodec` ends at input that is not UTF-8; here that is one bad message, which is answered.
-/// Reads one line of at most `most` bytes. The rest of a longer one is read and dropped, so that the next line starts
-/// at its beginning.
+/// Reads one line of at most `max_bytes` bytes. A longer one is read to its end and dropped.
 pub(in crate::serve) async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
-    most: usize,
+    max_bytes: usize,
 ) -> std::io::Result<InputLine> {
     let mut line = Vec::new();
     let mut too_long = false;
@@ -60,12 +59,12 @@ pub(in crate::serve) async fn read_line(
         }
         let end = buffer.iter().position(|&byte| byte == b'\n');
         let piece = buffer.get(..end.unwrap_or(buffer.len())).unwrap_or_default();
-        too_long |= line.len() + piece.len() > most;
+        too_long |= line.len() + piece.len() > max_bytes;
         if !too_long {
             line.extend_from_slice(piece);
         }
-        let used = piece.len() + usize::from(end.is_some());
-        input.consume(used);
+        let consumed = piece.len() + usize::from(end.is_some());
+        input.consume(consumed);
         if end.is_some() {
             return Ok(if too_long { InputLine::TooLong } else { InputLine::Whole(line) });
         }

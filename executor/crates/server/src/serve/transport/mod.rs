@@ -1,4 +1,4 @@
-//! The transports that the doors share, each with its limits and time-outs.
+//! The transports that the doors share, each with its limits and timeouts.
 //!
 //! | module | transport |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`lines`] | one JSON value on each line: streamed answers, and standard input and output |
 //! | [`events`] | server-sent events |
 //! | [`websocket`] | WebSocket messages |
-// Functions that each door calls: a trait of doors would have a method for each difference between them.
+// Functions and not a trait of doors, which would need a method for each difference between them.
 
 #[cfg(any(feature = "a2a", feature = "a2e"))]
 pub(super) mod events;

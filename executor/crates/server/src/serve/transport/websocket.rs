@@ -1,4 +1,4 @@
-//! WebSockets: the limits of a connection, authentication of every message, and writes with a time-out.
+//! WebSockets: the limits of a connection, authentication of every message, and writes with a timeout.
 
 use crate::serve::connections::{Connection, RequestGuard};
 use a2g_govern::Caller;
@@ -19,21 +19,22 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Bytes of a client's frame besides its content: a header of two, and a mask of four.
+/// Bytes of a client's frame besides its content: a header of two and a mask of four.
 const MIN_FRAME_BYTES: usize = 6;
-/// Pings of one WebSocket, each of which is answered, also when no answer is taken: at most 20 in any second.
+/// Limits the pings of one WebSocket to 20 in any second. Each is answered, even if the peer reads no answers.
 const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
 const PING_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes that wait to be written to one WebSocket: the longest answer, and no more.
+/// Maximum number of bytes that wait to be written to one WebSocket: as many as the longest answer has.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 /// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
 /// for as long as the connection is open. It grows for a longer message.
-const READ_AT_ONCE: usize = 8 << 10;
-/// Messages of one WebSocket that are handled at once; further ones are not read until one is done.
+const READ_BUFFER_BYTES: usize = 8 << 10;
+/// Maximum number of messages of one WebSocket that are handled concurrently. Further ones are not read until one is
+/// done.
 pub(in crate::serve) const MAX_CONCURRENT: usize = 64;
 
-/// Accepts the upgrade of a request of `caller`, if it is known, and serves the WebSocket until `serve` ends, the
-/// connection is evicted, or the sessions end. Dropping the future of `serve` has to release all that it holds.
+/// Accepts an upgrade, and serves the WebSocket until `serve` ends, the connection is evicted, or the sessions end.
+/// `caller` is the authenticated caller, if there is one. Dropping the future of `serve` has to release its resources.
 pub(in crate::serve) fn accept<F>(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     bounds: &JsonBounds,
@@ -54,7 +55,7 @@ where
         connection.mark_authenticated();
         connection.partial_message.set_caller(caller.name());
     }
-    let upgrade = upgrade.read_buffer_size(READ_AT_ONCE).max_write_buffer_size(MAX_UNREAD_BYTES);
+    let upgrade = upgrade.read_buffer_size(READ_BUFFER_BYTES).max_write_buffer_size(MAX_UNREAD_BYTES);
     upgrade.max_message_size(max_bytes).max_frame_size(max_bytes).on_upgrade(async move |socket| {
         let conversation = async {
             tokio::select! {
@@ -78,7 +79,8 @@ fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
         return rejection.into_response();
     }
     let head = [(header::UPGRADE, "websocket"), (header::CONNECTION, "upgrade")];
-    let message = "this is a WebSocket: ask with `Upgrade: websocket`, or send messages with `POST`\n";
+    let message =
+        "this path is a WebSocket: request it with `Upgrade: websocket`, or send messages with `POST`\n";
     (StatusCode::UPGRADE_REQUIRED, head, message).into_response()
 }
 
@@ -130,18 +132,18 @@ pub(in crate::serve) struct IncomingMessage {
     pub(in crate::serve) caller: Arc<Caller>,
     /// Keeps the connection from being evicted.
     pub(in crate::serve) work: RequestGuard,
-    /// One of the [`MAX_CONCURRENT`] messages that are handled at once.
+    /// One of the [`MAX_CONCURRENT`] permits.
     pub(in crate::serve) permit: OwnedSemaphorePermit,
 }
 
 impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
-    /// Closes the connection of a peer that sends nothing for this long, not even a pong.
+    /// Adds a timeout: the connection of a peer that sends nothing for this long, not even a pong, is closed.
     #[cfg(feature = "nexus")]
     pub(in crate::serve) fn with_idle_timeout(self, idle_timeout: Duration) -> Self {
         Self { idle_timeout: Some(idle_timeout), ..self }
     }
 
-    /// Reads the next message. It waits while as many as allowed are being handled.
+    /// Reads the next message. It waits while [`MAX_CONCURRENT`] messages are being handled.
     pub(in crate::serve) async fn next(&mut self) -> Incoming {
         let bytes = loop {
             let frame = match self.idle_timeout {
@@ -163,14 +165,14 @@ impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
             }
         };
         let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return Incoming::Closed };
-        // Authenticated after the wait for a permit, which the peer can make as long as it likes.
+        // Authenticated after the wait for a permit, because the peer can prolong that wait.
         let Some(caller) = (self.authenticate)() else { return Incoming::Unauthenticated };
         self.connection.partial_message.complete();
         let work = self.connection.begin_request();
         Incoming::Message(IncomingMessage { bytes, caller, work, permit })
     }
 
-    /// Counts one ping; `false` when it is one too many.
+    /// Counts one ping. Returns `false` if it exceeds the limit.
     fn acquire_ping(&mut self) -> bool {
         self.pings.acquire(RateLimit::new(PING_BURST, PING_INTERVAL), self.clock.monotonic()).is_ok()
     }
@@ -187,7 +189,7 @@ pub(in crate::serve) struct MessageSink {
 }
 
 impl MessageSink {
-    /// Sends a message. Returns `false` if the peer does not read it in time, or is gone.
+    /// Sends a message. Returns `false` if the peer does not read it in time, or has disconnected.
     pub(in crate::serve) async fn send(&mut self, message: Message) -> bool {
         matches!(timeout(self.write_timeout, self.sink.send(message)).await, Ok(Ok(())))
     }
@@ -195,6 +197,6 @@ impl MessageSink {
     /// Closes the connection with a code of RFC 6455 and a reason of at most 123 bytes.
     pub(in crate::serve) async fn close(&mut self, code: u16, reason: &'static str) {
         let frame = CloseFrame { code, reason: reason.into() };
-        let _peer_is_gone = self.send(Message::Close(Some(frame))).await;
+        let _disconnected = self.send(Message::Close(Some(frame))).await;
     }
 }
