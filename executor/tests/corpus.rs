@@ -27,56 +27,23 @@ fn replay(target: &str, check: fn(&[u8])) {
     assert!(inputs > 10, "only {inputs} inputs in {}", folder.display());
 }
 
-#[test]
-fn a2a() {
-    replay("a2a", decoders::a2a);
+/// A test for each target: its folder and its decoder have its name.
+macro_rules! targets {
+    ($($target:ident),*) => {
+        $(
+            #[test]
+            fn $target() {
+                replay(stringify!($target), decoders::$target);
+            }
+        )*
+    };
 }
 
-#[test]
-fn strict_json() {
-    replay("strict_json", decoders::strict_json);
-}
+targets!(a2a, strict_json, sovereign, a2e, intent, nexus, verdict, scope, proof, jwt);
 
+/// The others are not refused because nothing is believed.
 #[test]
-fn sovereign() {
-    replay("sovereign", decoders::sovereign);
-}
-
-#[test]
-fn a2e() {
-    replay("a2e", decoders::a2e);
-}
-
-#[test]
-fn intent() {
-    replay("intent", decoders::intent);
-}
-
-#[test]
-fn nexus() {
-    replay("nexus", decoders::nexus);
-}
-
-#[test]
-fn verdict() {
-    replay("verdict", decoders::verdict);
-}
-
-#[test]
-fn scope() {
-    replay("scope", decoders::scope);
-}
-
-#[test]
-fn proof() {
-    replay("proof", decoders::proof);
-    // Not because nothing is believed.
+fn good_credentials_are_accepted() {
     decoders::the_good_proof_is_believed();
-}
-
-#[test]
-fn jwt() {
-    replay("jwt", decoders::jwt);
-    // Not because nothing is taken.
     decoders::the_good_token_is_taken();
 }

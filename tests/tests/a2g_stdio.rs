@@ -65,24 +65,6 @@ fn request_ids_are_echoed_verbatim_over_stdio() {
 }
 
 #[test]
-fn invalid_lines_are_refused_and_the_next_line_is_read() {
-    let mut door = StdioClient::start(Options::new().set("server.max_body_bytes", 4096));
-    error(&door.exchange("{"), -32700);
-    error(&door.exchange(&"x".repeat(10_000)), -32700);
-    error(&door.exchange(&"[".repeat(4000)), -32700);
-    error(&door.exchange("[]"), -32600);
-    error(&door.exchange("[1]")[0], -32600);
-    error(&door.exchange("\u{feff}{}"), -32700);
-    door.send(b"\xff");
-    error(&door.receive(), -32700);
-    for blank in ["", "  ", "\t\r"] {
-        door.send(blank.as_bytes());
-    }
-    let windows = "{\"jsonrpc\":\"2.0\",\"method\":\"a2g/tools\",\"id\":1}\r";
-    result(&door.exchange(windows));
-}
-
-#[test]
 fn notifications_over_stdio_run_only_when_they_restrict() {
     let mut door = StdioClient::start(Options::new());
     let notification = |method: &str, params: Value| {

@@ -16,7 +16,7 @@ fn call_with(pointer: &str, value: Value) -> Value {
 }
 
 /// Sets a member, which need not be there.
-fn set(value: &mut Value, pointer: &str, to: Value) {
+pub fn set(value: &mut Value, pointer: &str, to: Value) {
     let (parent, name) = pointer.rsplit_once('/').unwrap();
     value.pointer_mut(parent).unwrap()[name] = to;
 }
@@ -36,222 +36,6 @@ fn expect_error(executor: &Executor, what: &str, body: &[u8], code: i64, words: 
     assert!(message.contains(words), "{what}: `{message}` does not say `{words}`");
     executor.assert_workspace_is_empty(what);
     response
-}
-
-#[test]
-fn a_body_that_is_not_json_is_a_parse_error() {
-    let executor = Executor::start(Options::new());
-    let whole = request(&call().to_string());
-    let cases: [(&str, Vec<u8>, &str); 9] = [
-        ("nothing", Vec::new(), "expected a value at line 1 column 1"),
-        ("half a body", whole.as_bytes()[..whole.len() / 2].to_vec(), "not JSON"),
-        ("a trailing comma", whole.replace("\"id\":1}", "\"id\":1,}").into_bytes(), "a key in double quotes"),
-        ("two bodies", whole.repeat(2).into_bytes(), "nothing after the value"),
-        ("single quotes", whole.replace('"', "'").into_bytes(), "a key in double quotes"),
-        ("a byte order mark", format!("\u{feff}{whole}").into_bytes(), "expected a value"),
-        ("a byte that is not UTF-8", [whole.as_bytes(), b"\xff"].concat(), "not UTF-8 at byte"),
-        ("a lone surrogate", whole.replace("\"x\"", r#""\ud800""#).into_bytes(), "lone surrogate"),
-        ("a control character", whole.replace("\"x\"", "\"\u{1}\"").into_bytes(), "control character"),
-    ];
-    for (what, body, words) in cases {
-        let response = expect_error(&executor, what, &body, -32700, words);
-        assert_eq!(response["id"], Value::Null, "{what}");
-    }
-}
-
-#[test]
-fn a_duplicate_key_is_refused_at_every_depth_and_in_every_spelling() {
-    let executor = Executor::start(Options::new());
-    let whole = request(&call().to_string());
-    let keys = [
-        "jsonrpc",
-        "method",
-        "params",
-        "id",
-        "intent",
-        "verdict",
-        "agent_did",
-        "intent_id",
-        "tool",
-        "arguments",
-        "path",
-        "content",
-        "capability_manifest",
-        "max_memory_mb",
-        "filesystem_scope",
-        "conditions",
-        "expires_at",
-    ];
-    for key in keys {
-        let member = format!("\"{key}\":");
-        assert!(whole.contains(&member), "{key}");
-        let first = key.chars().next().unwrap();
-        let escaped = format!("\"\\u{:04x}{}\":", u32::from(first), &key[1..]);
-        for spelling in [member.clone(), escaped] {
-            let body = whole.replacen(&member, &format!("{spelling}0,{member}"), 1);
-            expect_error(&executor, &spelling, body.as_bytes(), -32700, &format!("duplicate key `{key}`"));
-        }
-    }
-    let deep = whole.replace("\"x\"", r#"[[{"a":{"b":1,"c":[{}],"b":1}}]]"#);
-    expect_error(&executor, "deep in an argument", deep.as_bytes(), -32700, "duplicate key `b`");
-}
-
-#[test]
-fn a_malformed_request_is_an_invalid_request() {
-    let executor = Executor::start(Options::new());
-    let params = call().to_string();
-    let cases = [
-        ("a string", r#""a2g/execute""#.to_owned(), "an object"),
-        ("a number", "7".to_owned(), "an object"),
-        ("null", "null".to_owned(), "an object"),
-        ("an empty object", "{}".to_owned(), "`jsonrpc`"),
-        ("version 1.0", request(&params).replace("\"2.0\"", "\"1.0\""), "`jsonrpc`"),
-        ("version 2.0 as a number", request(&params).replace("\"2.0\"", "2.0"), "`jsonrpc`"),
-        ("no version", request(&params).replace("\"jsonrpc\":\"2.0\",", ""), "`jsonrpc`"),
-        ("a method that is a number", request(&params).replace("\"a2g/execute\"", "5"), "`method`"),
-        ("params that are a string", request("\"x\""), "`params`"),
-        ("params that are null", request("null"), "`params`"),
-    ];
-    for (what, body, words) in cases {
-        expect_error(&executor, what, body.as_bytes(), -32600, words);
-    }
-    expect_error(
-        &executor,
-        "an unknown method",
-        request(&params).replace("execute", "exec").as_bytes(),
-        -32601,
-        "a2g/exec",
-    );
-}
-
-#[test]
-fn a_member_of_the_wrong_type_is_refused_with_its_pointer() {
-    let executor = Executor::start(Options::new());
-    let words = |pointer: &str| pointer.rsplit('/').next().unwrap().to_owned();
-    let wrong = [json!(null), json!(5), json!(true), json!([]), json!({}), json!("no")];
-    let members: [(&str, &[usize]); 9] = [
-        ("/intent/agent_did", &[0, 1, 2, 3, 4, 5]),
-        ("/intent/intent_id", &[0, 1, 2, 3, 4, 5]),
-        ("/intent/tool", &[0, 1, 2, 3, 4]),
-        ("/intent/arguments", &[0, 1, 2, 3, 5]),
-        ("/intent/context", &[1, 2, 3, 5]),
-        ("/verdict/verdict", &[0, 1, 2, 3, 4, 5]),
-        ("/verdict/conditions", &[0, 1, 2, 4, 5]),
-        ("/verdict/expires_at", &[0, 1, 2, 3, 4, 5]),
-        ("/verdict/capability_manifest", &[0, 1, 2, 3, 5]),
-    ];
-    for (pointer, indices) in members {
-        for value in indices.iter().map(|index| wrong[*index].clone()) {
-            let what = format!("{pointer} = {value}");
-            let body = request(&call_with(pointer, value).to_string());
-            let response = expect_error(&executor, &what, body.as_bytes(), -32602, &words(pointer));
-            assert_eq!(response["error"]["data"]["pointer"], pointer, "{what}");
-        }
-        if pointer != "/intent/context" && pointer != "/verdict/conditions" {
-            let mut without = call();
-            let (parent, name) = pointer.rsplit_once('/').unwrap();
-            without.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove(name);
-            let body = request(&without.to_string());
-            let response = expect_error(&executor, pointer, body.as_bytes(), -32602, "is missing");
-            assert_eq!(response["error"]["data"]["pointer"], pointer);
-        }
-    }
-    for (pointer, value) in [
-        ("/verdict/conditions", json!(["read_only", 5])),
-        ("/verdict/capability_manifest/filesystem_scope", json!("/workspace/**")),
-        ("/verdict/capability_manifest/filesystem_scope", json!([null])),
-        ("/verdict/capability_manifest/network_allowed", json!("true")),
-        ("/verdict/capability_manifest/network_allowed", json!(null)),
-        ("/verdict/capability_manifest/max_disk_mb", json!(5)),
-        ("/verdict/expires_at", json!("2099-01-01T00:00:00")),
-        ("/verdict/expires_at", json!("4070908800")),
-        ("/verdict/verdict", json!("approved")),
-        ("/surplus", json!(1)),
-    ] {
-        let what = format!("{pointer} = {value}");
-        let body = request(&call_with(pointer, value).to_string());
-        let response = expect_error(&executor, &what, body.as_bytes(), -32602, "");
-        assert!(response["error"]["data"]["pointer"].as_str().unwrap().starts_with(pointer), "{response}");
-    }
-    let body = request(&json!([call()["intent"], call()["verdict"]]).to_string());
-    expect_error(&executor, "params by position", body.as_bytes(), -32602, "an object");
-}
-
-/// Values that are no limit, as JSON text.
-const NO_LIMITS: [&str; 14] = [
-    "-1",
-    "0",
-    "-0",
-    "1e309",
-    "5e1",
-    "5.0",
-    "5.5",
-    "18446744073709551616",
-    "18446744073709551615",
-    "\"50\"",
-    "null",
-    "true",
-    "[5]",
-    "{}",
-];
-
-#[test]
-fn verdict_limits_out_of_range_are_refused() {
-    let executor = Executor::start(Options::new());
-    for limit in ["max_memory_mb", "max_cpu_percent", "timeout_seconds"] {
-        let pointer = format!("/verdict/capability_manifest/{limit}");
-        for value in NO_LIMITS {
-            let what = format!("{limit} = {value}");
-            let body = request(&call_with(&pointer, json!("$N")).to_string()).replace("\"$N\"", value);
-            let response = expect_error(
-                &executor,
-                &what,
-                body.as_bytes(),
-                -32602,
-                &format!("`{limit}` must be an integer from 1"),
-            );
-            assert_eq!(response["error"]["data"]["pointer"], pointer, "{what}");
-        }
-    }
-}
-
-#[test]
-fn policy_and_directive_limits_out_of_range_are_refused() {
-    let executor = Executor::start(Options::new());
-    let policy = json!({
-        "agent_did": AGENT, "version": "1", "capabilities": {
-            "tools": { "write_file": { "allowed": true, "constraints": { "max_size_bytes": 5, "timeout_seconds": 5 } } },
-            "network": { "max_requests_per_minute": 5 },
-            "resources": { "max_memory_mb": 5, "max_cpu_percent": 5, "max_disk_mb": 5 },
-        },
-    });
-    let directive = json!({
-        "intent_id": intent_id(), "decision": "APPROVED",
-        "capability_manifest": { "max_memory_mb": 5, "max_cpu_percent": 5, "timeout_seconds": 5 },
-    });
-    let cases: [(&str, &Value, &str); 9] = [
-        ("g2a/policy", &policy, "/capabilities/tools/write_file/constraints/max_size_bytes"),
-        ("g2a/policy", &policy, "/capabilities/tools/write_file/constraints/timeout_seconds"),
-        ("g2a/policy", &policy, "/capabilities/network/max_requests_per_minute"),
-        ("g2a/policy", &policy, "/capabilities/resources/max_memory_mb"),
-        ("g2a/policy", &policy, "/capabilities/resources/max_cpu_percent"),
-        ("g2a/policy", &policy, "/capabilities/resources/max_disk_mb"),
-        ("g2a/directive", &directive, "/capability_manifest/max_memory_mb"),
-        ("g2a/directive", &directive, "/capability_manifest/max_cpu_percent"),
-        ("g2a/directive", &directive, "/capability_manifest/timeout_seconds"),
-    ];
-    let mut client = executor.client();
-    for (method, params, pointer) in cases {
-        for value in NO_LIMITS {
-            let mut params = params.clone();
-            set(&mut params, pointer, json!("$N"));
-            let body = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 });
-            let response = client.post(body.to_string().replace("\"$N\"", value).as_bytes()).json();
-            assert_eq!(error(&response, -32602)["data"]["pointer"], pointer, "{value}: {response}");
-        }
-    }
-    // None of them took effect.
-    result(&client.rpc("a2g/execute", &call()));
 }
 
 #[test]
@@ -346,87 +130,23 @@ fn each_unusable_verdict_blocks_with_its_own_reason() {
             "does not exist",
         ),
     ];
-    for condition in [
-        "audit",
-        "",
-        "READ_ONLY",
-        "read_only ",
-        "read_only:true",
-        "no_network:1",
-        "max_memory_mb",
-        "max_memory_mb:",
-        "max_memory_mb:-1",
-        "max_memory_mb:5.0",
-        "max_memory_mb:5e1",
-        "max_memory_mb:+5",
-        "max_memory_mb: 5",
-        "max_memory_mb:0",
-        "timeout_seconds:0",
-        "max_output_bytes:0",
-        "max_output_bytes:18446744073709551616",
-        "max_cpu_percent:5",
-    ] {
-        cases.push((
-            format!("condition `{condition}`"),
-            conditional(condition),
-            "condition_unknown",
-            "condition",
-        ));
-        let mut approved = conditional(condition);
-        approved["verdict"]["verdict"] = json!("APPROVED");
-        cases.push((
-            format!("approved, condition `{condition}`"),
-            approved,
-            "condition_unknown",
-            "condition",
-        ));
+    // The other conditions and patterns that are none are in the tables of `capability`.
+    for condition in ["READ_ONLY", "max_memory_mb:0"] {
+        for verdict in ["CONDITIONAL", "APPROVED"] {
+            let mut call = conditional(condition);
+            call["verdict"]["verdict"] = json!(verdict);
+            cases.push((format!("{verdict}, `{condition}`"), call, "condition_unknown", "condition"));
+        }
     }
-    let patterns = [
-        "/workspace/a**",
-        "/workspace/{a,b",
-        "/workspace/[a",
-        "/workspace",
-        "/workspace/../etc/**",
-        "/workspace/./**",
-        "/workspace//**",
-        "/workspace/",
-        "/**",
-        "/",
-        "**",
-        "*",
-        "",
-        "workspace/**",
-        "./**",
-        "/workspace\0/**",
-        "/workspace/\0",
-        "~/**",
-        "C:\\**",
-        "C:/workspace/**",
-        "\\\\host\\share\\**",
-        "//host/share/**",
-        "/workspace/**/..",
-    ];
-    for pattern in patterns {
-        let foreign =
-            pattern.starts_with("C:") || pattern.starts_with(['\\', '/']) && pattern.contains("host");
-        cases.push((
-            format!("scope {pattern:?}"),
-            call_with(scope, json!([pattern])),
-            "scope_unenforceable",
-            if foreign { "another system or host" } else { "" },
-        ));
-        cases.push((
-            format!("scope {pattern:?} beside a good one"),
-            call_with(scope, json!(["/workspace/**", pattern])),
-            "scope_unenforceable",
-            "",
-        ));
-        cases.push((
-            format!("condition {pattern:?}"),
-            conditional(&format!("filesystem_scope:{pattern}")),
-            "scope_unenforceable",
-            "",
-        ));
+    for pattern in ["/workspace/a**", "C:\\**"] {
+        let words = if pattern.starts_with("C:") { "another system or host" } else { "" };
+        for (what, call) in [
+            ("scope", call_with(scope, json!([pattern]))),
+            ("beside a good one", call_with(scope, json!(["/workspace/**", pattern]))),
+            ("condition", conditional(&format!("filesystem_scope:{pattern}"))),
+        ] {
+            cases.push((format!("{what} {pattern:?}"), call, "scope_unenforceable", words));
+        }
     }
     for (what, call, by, words) in cases {
         let response = client.rpc("a2g/execute", &call);
@@ -610,60 +330,6 @@ fn governor_messages_need_the_operators_permission() {
 }
 
 #[test]
-fn requests_must_be_json_from_an_allowed_host_and_origin() {
-    let executor = Executor::start(Options::new());
-    let mut client = executor.client();
-    let body = request(&call().to_string());
-    let json = ("Content-Type", "application/json");
-    let port = executor.address().port();
-    let (upper, loopback) = (format!("LOCALHOST:{port}"), format!("[::1]:{port}"));
-    let cases: Vec<(Vec<(&str, &str)>, u16)> = vec![
-        (vec![], 415),
-        (vec![("Content-Type", "text/plain")], 415),
-        (vec![("Content-Type", "application/x-www-form-urlencoded")], 415),
-        (vec![("Content-Type", "multipart/form-data; boundary=x")], 415),
-        (vec![("Content-Type", "application/jsonp")], 415),
-        (vec![("Content-Type", "text/plain; application/json")], 415),
-        (vec![json, ("Host", "evil.example")], 403),
-        (vec![json, ("Host", "127.0.0.1.evil.example")], 403),
-        (vec![json, ("Host", "localhost.evil.example:80")], 403),
-        (vec![json, ("Host", "192.0.2.1")], 403),
-        (vec![json, ("Host", "")], 403),
-        (vec![json, ("Origin", "https://evil.example")], 403),
-        (vec![json, ("Origin", "null")], 403),
-        (vec![json, ("Origin", "http://localhost")], 403),
-    ];
-    for (headers, status) in cases {
-        let answer = client.post_with(&headers, body.as_bytes());
-        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
-        assert!(!answer.body.is_empty(), "{headers:?} is not told why");
-        executor.assert_workspace_is_empty(&format!("{headers:?}"));
-    }
-    for host in [upper.as_str(), "localhost", "127.0.0.1", &loopback] {
-        let answer = client.post_with(&[json, ("Host", host)], b"{}");
-        assert_eq!(answer.status, 200, "{host}");
-    }
-    for (method, path, status) in [
-        ("PUT", "/jsonrpc", 405),
-        ("DELETE", "/jsonrpc", 405),
-        ("POST", "/", 404),
-        ("POST", "/JSONRPC", 404),
-        ("POST", "/health", 405),
-    ] {
-        assert_eq!(client.request(method, path, &[json], body.as_bytes()).status, status, "{method} {path}");
-    }
-    assert!(client.request("GET", "/jsonrpc", &[], b"").status >= 400);
-    executor.assert_workspace_is_empty("all of these");
-
-    let allowing = Options::new()
-        .set("server.allowed_hosts", json!(["executor.example"]))
-        .set("server.allowed_origins", json!(["https://console.example"]));
-    let executor = Executor::start(allowing);
-    let headers = [json, ("Host", "executor.example:7420"), ("Origin", "https://console.example")];
-    result(&executor.client().post_with(&headers, body.as_bytes()).json());
-}
-
-#[test]
 fn oversized_and_deeply_nested_input_is_refused_briefly() {
     let executor = Executor::start(Options::new());
     let nested = |levels: usize| {
@@ -673,30 +339,13 @@ fn oversized_and_deeply_nested_input_is_refused_briefly() {
     };
     expect_error(&executor, "depth 65", nested(65).as_bytes(), -32700, "nested deeper than 64 levels");
     expect_error(&executor, "depth 64", nested(64).as_bytes(), -32602, "`intent` is missing");
-    expect_error(&executor, "depth 100000", nested(100_000).as_bytes(), -32700, "nested deeper");
-    expect_error(
-        &executor,
-        "a body of 1 MiB and one",
-        &vec![b' '; (1 << 20) + 1],
-        -32700,
-        "longer than 1048576 bytes",
-    );
-    expect_error(&executor, "a body of 1 MiB", &vec![b' '; 1 << 20], -32700, "expected a value");
+    let (most, more) = (vec![b' '; 1 << 20], vec![b' '; (1 << 20) + 1]);
+    expect_error(&executor, "a body of 1 MiB and one", &more, -32700, "longer than 1048576 bytes");
+    expect_error(&executor, "a body of 1 MiB", &most, -32700, "expected a value");
     let long = "x".repeat(10 << 20);
     let id = request(&call().to_string()).replace("\"id\":1", &format!("\"id\":\"{long}\""));
     expect_error(&executor, "a 10 MB id", id.as_bytes(), -32700, "longer than");
     let half = "x".repeat(900_000);
-    for (what, call) in [
-        ("a long agent", call_with("/intent/agent_did", json!(half))),
-        ("a long intent id", call_with("/intent/intent_id", json!(half))),
-        ("a long tool", call_with("/intent/tool", json!(half))),
-        ("a long verdict", call_with("/verdict/verdict", json!(half))),
-        ("a long time", call_with("/verdict/expires_at", json!(half))),
-        ("a long limit", call_with("/verdict/capability_manifest/max_memory_mb", json!(half))),
-        ("a long member", call_with(&format!("/verdict/capability_manifest/{half}"), json!(1))),
-    ] {
-        expect_error(&executor, what, request(&call.to_string()).as_bytes(), -32602, "");
-    }
     for (what, call, by) in [
         ("a long condition", call_with("/verdict/conditions", json!([half])), "condition_unknown"),
         (
@@ -710,7 +359,6 @@ fn oversized_and_deeply_nested_input_is_refused_briefly() {
     }
     let method = request(&call().to_string()).replace("a2g/execute", &half);
     expect_error(&executor, "a long method", method.as_bytes(), -32601, "there is no method");
-
     let large = Options::new().set("server.max_body_bytes", 16 << 20).set("server.max_json_depth", 8);
     let executor = Executor::start(large);
     expect_error(
@@ -724,36 +372,11 @@ fn oversized_and_deeply_nested_input_is_refused_briefly() {
 }
 
 #[test]
-fn an_endless_body_does_not_block_other_clients() {
-    let executor = Executor::start(Options::new());
-    let head = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{{",
-        executor.address()
-    );
-    let slow: Vec<_> = (0..64).map(|_| HttpClient::send_only(executor.address(), head.as_bytes())).collect();
-    let half_a_head = HttpClient::send_only(executor.address(), b"POST /jsonrpc HTTP/1.1\r\nHost:");
-    assert_eq!(executor.client().request("GET", "/health", &[], b"").status, 200);
-    result(&executor.rpc("a2g/tools", &json!({})));
-    drop((slow, half_a_head));
-    executor.assert_workspace_is_empty("bodies without an end");
-}
-
-#[test]
 fn an_invalid_configuration_exits_with_2_and_names_line_and_key() {
+    // All that may be wrong is in the tests of `config`.
     let cases = [
-        ("[ceilings]\nmax_memory_mb = 0\n", "line 2", "ceilings.max_memory_mb"),
-        ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
-        ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
-        ("[ceilings]\ntimeout_seconds = 1e3\n", "line 2", "timeout_seconds"),
         ("[ceilings]\n\nmax_memry_mb = 5\n", "line 3", "max_memry_mb"),
-        ("[ceilings]\nfilesystem_scope = [\"/**\"]\n", "line 2", "ceilings.filesystem_scope"),
-        ("[server]\nlisten = \"nowhere\"\n", "line 2", "server.listen"),
-        ("[executor]\nisolation = \"none\"\n", "line 2", "isolation"),
         ("[governor]\nurl = \"ftp://x\"\n", "line 2", "governor.url"),
-        ("[governor]\nheartbeat_seconds = 0\n", "line 2", "governor.heartbeat_seconds"),
-        ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
-        ("server = 5\n", "line 1", "server"),
-        ("[server\n", "line 1", "server"),
     ];
     for (text, line, key) in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -776,14 +399,6 @@ fn an_invalid_policy_exits_with_2_and_names_line_or_key() {
     let good = methods::policy().to_string();
     let cases = [
         (good.replace("\"version\"", "\"versio\""), "version"),
-        (
-            good.replace("\"resources\":{}", "\"resources\":{\"max_memory_mb\":0}"),
-            "/capabilities/resources/max_memory_mb",
-        ),
-        (
-            good.replace("\"resources\":{}", "\"resources\":{\"max_memory\":5}"),
-            "/capabilities/resources/max_memory",
-        ),
         (good.replacen("\"/workspace/**\"", "\"/workspace/../**\"", 1), "/capabilities/tools/"),
         (good.replacen("\"allowed\":true", "\"allowed\":\"yes\"", 1), "/allowed"),
         (

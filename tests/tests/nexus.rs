@@ -1,8 +1,9 @@
 //! The Genesis Nexus door, over HTTP and WebSocket.
 
+use crate::callers::{List, agent, bearer};
 use crate::harness::{
     Executor, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, eventually, intent_id, result,
-    run, set_mode, succeeds,
+    run, set_mode,
 };
 use crate::methods::{self, ESCALATES, write};
 use aes_gcm::aead::{Aead as _, KeyInit as _, Payload};
@@ -13,7 +14,7 @@ use hmac::{Hmac, Mac as _};
 use serde_json::{Value, json};
 use sha2::Sha256;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -264,12 +265,9 @@ fn a_sealed_command_gets_a_sealed_answer() {
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a.txt", "hello"));
     let raw = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
+    // The transcripts show the rest of the answer.
     assert!(raw.get("data").is_none() && raw["encryption"]["algorithm"] == "AES-256-GCM", "{raw}");
-    let answer = PLANNER.read(&raw);
-    let data = expect_success(&answer);
-    assert_eq!((&data["intentId"], &data["status"]), (&message["id"], &json!("SUCCESS")));
-    assert_eq!((&answer["correlationId"], &answer["requestId"]), (&message["id"], &message["id"]));
-    assert!(answer["processingTime"].is_u64() && data["metrics"]["durationMs"].is_u64(), "{answer}");
+    expect_success(&PLANNER.read(&raw));
     assert_eq!(executor.file("a.txt").as_deref(), Some("hello"));
     let reports = executor.wait_for_reports(1);
     assert_eq!((&reports[0]["agent_did"], &reports[0]["intent_id"]), (&json!(PLANNER.did()), &message["id"]));
@@ -279,24 +277,14 @@ fn a_sealed_command_gets_a_sealed_answer() {
     }
 }
 
+/// Over HTTP it comes first, too: see the transcripts.
 #[test]
-fn a_command_is_acknowledged_first() {
+fn a_command_is_acknowledged_before_its_run_is_over() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
-    let acked = |action: &str, parameters: &Value| {
-        let mut message = PLANNER.message("command", &json!({ "action": action }));
-        message["requiresAck"] = json!(true);
-        PLANNER.sealed(message, &json!({ "parameters": parameters }))
-    };
-    let message = acked("tool.execute", &json!({ "tool": "write_file", "arguments": write("a", "x") }));
-    let answer = post_with_chunks(&executor, &message);
-    let lines = answer.iter().map(|line| PLANNER.read(line)).collect::<Vec<_>>();
-    assert_eq!(lines.iter().map(|line| line["type"].clone()).collect::<Vec<_>>(), ["ack", "response"]);
-    assert!(lines.iter().all(|line| line["correlationId"] == message["id"]), "{lines:?}");
-    // It comes before the run is over.
     let mut socket = socket(&executor, &[]);
-    let message = acked("tool.execute", &json!({ "tool": "gate", "arguments": gate() }));
+    let message = gate_with_ack();
     send(&mut socket, &message);
     let ack = receive(&mut socket, PLANNER);
     assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &message["id"]));
@@ -305,23 +293,10 @@ fn a_command_is_acknowledged_first() {
     assert_eq!(expect_success(&answer)["result"], json!({ "waited": true }));
 }
 
-/// The lines of an answer that comes in chunks.
-fn post_with_chunks(executor: &Executor, message: &Value) -> Vec<Value> {
-    use std::io::Read as _;
-    let body = message.to_string();
-    let head = format!(
-        "POST /nexus HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        executor.address(),
-        body.len()
-    );
-    let mut stream = HttpClient::send_only(executor.address(), [head, body].concat().as_bytes());
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    assert!(text.contains("application/x-ndjson"), "{text}");
-    text.lines()
-        .filter(|line| line.starts_with('{'))
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+/// A call of the gate whose receipt is acknowledged.
+fn gate_with_ack() -> Value {
+    let message = PLANNER.message("command", &json!({ "action": "tool.execute", "requiresAck": true }));
+    PLANNER.sealed(message, &json!({ "parameters": { "tool": "gate", "arguments": gate() } }))
 }
 
 #[test]
@@ -336,11 +311,6 @@ fn unauthenticated_messages_run_nothing() {
             "payload": { "parameters": { "tool": "write_file", "arguments": write("a", "x") } },
         }),
     );
-    let bent = |pointer: &str, value: Value| {
-        let mut bent = good.clone();
-        *bent.pointer_mut(pointer).unwrap() = value;
-        bent
-    };
     let mut other = good.clone();
     other["from"]["id"] = json!(OTHER.id);
     let mut stranger = clear.clone();
@@ -351,17 +321,10 @@ fn unauthenticated_messages_run_nothing() {
     unsigned.as_object_mut().unwrap().remove("signature");
     unsigned["requiresSignature"] = json!(false);
     for (what, message) in [
-        ("a payload that the signature does not cover", PLANNER.signed(clear.clone())),
         ("no signature", unsigned),
-        ("a good seal under another signature", bent("/signature", json!("00".repeat(32)))),
-        ("another's signature under a query", OTHER.signed(PLANNER.query("get_status", "executor"))),
         ("another's signature", OTHER.signed(clear.clone())),
         ("another's name", other),
         ("a stranger's", PLANNER.signed(stranger)),
-        ("another id", bent("/id", json!(intent_id()))),
-        ("another time", bent("/timestamp", json!(now_ms() + 5))),
-        ("other capabilities", bent("/from/capabilities/0", json!("y"))),
-        ("another ciphertext", bent("/encryption/ciphertext", json!(STANDARD.encode("{}")))),
         ("the payload of another message", moved),
         ("another's key", {
             let key = Agent { key: OTHER.key, ..PLANNER };
@@ -376,7 +339,7 @@ fn unauthenticated_messages_run_nothing() {
     let mut elsewhere = PLANNER.message("command", &json!({ "action": "tool.execute" }));
     elsewhere["to"]["id"] = json!("did:a2g:executor:1.0:elsewhere");
     let parameters = json!({ "parameters": { "tool": "write_file", "arguments": write("a", "x") } });
-    failure(&ask_signed(&executor, &PLANNER.sealed(elsewhere, &parameters)), "NOT_FOUND");
+    failure(&ask(&executor, PLANNER, &PLANNER.sealed(elsewhere, &parameters)), "NOT_FOUND");
     // Of another time.
     for (timestamp, ttl) in [(now_ms() - 10_000, 5_000), (now_ms() + 120_000, 60_000)] {
         let mut message = PLANNER.message("command", &json!({ "action": "tool.execute" }));
@@ -384,12 +347,6 @@ fn unauthenticated_messages_run_nothing() {
         failure(&ask(&executor, PLANNER, &PLANNER.sealed(message, &parameters)), "VALIDATION_ERROR");
     }
     nothing_ran(&executor, "messages of nobody");
-}
-
-/// As [`ask`], for an answer whose `to` and `from` are not looked at.
-fn ask_signed(executor: &Executor, message: &Value) -> Value {
-    let answer = post_with(&mut executor.client(), &[], message.to_string().as_bytes()).json();
-    PLANNER.read(&answer)
 }
 
 #[test]
@@ -462,14 +419,10 @@ fn message_ids_and_commands_are_single_use() {
 }
 
 #[test]
-fn every_outcome_has_its_status_and_code() {
+fn escalated_and_cancelled_calls_have_their_status_and_code() {
     let keys = Keys::new();
     let (options, _policies, _catalogue) = keys.with_gate();
     let executor = Executor::start(options);
-    // Denied.
-    let denied = ask(&executor, PLANNER, &PLANNER.execute("list_directory", json!({ "path": "/workspace" })));
-    assert_eq!((&denied["type"], &denied["status"]), (&json!("response"), &json!("FAILURE")));
-    assert_eq!(failure(&denied, "UNAUTHORIZED")["details"]["blockedBy"], "verdict_denied");
     // Waits for a person, and runs once one allows it.
     let message = PLANNER.execute("write_file", write("later", ESCALATES));
     let waits = ask(&executor, PLANNER, &message);
@@ -485,13 +438,6 @@ fn every_outcome_has_its_status_and_code() {
     result(&executor.rpc("g2a/directive", &json!({ "intent_id": id, "decision": "APPROVED" })));
     eventually("it runs", || (state(id) == "finished").then_some(()));
     assert_eq!(executor.file("later").as_deref(), Some(ESCALATES));
-    // Too long.
-    let message =
-        PLANNER.command("tool.execute", &json!({ "tool": "gate", "arguments": gate(), "timeoutMs": 300 }));
-    let late = ask(&executor, PLANNER, &message);
-    let error = failure(&late, "TIMEOUT");
-    assert_eq!((&error["retryable"], &error["details"]["limit"]), (&json!(true), &json!("time")));
-    assert_eq!(late["data"]["status"], "TIMEOUT");
     // Cancelled.
     let message = PLANNER.execute("gate", gate());
     let id = message["id"].as_str().unwrap();
@@ -505,42 +451,19 @@ fn every_outcome_has_its_status_and_code() {
     });
     failure(&cancelled, "EXECUTION_FAILED");
     assert_eq!(cancelled["data"]["status"], "ABORTED");
-    // Failed, in the tool's own words.
-    let failed = ask(&executor, PLANNER, &PLANNER.execute("read_file", json!({ "path": "/workspace/none" })));
-    let error = failure(&failed, "EXECUTION_FAILED");
-    assert!(error["details"]["toolCode"].is_string(), "{failed}");
-    assert_eq!(failed["data"]["status"], "FAILURE");
-    // No such tool, and arguments that are none.
-    let unknown = ask(&executor, PLANNER, &PLANNER.execute("no_tool", json!({})));
-    assert_eq!(failure(&unknown, "NOT_FOUND")["details"]["pointer"], "/payload/parameters/tool");
-    let wrong = ask(&executor, PLANNER, &PLANNER.execute("write_file", json!({ "path": 1, "content": "" })));
-    let pointer = failure(&wrong, "VALIDATION_ERROR")["details"]["pointer"].clone();
-    assert_eq!(pointer, "/payload/parameters/arguments/path");
 }
 
+/// Others are in the transcripts.
 #[test]
-fn queries_describe_agents_and_runs() {
+fn a_sealed_query_is_answered_sealed() {
     let keys = Keys::new();
     let executor = Executor::start(keys.options());
     let message = PLANNER.execute("write_file", write("a", "x"));
     expect_success(&ask(&executor, PLANNER, &message));
     let id = message["id"].as_str().unwrap();
     let query = |question: &str, id: &str| ask(&executor, PLANNER, &PLANNER.query(question, id));
-    let status = query("get_status", id);
-    assert_eq!(
-        expect_success(&status),
-        &json!({ "resourceId": id, "state": "finished", "status": "SUCCESS" })
-    );
     assert!(expect_success(&query("get_metrics", id))["metrics"]["memoryUsedMb"].is_u64());
-    assert_eq!(expect_success(&query("get_state", id))["report"]["tool"], "write_file");
-    failure(&query("get_status", &intent_id()), "NOT_FOUND");
-    assert_eq!(expect_success(&query("get_status", "executor"))["state"], "ready");
-    let state = query("get_state", "executor");
-    assert!(
-        expect_success(&state)["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "write_file")
-    );
     assert_eq!(expect_success(&query("get_metrics", "executor"))["metrics"]["running"], 0);
-    // A sealed query is answered sealed.
     let sealed = PLANNER.message("query", &json!({ "action": "get_status" }));
     let sealed = PLANNER.sealed(sealed, &json!({ "resourceId": id }));
     let raw = post_with(&mut executor.client(), &[], sealed.to_string().as_bytes()).json();
@@ -549,167 +472,61 @@ fn queries_describe_agents_and_runs() {
 }
 
 #[test]
-fn invalid_messages_are_errors_and_the_connection_stays_open() {
+fn messages_that_nobody_waits_for_are_not_answered() {
     let keys = Keys::new();
-    let executor = Executor::start(keys.options().set("server.max_body_bytes", 20_000));
-    let good = PLANNER.query("get_status", "executor");
-    let text = good.to_string();
-    let with = |name: &str, value: Value| {
-        let mut message = PLANNER.message(
-            "query",
-            &json!({
-                "action": "get_status", "payload": { "resourceId": "executor" },
-            }),
-        );
-        message[name] = value;
-        PLANNER.signed(message).to_string()
-    };
-    let without = |name: &str| {
-        let mut message = good.clone();
-        message.as_object_mut().unwrap().remove(name);
-        message.to_string()
-    };
-    let deep = "[".repeat(100);
-    let cases: Vec<(Vec<u8>, &str)> = vec![
-        (b"".to_vec(), "INVALID_MESSAGE"),
-        (b"{".to_vec(), "INVALID_MESSAGE"),
-        (text.as_bytes()[..text.len() - 2].to_vec(), "INVALID_MESSAGE"),
-        (b"[]".to_vec(), "INVALID_MESSAGE"),
-        (b"\xff".to_vec(), "INVALID_MESSAGE"),
-        (deep.into_bytes(), "INVALID_MESSAGE"),
-        (text.replacen('{', r#"{"\u0069d":"x","#, 1).into_bytes(), "INVALID_MESSAGE"),
-        (with("type", json!("shout")).into_bytes(), "INVALID_MESSAGE"),
-        (with("version", json!("0.9.0")).into_bytes(), "INVALID_MESSAGE"),
-        (without("id").into_bytes(), "VALIDATION_ERROR"),
-        (without("from").into_bytes(), "VALIDATION_ERROR"),
-        (without("ttl").into_bytes(), "VALIDATION_ERROR"),
-        (without("signature").into_bytes(), "SIGNATURE_INVALID"),
-        (with("ttl", json!("60000")).into_bytes(), "VALIDATION_ERROR"),
-        (with("priority", json!(1)).into_bytes(), "VALIDATION_ERROR"),
-        (with("action", json!("get_all")).into_bytes(), "NOT_FOUND"),
-        (with("payload", json!({ "resourceId": "x" })).into_bytes(), "VALIDATION_ERROR"),
-        (PLANNER.command("tool.destroy", &json!({})).to_string().into_bytes(), "NOT_FOUND"),
-        (
-            PLANNER
-                .command("tool.execute", &json!({ "tool": "write_file", "force": true }))
-                .to_string()
-                .into_bytes(),
-            "VALIDATION_ERROR",
-        ),
-        (
-            PLANNER
-                .command("events.subscribe", &json!({ "events": ["everything"] }))
-                .to_string()
-                .into_bytes(),
-            "VALIDATION_ERROR",
-        ),
-    ];
+    let executor = Executor::start(keys.options());
     let mut client = executor.client();
-    for (body, code) in &cases {
-        let answer = post_with(&mut client, &[], body);
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let answer = answer.json();
-        assert_eq!(answer["type"], "error", "{answer}");
-        let answer = if answer.get("encryption").is_some() { PLANNER.read(&answer) } else { answer };
-        failure(&answer, code);
-    }
-    let oversized = post_with(&mut client, &[], " ".repeat(20_001).as_bytes());
-    failure(&oversized.json(), "INVALID_MESSAGE");
-    assert_eq!(client.request("POST", "/nexus", &[("Content-Type", "text/plain")], b"{}").status, 415);
-    assert_eq!(client.request("PUT", "/nexus", &[], b"").status, 405);
     // Over HTTP there is nowhere to send events.
     let subscription = PLANNER.command("events.subscribe", &json!({ "events": ["finished"] }));
     failure(&ask(&executor, PLANNER, &subscription), "VALIDATION_ERROR");
-    // The same over a WebSocket, which goes on.
     let mut socket = socket(&executor, &[]);
-    for (body, code) in &cases {
-        socket.send_binary(body);
-        let answer: Value = serde_json::from_str(&socket.receive().expect("an answer")).unwrap();
-        let answer = if answer.get("encryption").is_some() { PLANNER.read(&answer) } else { answer };
-        failure(&answer, code);
-    }
-    let answer = exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor"));
-    expect_success(&answer);
-    // Unsolicited messages that get no answer: an error, an acknowledgement, a response.
-    for (kind, more) in [
-        (
-            "error",
-            json!({ "error": { "code": "TIMEOUT", "message": "x", "retryable": true, "timestamp": 1 } }),
-        ),
-        ("ack", json!({ "correlationId": intent_id() })),
-        ("response", json!({ "correlationId": intent_id(), "requestId": intent_id(), "status": "SUCCESS" })),
-    ] {
-        let message = PLANNER.signed(PLANNER.message(kind, &more));
-        let answer = post_with(&mut client, &[], message.to_string().as_bytes());
-        assert_eq!((answer.status, answer.body.len()), (204, 0), "{kind}: {}", answer.text());
-        send(&mut socket, &message);
-    }
+    let error = json!({ "code": "TIMEOUT", "message": "x", "retryable": true, "timestamp": 1 });
+    // Acknowledgements, responses and events are in the transcripts.
+    let message = PLANNER.signed(PLANNER.message("error", &json!({ "error": error })));
+    let answer = post_with(&mut client, &[], message.to_string().as_bytes());
+    assert_eq!((answer.status, answer.body.len()), (204, 0), "{}", answer.text());
+    send(&mut socket, &message);
     expect_success(&exchange(&mut socket, PLANNER, &PLANNER.query("get_status", "executor")));
-    nothing_ran(&executor, "what is no message");
-}
-
-#[test]
-fn events_are_acknowledged_according_to_their_guarantee() {
-    let keys = Keys::new();
-    let executor = Executor::start(keys.options());
+    // An event that is sent again is acknowledged again.
     let payload = json!({ "data": { "a": 1 }, "metadata": { "schemaVersion": "1", "contentType": "application/json" } });
-    let event = |guarantee: &str| {
-        let more = json!({
-            "eventType": "plan", "eventName": "made", "deliveryGuarantee": guarantee, "payload": payload.clone(),
-        });
-        PLANNER.signed(PLANNER.message("event", &more))
-    };
-    let sent = post_with(&mut executor.client(), &[], event("at-most-once").to_string().as_bytes());
-    assert_eq!(sent.status, 204, "{}", sent.text());
     for guarantee in ["at-least-once", "exactly-once"] {
-        let event = event(guarantee);
+        let event = json!({
+            "eventType": "plan", "eventName": "made", "deliveryGuarantee": guarantee, "payload": payload,
+        });
+        let event = PLANNER.signed(PLANNER.message("event", &event));
         for _ in 0..2 {
             let ack = ask(&executor, PLANNER, &event);
             assert_eq!((&ack["type"], &ack["correlationId"]), (&json!("ack"), &event["id"]));
         }
     }
-    let mut bad = event("exactly-once");
-    bad["deliveryGuarantee"] = json!("twice");
-    let answer = post_with(&mut executor.client(), &[], bad.to_string().as_bytes()).json();
-    failure(&answer, "VALIDATION_ERROR");
-    nothing_ran(&executor, "events");
+    nothing_ran(&executor, "what is no command");
 }
 
 /// A list of callers, and the token of each.
-fn callers(folder: &Path) -> [String; 3] {
-    let list = folder.join("callers.toml");
-    let add = |name: &str, more: &[&str]| {
-        let arguments = ["caller", "new", name, "--callers", list.to_str().unwrap()];
-        String::from_utf8(succeeds(&[&arguments, more].concat())).unwrap().trim_end().to_owned()
-    };
-    [
-        add("a-planner", &["--role", "agent", "--agent", &PLANNER.did()]),
-        add("another", &["--role", "agent", "--agent", &OTHER.did()]),
-        add("an-operator", &["--role", "operator"]),
-    ]
+fn callers() -> (List, [String; 3]) {
+    let list = List::new();
+    let [planner, other] = [("a-planner", PLANNER), ("another", OTHER)];
+    let [planner, other] = [planner, other].map(|(name, of)| agent(&list, name, &of.did()));
+    let operator = list.add("an-operator", &["--role", "operator"]);
+    (list, [planner, other, operator])
 }
 
 #[test]
 fn a_token_may_act_for_its_own_agents_only() {
     let keys = Keys::new();
-    let [planner, other, operator] = callers(keys.0.path());
-    let options =
-        keys.options().signed_only().set("server.callers", json!(keys.0.path().join("callers.toml")));
-    let mut executor = Executor::start(options);
-    let bearer = |token: &str| format!("Bearer {token}");
+    let (list, [planner, other, operator]) = callers();
+    let mut executor = Executor::start(list.of(keys.options().signed_only()));
     let ask = |agent: Agent, token: &str, message: &Value| {
         let shown = bearer(token);
         let answer =
             post_with(&mut executor.client(), &[("Authorization", &shown)], message.to_string().as_bytes());
         agent.read(&answer.json())
     };
-    // Unauthenticated callers.
+    // A WebSocket is closed at the first message, as whoever is unknown is refused over HTTP: see the doors.
     for shown in [None, Some("Bearer x".to_owned()), Some(format!("Basic {planner}"))] {
         let headers = shown.iter().map(|shown| ("Authorization", shown.as_str())).collect::<Vec<_>>();
         let message = PLANNER.execute("write_file", write("a", "x")).to_string();
-        let answer = post_with(&mut executor.client(), &headers, message.as_bytes());
-        assert_eq!(answer.status, 401, "{}", answer.text());
-        failure(&answer.json(), "AUTH_FAILED");
+        failure(&post_with(&mut executor.client(), &headers, message.as_bytes()).json(), "AUTH_FAILED");
         let mut socket = socket(&executor, &headers);
         socket.send(message.as_bytes());
         assert_eq!((socket.receive(), socket.closed_with), (None, Some(4001)));
@@ -721,11 +538,8 @@ fn a_token_may_act_for_its_own_agents_only() {
     let operators = OPERATOR.execute("write_file", write("a", "x"));
     failure(&ask(OPERATOR, &operator, &operators), "UNAUTHORIZED");
     nothing_ran(&executor, "calls in others' names");
-    // The one itself, and by the other header.
+    // The one itself.
     expect_success(&ask(PLANNER, &planner, &PLANNER.execute("write_file", write("a", "x"))));
-    let body = PLANNER.query("get_status", "executor").to_string();
-    let answer = post_with(&mut executor.client(), &[("X-API-Key", &planner)], body.as_bytes());
-    expect_success(&PLANNER.read(&answer.json()));
     // An intent is its agent's, and the operator's to see.
     let message = PLANNER.execute("write_file", write("b", "x"));
     expect_success(&ask(PLANNER, &planner, &message));
@@ -758,13 +572,7 @@ fn a_token_may_act_for_its_own_agents_only() {
         }
     }
     // A caller that is known no longer is closed.
-    succeeds(&[
-        "caller",
-        "remove",
-        "another",
-        "--callers",
-        keys.0.path().join("callers.toml").to_str().unwrap(),
-    ]);
+    list.remove("another");
     executor.process().hang_up();
     executor.line_with("callers reloaded");
     send(&mut others, &OTHER.query("get_status", "executor"));
@@ -775,13 +583,10 @@ fn a_token_may_act_for_its_own_agents_only() {
 #[test]
 fn a_line_stream_ends_when_its_caller_is_removed() {
     let keys = Keys::new();
-    let [planner, ..] = callers(keys.0.path());
-    let list = keys.0.path().join("callers.toml");
+    let (list, [planner, ..]) = callers();
     let (options, _policies, _catalogue) = keys.with_gate();
-    let mut executor = Executor::start(options.set("server.callers", json!(list)));
-    let message = PLANNER.message("command", &json!({ "action": "tool.execute", "requiresAck": true }));
-    let call = json!({ "parameters": { "tool": "gate", "arguments": gate() } });
-    let body = PLANNER.sealed(message, &call).to_string();
+    let mut executor = Executor::start(list.of(options));
+    let body = gate_with_ack().to_string();
     let head = format!(
         "POST /nexus HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {planner}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -791,7 +596,7 @@ fn a_line_stream_ends_when_its_caller_is_removed() {
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream));
     let acked = lines.by_ref().map(Result::unwrap).find(|line| line.starts_with('{')).unwrap();
     assert!(acked.contains("\"ack\""), "{acked}");
-    succeeds(&["caller", "remove", "a-planner", "--callers", list.to_str().unwrap()]);
+    list.remove("a-planner");
     executor.process().hang_up();
     executor.line_with("callers reloaded");
     std::fs::write(executor.workspace().join("go"), "").unwrap();
@@ -982,10 +787,6 @@ fn a_silent_socket_is_pinged_and_closed() {
 
 #[test]
 fn the_door_is_served_only_with_its_own_keys() {
-    let executor = Executor::start(Options::new());
-    assert_eq!(post_with(&mut executor.client(), &[], b"{}").status, 404);
-    assert!(WebSocketClient::upgrade_at(executor.address(), "/nexus", &[]).is_err());
-    drop(executor);
     let keys = Keys::new();
     let refused = |words: &str| {
         let home = Home::new(keys.options());

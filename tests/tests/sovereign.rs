@@ -1,5 +1,6 @@
 //! The sovereign door: JSON-RPC 3.0 on `/run`, its legacy form, and `/capabilities`.
 
+use crate::callers::{List, agent, bearer};
 use crate::harness::*;
 use crate::methods::{ESCALATES, policy_folder, write};
 use serde_json::{Value, json};
@@ -57,20 +58,20 @@ fn expect_failure(answer: &Value, code: i64) -> &Value {
     error
 }
 
+/// What a call is answered is in the transcripts.
 #[test]
-fn a_call_runs_and_a_skill_lists_its_operations() {
+fn a_skill_lists_its_operations() {
     let served = Served::new();
     let executor = Executor::start(served.options());
-    let answer = run(&executor, &request("write_file", write("one", "hi")));
-    let intent = answer["metadata"]["context_hints"]["intent_id"].clone();
-    let status = executor.rpc("a2g/status", &json!({ "intent_id": intent }));
-    assert_eq!(status["result"]["report"]["status"], "SUCCESS", "one core behind every door: {status}");
-    assert_eq!(executor.file("one").as_deref(), Some("hi"));
     let capabilities = executor.client().request("GET", "/capabilities", &[], b"").json();
     let email = capabilities["skills"].as_array().unwrap().iter().find(|skill| skill["name"] == "email");
     let operations = email.unwrap()["operations"].as_array().unwrap();
     let names = operations.iter().map(|operation| &operation["name"]).collect::<Vec<_>>();
     assert_eq!(names, [&json!("check_unread"), &json!("send")]);
+    let unknown = run(&executor, &request("email/none", json!({})));
+    assert_eq!(expect_failure(&unknown, -32601)["data"]["available"], json!(["check_unread", "send"]));
+    expect_failure(&run(&executor, &request("email", json!({}))), -32601);
+    assert_eq!(executor.reports(), [] as [Value; 0]);
 }
 
 #[test]
@@ -95,14 +96,11 @@ fn tools_are_accepted_under_every_name_and_request_form() {
     // Without an id one is made.
     let mut anonymous = request("write_file", payload.clone());
     anonymous.as_object_mut().unwrap().remove("id");
-    let made = run(&executor, &anonymous)["id"].as_str().unwrap().to_owned();
-    assert_eq!(made.len(), 36);
-    // A client of 2.0 is answered in 2.0.
-    let mut older = request("write_file", payload.clone());
-    older["jsonrpc"] = json!("2.0");
-    let answer = run(&executor, &older);
-    assert_eq!((&answer["jsonrpc"], &answer["result"]["success"]), (&json!("2.0"), &json!(true)));
-    assert_eq!(answer.get("metadata"), None, "{answer}");
+    let answer = run(&executor, &anonymous);
+    assert_eq!(answer["id"].as_str().unwrap().len(), 36);
+    let intent = &answer["metadata"]["context_hints"]["intent_id"];
+    let status = executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+    assert_eq!(status["result"]["report"]["status"], "SUCCESS", "one core behind every door: {status}");
     // The legacy form is answered flat.
     for (operation, arguments) in [("action", "params"), ("operation", "payload")] {
         let legacy = json!({ "skill": "write_file", operation: "run", arguments: payload,
@@ -120,8 +118,6 @@ fn tools_are_accepted_under_every_name_and_request_form() {
 fn failures_are_answered_with_this_protocols_codes() {
     let served = Served::new();
     let executor = Executor::start(served.options());
-    let denied = run(&executor, &request("write_file", json!({ "path": "/etc/passwd", "content": "x" })));
-    assert_eq!(expect_failure(&denied, -32000)["data"]["status_code"], "VERDICT_DENIED");
     let escalated = run(&executor, &request("write_file", write("secret", ESCALATES)));
     let escalated = expect_failure(&escalated, -32000);
     assert_eq!(escalated["data"]["status_code"], "ESCALATION_PENDING");
@@ -163,38 +159,13 @@ fn failures_are_answered_with_this_protocols_codes() {
     assert!(revoked.get("error").is_none(), "{revoked}");
     let aborted = waiting.join().unwrap();
     assert_eq!(expect_failure(&aborted, -32000)["data"]["status_code"], "ABORTED");
-
-    // A tool's own error, in its own words.
-    let missing = run(&executor, &request("read_file", json!({ "path": "/workspace/none" })));
-    let missing = expect_failure(&missing, -32000);
-    assert!(!missing["message"].as_str().unwrap().contains("the tool failed with"), "{missing}");
 }
 
+/// The parts of an answer are in the transcripts.
 #[test]
-fn results_are_streamed_in_parts() {
+fn a_streamed_call_survives_its_client() {
     let served = Served::new();
     let executor = Executor::start(served.options());
-    run(&executor, &request("write_file", write("one", "hi")));
-    let mut streamed = request("search_text", json!({ "path": "/workspace", "pattern": "hi" }));
-    streamed["metadata"] = json!({ "stream": true });
-    let answer = send(&executor, streamed.to_string().as_bytes());
-    let kind = answer.headers.iter().find(|(name, _)| name == "content-type").unwrap();
-    assert_eq!(kind.1, "application/x-ndjson");
-    let text = answer.text();
-    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
-    let (last, parts) = lines.split_last().unwrap();
-    assert!(!parts.is_empty(), "{text}");
-    for (index, part) in parts.iter().enumerate() {
-        assert_eq!(
-            (&part["metadata"]["partial"], &part["metadata"]["remaining"]),
-            (&json!(true), &json!(-1))
-        );
-        assert_eq!((&part["result"]["index"], &part["id"]), (&json!(index), &json!("req-abc123")), "{part}");
-        assert!(part["result"]["chunk"]["kind"].is_string(), "{part}");
-    }
-    assert_eq!((&last["result"]["success"], last["metadata"].get("partial")), (&json!(true), None), "{last}");
-
-    // A client that goes away in the middle changes nothing, and neither does one that never reads.
     let mut streamed = request("gate", json!({ "path": "/workspace" }));
     streamed["metadata"] = json!({ "stream": true });
     let body = streamed.to_string();
@@ -213,125 +184,47 @@ fn results_are_streamed_in_parts() {
 }
 
 #[test]
-fn invalid_input_runs_nothing() {
+fn an_invalid_payload_is_answered_with_the_schema() {
     let served = Served::new();
     let executor = Executor::start(served.options());
-    let write = |more: Value| {
-        let mut request = request("write_file", write("bad", "x"));
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        request
-    };
-    for body in ["", "{", "{\"jsonrpc\":\"3.0\",\"jsonrpc\":\"3.0\"}", "{\"a\":1,\"\\u0061\":2}", "nul"] {
-        let answer = send(&executor, body.as_bytes());
-        assert_eq!(answer.status, 400, "{body}");
-        let answer = answer.json();
-        assert_eq!(expect_failure(&answer, -32700)["data"]["status_code"], "PARSE_ERROR");
-        assert_eq!(answer["id"], "unknown");
-    }
-    let long = format!("{{\"jsonrpc\":\"3.0\",\"x\":\"{}\"}}", "x".repeat(1 << 20));
-    let answer = send(&executor, long.as_bytes());
-    assert_eq!(answer.status, 400);
-    assert!(expect_failure(&answer.json(), -32700)["message"].as_str().unwrap().contains("1048576"));
-    for (wrong, code) in [
-        (write(json!({ "jsonrpc": "1.0" })), -32600),
-        (write(json!({ "jsonrpc": 3.0 })), -32600),
-        (json!({ "jsonrpc": "3.0", "id": 1 }), -32600),
-        (json!({ "jsonrpc": "3.0", "id": 1, "method": "" }), -32600),
-        (write(json!({ "id": {} })), -32600),
-        (write(json!({ "id": "x".repeat(200) })), -32600),
-        (write(json!({ "method": "write_file/other" })), -32601),
-        (write(json!({ "method": "email" })), -32601),
-        (write(json!({ "method": "no_such_skill/x" })), -32002),
-        (write(json!({ "method": 1 })), -32602),
-        (write(json!({ "params": [] })), -32602),
-        (write(json!({ "params": { "payload": [] } })), -32602),
-        (write(json!({ "params": { "skill": "read_file", "payload": {} } })), -32602),
-        (write(json!({ "params": { "payload": { "path": 1 } } })), -32602),
-        (write(json!({ "metadata": { "stream": "yes" } })), -32602),
-        (write(json!({ "metadata": { "context_hints": { "tier": "TOP" } } })), -32602),
-        (write(json!({ "metadata": { "context_hints": { "timeout_ms": 0 } } })), -32602),
-        (write(json!({ "metadata": { "context_hints": { "timeout_ms": 1.5 } } })), -32602),
-        (write(json!({ "metadata": { "context_hints": { "retry_strategy": "again" } } })), -32602),
-    ] {
-        let answer = run(&executor, &wrong);
-        expect_failure(&answer, code);
-    }
-    let answer = send(&executor, b"[]").json();
-    expect_failure(&answer, -32600);
-    let operations = run(&executor, &write(json!({ "method": "email/none" })));
-    assert_eq!(expect_failure(&operations, -32601)["data"]["available"], json!(["check_unread", "send"]));
-    // An invalid payload is answered with the schema.
     let mut corrects = request("write_file", json!({ "path": 1 }));
     corrects["metadata"] = json!({ "context_hints": { "retry_strategy": "correct_payload" } });
     let told = run(&executor, &corrects);
     let told = &expect_failure(&told, -32602)["data"];
     assert!(told["payload_schema"]["properties"].is_object(), "{told}");
     assert!(told["pointer"].as_str().unwrap().starts_with("/params/payload"), "{told}");
-    let mut client = HttpClient::connect(executor.address());
-    assert_eq!(client.request("POST", "/run", &[("Content-Type", "text/plain")], b"{}").status, 415);
-    assert_eq!(client.request("GET", "/run", &[], b"").status, 405);
-    assert_eq!((executor.file("bad"), executor.reports().len()), (None, 0));
-    // And the door is as usable as before.
-    assert_eq!(run(&executor, &write(json!({})))["result"]["success"], true);
+    assert_eq!(executor.reports(), [] as [Value; 0]);
 }
 
 #[test]
-fn a_caller_is_authenticated_by_its_key_and_acts_for_its_agent() {
-    let served = Served::new();
-    let folder = tempfile::tempdir().unwrap();
-    let list = folder.path().join("callers.toml");
-    let path = list.to_str().unwrap();
-    let new = |name: &str, role: &str, agent: &[&str]| {
-        let arguments = [&["caller", "new", name, "--callers", path, "--role", role][..], agent].concat();
-        String::from_utf8(succeeds(&arguments)).unwrap().trim_end().to_owned()
-    };
-    let agent = "did:aeon:mail:1.0:a";
-    let (mail, operator) = (new("mail", "agent", &["--agent", agent]), new("operator", "operator", &[]));
-    let executor = Executor::start(served.options().signed_only().set("server.callers", path));
+fn a_caller_acts_for_its_own_agent() {
+    let (served, list) = (Served::new(), List::new());
+    let of = "did:aeon:mail:1.0:a";
+    let (mail, operator) = (agent(&list, "mail", of), list.add("operator", &["--role", "operator"]));
+    let executor = Executor::start(list.of(served.options().signed_only()));
     let body = request("write_file", write("one", "hi")).to_string();
     let mut client = HttpClient::connect(executor.address());
-    let mut send = |headers: &[(&str, &str)]| {
-        let headers = [&[("Content-Type", "application/json")][..], headers].concat();
-        client.request("POST", "/run", &headers, body.as_bytes())
+    let mut send = |shown: (&str, &str)| {
+        let headers = [("Content-Type", "application/json"), shown];
+        client.request("POST", "/run", &headers, body.as_bytes()).json()
     };
-    let bearer = format!("Bearer {mail}");
-    for shown in [
-        &[][..],
-        &[("X-API-Key", "a2g_nobody")],
-        &[("X-API-Key", "")],
-        &[("X-API-Key", &mail), ("X-API-Key", &mail)],
-        &[("X-API-Key", &mail), ("Authorization", &bearer)],
-        &[("Authorization", "Basic YTpi")],
-    ] {
-        assert_eq!(send(shown).status, 401, "{shown:?}");
-    }
-    assert_eq!(executor.file("one"), None);
     // An operator is no agent.
-    let answer = send(&[("X-API-Key", &operator)]).json();
+    let answer = send(("X-API-Key", &operator));
     assert_eq!(expect_failure(&answer, -32000)["data"]["status_code"], "CALLER_UNAUTHORIZED");
     assert_eq!(executor.file("one"), None);
-    for shown in [("X-API-Key", mail.as_str()), ("Authorization", bearer.as_str())] {
-        assert_eq!(send(&[shown]).json()["result"]["success"], true);
+    for shown in [("X-API-Key", mail.as_str()), ("Authorization", &bearer(&mail))] {
+        assert_eq!(send(shown)["result"]["success"], true);
     }
     let reports = eventually("two reports", || Some(executor.reports()).filter(|all| all.len() == 2));
-    assert!(reports.iter().all(|report| report["agent_did"] == agent), "{reports:?}");
-    // `X-API-Key` is no way into the A2G door.
-    let headers = [("Content-Type", "application/json"), ("X-API-Key", mail.as_str())];
-    assert_eq!(client.request("POST", "/jsonrpc", &headers, b"{}").status, 401);
+    assert!(reports.iter().all(|report| report["agent_did"] == of), "{reports:?}");
 }
 
 #[test]
-fn the_door_can_be_disabled_and_made_public() {
-    let served = Served::new();
-    let off = Executor::start(served.options().set("doors.sovereign", json!({ "enabled": false })));
-    assert_eq!(send(&off, b"{}").status, 404);
-    let folder = tempfile::tempdir().unwrap();
-    let list = folder.path().join("callers.toml");
-    let path = list.to_str().unwrap();
-    succeeds(&["caller", "new", "x", "--callers", path, "--role", "operator"]);
+fn the_door_can_be_made_public() {
+    let (served, list) = (Served::new(), List::new());
+    list.add("x", &["--role", "operator"]);
     let open = json!({ "open_to": "everybody", "agent": "did:aeon:guest:1.0:g" });
-    let options = served.options().set("server.callers", path).set("doors.sovereign", open);
-    let executor = Executor::start(options.signed_only());
+    let executor = Executor::start(list.of(served.options().set("doors.sovereign", open)).signed_only());
     let answer = run(&executor, &request("write_file", write("one", "hi")));
     assert_eq!(answer["result"]["success"], true, "{answer}");
     let report = eventually("its report", || executor.reports().into_iter().next());

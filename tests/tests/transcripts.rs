@@ -12,9 +12,29 @@ use matching::{compare, text_is};
 use reading::{Message, Transcript};
 use serde_json::Value;
 use std::collections::BTreeSet;
+pub use talking::MessageTransport;
 use talking::{Conversation, ReceivedAnswer};
 
-const DOORS: [&str; 5] = ["a2g", "a2a", "a2e", "nexus", "sovereign"];
+/// The doors, each with a test that holds its transcripts.
+macro_rules! doors {
+    ($($test:ident: $door:literal),*) => {
+        const DOORS: &[&str] = &[$($door),*];
+        $(
+            #[test]
+            fn $test() {
+                hold($door);
+            }
+        )*
+    };
+}
+
+doors! {
+    a2g_answers_match_their_transcripts: "a2g",
+    a2a_answers_match_their_transcripts: "a2a",
+    a2e_answers_match_their_transcripts: "a2e",
+    nexus_answers_match_their_transcripts: "nexus",
+    sovereign_answers_match_their_transcripts: "sovereign"
+}
 
 /// Holds all of a door, and says everything in which an answer is not as it is written.
 fn hold(door: &str) {
@@ -88,36 +108,11 @@ fn unlike(expected: &Message, actual: &ReceivedAnswer, talk: &mut Conversation) 
 }
 
 #[test]
-fn a2g_answers_match_their_transcripts() {
-    hold("a2g");
-}
-
-#[test]
-fn a2a_answers_match_their_transcripts() {
-    hold("a2a");
-}
-
-#[test]
-fn a2e_answers_match_their_transcripts() {
-    hold("a2e");
-}
-
-#[test]
-fn nexus_answers_match_their_transcripts() {
-    hold("nexus");
-}
-
-#[test]
-fn sovereign_answers_match_their_transcripts() {
-    hold("sovereign");
-}
-
-#[test]
 fn every_folder_is_a_door_and_malformed_transcripts_are_refused() {
     let folders = std::fs::read_dir(reading::folder()).expect("the folder");
     let folders = folders.map(|entry| entry.expect("an entry")).filter(|entry| entry.path().is_dir());
     let folders = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    assert_eq!(folders.collect::<BTreeSet<_>>(), DOORS.map(str::to_owned).into());
+    assert_eq!(folders.collect::<BTreeSet<_>>(), DOORS.iter().map(|door| (*door).to_owned()).collect());
     for text in ["", "@ http", "> {}", "@ http\n< {}", "@ http\n> {}\n{}", "@ http\n> GET /x\n> y"] {
         assert!(reading::read("x".to_owned(), text).is_err(), "{text}");
     }

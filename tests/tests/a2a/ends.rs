@@ -42,7 +42,7 @@ fn session_tasks_end_with_the_server() {
     let mut client = Client::of(&executor);
     let asked = client.call("write_file", write("x", "x"));
     assert_eq!(state(&asked), "input-required", "{asked}");
-    let mut stream = client.stream("tasks/resubscribe", json!({ "id": asked["id"] }));
+    let mut stream = client.stream("tasks/resubscribe", &json!({ "id": asked["id"] }));
     assert_eq!(stream.next().unwrap()["result"]["id"], asked["id"]);
     let session = A2eSession::open(&executor, None);
     let mut socket = executor.web_socket();

@@ -1,7 +1,7 @@
 //! The agent's side of A2E: a session over HTTP, or the two ends of a pipe.
 
 use super::{Executor, HttpClient, StdioClient, TIMEOUT};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
@@ -213,13 +213,4 @@ impl A2ePeer for A2eSession {
         let line = events.recv_timeout(TIMEOUT).expect("an event");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
-}
-
-/// The members of an object, beside those that every message has.
-pub fn a2e_members(message: &Value) -> Map<String, Value> {
-    let mut members = message.as_object().expect("an object").clone();
-    for name in ["a2e", "version", "id", "ts"] {
-        members.remove(name).unwrap_or_else(|| panic!("no `{name}`: {message}"));
-    }
-    members
 }

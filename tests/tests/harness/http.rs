@@ -168,7 +168,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 type Message = (String, Vec<(String, String)>, Vec<u8>);
 
 /// Reads one message.
-pub(super) fn read_message(reader: &mut impl BufRead) -> std::io::Result<Message> {
+pub fn read_message(reader: &mut impl BufRead) -> std::io::Result<Message> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();

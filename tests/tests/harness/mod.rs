@@ -28,7 +28,7 @@ mod stdio;
 mod wall_clock;
 mod web_socket;
 
-pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake, a2e_members};
+pub use a2e::{A2ePeer, A2eSession, a2e, a2e_call, a2e_handshake};
 pub use binary::{
     cache, clients, guest, guest_wasip2, program, run, run_in, run_with_input, seeds, tools, vectors,
 };
@@ -38,7 +38,7 @@ pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
 pub use governor::{Governor, policy_for_all};
-pub use http::{HttpAnswer, HttpClient};
+pub use http::{HttpAnswer, HttpClient, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
 pub use process::Process;

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 /// The first line of what the governor answers when it is asked next.
 pub const ANSWER: &str = "ANSWER";
+/// The file in a door's folder that is no transcript.
+const SHARED: &str = "names.txt";
 
 /// One conversation.
 pub struct Transcript {
@@ -103,14 +105,27 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("transcripts")
 }
 
+/// The texts that messages of a door share, each with its name as transcripts have it.
+fn shared_texts(text: &str) -> Vec<(String, String)> {
+    let blocks = text.split("\n\n").map(|block| {
+        let mut lines = block.lines().filter(|line| !line.starts_with('#'));
+        (lines.next().unwrap_or_default().to_owned(), lines.map(str::trim).collect::<Vec<_>>().join(" "))
+    });
+    blocks.filter(|(name, _)| !name.is_empty()).collect()
+}
+
 /// All of one door, by name.
 pub fn of_door(door: &str) -> Vec<Transcript> {
     let files = std::fs::read_dir(folder().join(door)).expect("a folder for each door");
     let mut paths = files.map(|file| file.expect("an entry").path()).collect::<Vec<_>>();
     paths.sort();
+    let shared = folder().join(door).join(SHARED);
+    paths.retain(|path| *path != shared);
+    let shared = shared_texts(&std::fs::read_to_string(shared).unwrap_or_default());
     let transcripts = paths.iter().map(|path| {
         let file = path.file_name().expect("a name").to_string_lossy();
         let text = std::fs::read_to_string(path).expect("a transcript is text");
+        let text = shared.iter().fold(text, |text, (name, shared)| text.replace(name, shared));
         read(format!("{door}/{file}"), &text).unwrap_or_else(|wrong| panic!("{wrong}"))
     });
     let transcripts = transcripts.collect::<Vec<_>>();

@@ -27,7 +27,7 @@ impl ReceivedAnswer {
 }
 
 /// The transport of messages.
-enum MessageTransport {
+pub enum MessageTransport {
     /// With the path to which messages are posted.
     Http(HttpClient, &'static str),
     Socket(WebSocketClient),
@@ -308,6 +308,19 @@ impl MessageTransport {
             Self::Session(session) => session.send_line(text.as_bytes()),
             Self::Http(..) => unreachable!("a request is answered at once"),
         }
+    }
+
+    /// Sends one message, whatever its bytes are, and gives its only answer.
+    pub fn exchange(&mut self, message: &[u8]) -> Value {
+        match self {
+            Self::Http(client, path) => {
+                return client.request("POST", path, &[("Content-Type", "application/json")], message).json();
+            }
+            Self::Socket(socket) => socket.send_binary(message),
+            Self::Stdio(client) => client.send(message),
+            Self::Session(session) => session.send_line(message),
+        }
+        self.receive()
     }
 
     fn receive(&mut self) -> Value {

@@ -279,11 +279,18 @@ fn patterns() {
         "/*",
         "/*/x",
         "/tmp",
+        "/tmp/",
+        "**",
+        "*",
+        "./**",
+        "~/**",
         "/a//b",
         "/a/../b/**",
         "/a/./b",
         "/a/**/",
         "/a\0/**",
+        "/a/\0",
+        "/a/**/..",
         "/a/[x",
         "/a/{b",
         "/a/b}",
@@ -517,12 +524,29 @@ fn conditions() {
     assert_eq!(parse_condition("timeout_seconds:5").unwrap().timeout, Timeout::from_seconds(5).ok());
     assert_eq!(parse_condition("max_output_bytes:5").unwrap().output, OutputLimit::from_bytes(5).ok());
     assert_eq!(parse_condition("filesystem_scope:/tmp/**").unwrap().areas, Some(vec![tree("/tmp").into()]));
-    for unknown in
-        ["", "read_only:", "READ_ONLY", "max_memory_mb", "max_memory_mb:", "max_memory_mb:+5", "human"]
-    {
+    for unknown in [
+        "",
+        "read_only:",
+        "read_only ",
+        "read_only:true",
+        "READ_ONLY",
+        "no_network:1",
+        "max_memory_mb",
+        "max_memory_mb:",
+        "max_memory_mb:+5",
+        "max_memory_mb: 5",
+        "max_memory_mb:-1",
+        "max_memory_mb:5.0",
+        "max_memory_mb:5e1",
+        "max_output_bytes:18446744073709551616",
+        "max_cpu_percent:5",
+        "human",
+    ] {
         assert!(matches!(parse_condition(unknown), Err(ConditionError::Unknown(_))), "{unknown:?}");
     }
-    assert!(matches!(parse_condition("max_memory_mb:0"), Err(ConditionError::Number { .. })));
+    for number in ["max_memory_mb:0", "timeout_seconds:0", "max_output_bytes:0"] {
+        assert!(matches!(parse_condition(number), Err(ConditionError::Number { .. })), "{number}");
+    }
     assert!(matches!(parse_condition("filesystem_scope:/tmp/{a"), Err(ConditionError::Scope(_))));
 }
 

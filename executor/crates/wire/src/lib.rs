@@ -20,6 +20,8 @@ pub mod jwks;
 pub mod jwt;
 pub mod nexus;
 pub mod sovereign;
+#[cfg(test)]
+mod tests;
 pub use a2g_types::strict_json;
 
 use serde::Serialize;

@@ -47,6 +47,11 @@ fn errors_name_line_and_key() {
         ("[ceilings]\nmax_directory_entries = 0\n", "line 2", "ceilings.max_directory_entries"),
         ("[ceilings]\nmax_fuel = 0\n", "line 2", "ceilings.max_fuel"),
         ("[ceilings]\nmax_memory_mb = \"5\"\n", "line 2", "max_memory_mb"),
+        ("[ceilings]\nmax_memory_mb = -1\n", "line 2", "max_memory_mb"),
+        ("[ceilings]\ntimeout_seconds = 1e3\n", "line 2", "timeout_seconds"),
+        ("[governor]\nheartbeat_seconds = 0\n", "line 2", "governor.heartbeat_seconds"),
+        ("[[mount]]\nguest = \"workspace\"\nhost = \".\"\n", "line 2", "mount.guest"),
+        ("server = 5\n", "line 1", "server"),
         ("[executor]\nisolation = \"proces\"\n", "line 2", "isolation"),
         (
             "[executor]\nrenew_runs = 0\n",

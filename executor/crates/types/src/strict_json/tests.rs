@@ -51,13 +51,16 @@ fn json_test_suite() {
 
 #[test]
 fn what_is_refused_and_where() {
-    let cases: [(&[u8], &str); 15] = [
+    let cases: [(&[u8], &str); 18] = [
         (b"", "not JSON: expected a value at line 1 column 1"),
         (b"{\n \"a\": 1,\n \"a\": 2}", "duplicate key `a` at line 3 column 2"),
         (br#"{"a":1,"\u0061":2}"#, "duplicate key `a` at line 1 column 8"),
         (br#"[{"x":{"y":[{"k":1,"k":2}]}}]"#, "duplicate key `k` at line 1 column 20"),
         ("{\"é\":0,\"é\":0}".as_bytes(), "duplicate key `\\u{e9}` at line 1 column 8"),
         (b"{\"a\":1,}", "not JSON: expected a key in double quotes at line 1 column 8"),
+        (b"{'a':1}", "not JSON: expected a key in double quotes at line 1 column 2"),
+        (b"{\"a\":{", "not JSON: expected a key in double quotes at line 1 column 7"),
+        (b"\"\x01\"", "not JSON: expected no control character in a string at line 1 column 2"),
         (b"[1 2]", "not JSON: expected `,` or `]` at line 1 column 4"),
         (b"[01]", "not JSON: expected `,` or `]` at line 1 column 3"),
         (b"{\"a\" 1}", "not JSON: expected `:` at line 1 column 6"),

@@ -55,23 +55,23 @@ fn an_id_of_another_kind_is_refused_without_an_id() {
 #[test]
 fn what_is_no_request_is_refused_with_its_id() {
     let cases = [
-        r#"{"method":"m","id":7}"#,
-        r#"{"jsonrpc":"1.0","method":"m","id":7}"#,
-        r#"{"jsonrpc":"3.0","method":"m","id":7}"#,
-        r#"{"jsonrpc":2.0,"method":"m","id":7}"#,
-        r#"{"jsonrpc":null,"method":"m","id":7}"#,
-        r#"{"jsonrpc":"2.0","id":7}"#,
-        r#"{"jsonrpc":"2.0","method":1,"id":7}"#,
-        r#"{"jsonrpc":"2.0","method":null,"id":7}"#,
-        r#"{"jsonrpc":"2.0","method":"m","params":1,"id":7}"#,
-        r#"{"jsonrpc":"2.0","method":"m","params":null,"id":7}"#,
-        r#"{"jsonrpc":"2.0","method":"m","params":"x","id":7}"#,
-        r#"{"jsonrpc":"2.0","result":{},"id":7}"#,
+        (r#"{"method":"m","id":7}"#, "`jsonrpc`"),
+        (r#"{"jsonrpc":"1.0","method":"m","id":7}"#, "`jsonrpc`"),
+        (r#"{"jsonrpc":"3.0","method":"m","id":7}"#, "`jsonrpc`"),
+        (r#"{"jsonrpc":2.0,"method":"m","id":7}"#, "`jsonrpc`"),
+        (r#"{"jsonrpc":null,"method":"m","id":7}"#, "`jsonrpc`"),
+        (r#"{"jsonrpc":"2.0","id":7}"#, "`method`"),
+        (r#"{"jsonrpc":"2.0","method":1,"id":7}"#, "`method`"),
+        (r#"{"jsonrpc":"2.0","method":null,"id":7}"#, "`method`"),
+        (r#"{"jsonrpc":"2.0","method":"m","params":1,"id":7}"#, "`params`"),
+        (r#"{"jsonrpc":"2.0","method":"m","params":null,"id":7}"#, "`params`"),
+        (r#"{"jsonrpc":"2.0","method":"m","params":"x","id":7}"#, "`params`"),
+        (r#"{"jsonrpc":"2.0","result":{},"id":7}"#, "`method`"),
     ];
-    for text in cases {
+    for (text, member) in cases {
         let (id, fault) = one(text).unwrap_err();
         assert_eq!(id.unwrap().as_json(), "7", "{text}");
-        assert!(matches!(fault, Fault::InvalidRequest(_)), "{text}");
+        assert!(matches!(&fault, Fault::InvalidRequest(why) if why.contains(member)), "{text}: {fault:?}");
     }
 }
 
@@ -82,7 +82,8 @@ fn bodies_that_are_refused_as_a_whole() {
     let far_too_many = format!("[{}]", vec!["1"; 100_000].join(","));
     for text in ["1", "null", "\"x\"", "true", "[]", " [ ] ", &too_many, &far_too_many] {
         let fault = decode(text, MAX_BATCH).unwrap_err();
-        assert!(matches!(fault, Fault::InvalidRequest(_)), "{fault:?}");
+        let what = if text.contains('[') { "batch" } else { "an object" };
+        assert!(matches!(&fault, Fault::InvalidRequest(why) if why.contains(what)), "{fault:?}");
     }
     for text in ["", "{", "[1,", "x", "{} {}", "[1] 2"] {
         assert!(matches!(decode(text, MAX_BATCH), Err(Fault::Parse(_))), "{text}");

@@ -5,8 +5,9 @@ use super::encode::ReplyEncoder;
 use super::fault::{self, SovereignError};
 use super::skills;
 use crate::jsonrpc::Id;
-use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{IntentId, ToolName};
+use crate::tests::map;
+use a2g_types::fault::Fault;
+use a2g_types::ident::ToolName;
 use a2g_types::quantity::Timeout;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -15,63 +16,44 @@ fn read(body: &Value) -> Result<SovereignRequest, i64> {
     decode::request(&body.to_string()).map_err(|malformed| fault::to_error(&malformed.fault).code)
 }
 
-/// A request of a client.
-fn written(request: &SovereignRequest) -> Value {
-    let mut params = Map::new();
-    params.insert("skill".to_owned(), json!(request.skill));
-    if let Some(operation) = &request.operation {
-        params.insert("operation".to_owned(), json!(operation));
-    }
-    params.insert("payload".to_owned(), json!(request.payload));
-    let mut hints = Map::new();
-    if let Some(timeout) = request.hints.timeout {
-        let millis = u64::try_from(timeout.duration().as_millis()).unwrap();
-        hints.insert("timeout_ms".to_owned(), json!(millis));
-    }
-    if request.hints.corrects_payload {
-        hints.insert("retry_strategy".to_owned(), json!("correct_payload"));
-    }
-    let mut body = json!({
-        "jsonrpc": if request.form == RequestForm::Sovereign { "3.0" } else { "2.0" },
-        "params": params,
-        "metadata": { "stream": request.stream, "context_hints": hints },
-    });
-    if let Some(id) = &request.id {
-        body["id"] = serde_json::from_str(id.as_json()).unwrap();
-    }
-    body
-}
-
-prop_compose! {
-    fn requests()(
+proptest! {
+    #[test]
+    fn a_request_is_read_as_it_was_written(
         form in prop_oneof![Just(RequestForm::Sovereign), Just(RequestForm::JsonRpc2)],
         id in prop::option::of("[a-z0-9]{1,20}"),
         skill in "[a-z][a-z_]{0,10}",
         operation in prop::option::of("[a-z][a-z_/]{0,10}"),
-        keys in prop::collection::btree_map("[a-z]{1,5}", any::<i32>(), 0..4),
+        payload in map("[a-z]{1,5}"),
         stream in any::<bool>(),
         timeout in prop::option::of(1..=604_800_000_u64),
         corrects_payload in any::<bool>(),
-    ) -> SovereignRequest {
-        SovereignRequest {
-            form,
-            id: id.map(|id| Id::from_text(&id)),
-            skill,
-            operation,
-            payload: keys.into_iter().map(|(key, value)| (key, json!(value))).collect(),
-            stream,
-            hints: ContextHints {
-                timeout: timeout.map(|millis| Timeout::from_millis(millis).unwrap()),
-                corrects_payload,
-            },
-        }
-    }
-}
-
-proptest! {
-    #[test]
-    fn a_request_is_read_as_it_was_written(request in requests()) {
-        prop_assert_eq!(read(&written(&request)).unwrap(), request);
+    ) {
+        // A member that is not there is written as none, and not as null.
+        let some = |members: Vec<(&str, Option<Value>)>| -> Map<String, Value> {
+            let there = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+            there.collect()
+        };
+        let hints = some(vec![
+            ("timeout_ms", timeout.map(Value::from)),
+            ("retry_strategy", corrects_payload.then(|| "correct_payload".into())),
+        ]);
+        let params = some(vec![
+            ("skill", Some(json!(skill))),
+            ("operation", operation.clone().map(Value::from)),
+            ("payload", Some(json!(payload))),
+        ]);
+        let version = if form == RequestForm::Sovereign { "3.0" } else { "2.0" };
+        let body = some(vec![
+            ("jsonrpc", Some(version.into())),
+            ("id", id.clone().map(Value::from)),
+            ("params", Some(params.into())),
+            ("metadata", Some(json!({ "stream": stream, "context_hints": hints }))),
+        ]);
+        let timeout = timeout.map(|millis| Timeout::from_millis(millis).unwrap());
+        let hints = ContextHints { timeout, corrects_payload };
+        let id = id.map(|id| Id::from_text(&id));
+        let expected = SovereignRequest { form, id, skill, operation, payload, stream, hints };
+        prop_assert_eq!(read(&body.into()).unwrap(), expected);
     }
 
     #[test]
@@ -99,6 +81,36 @@ fn the_method_splits_at_its_first_slash() {
 }
 
 #[test]
+fn invalid_requests_are_refused_with_their_code() {
+    let call = |more: Value| {
+        let mut call = json!({ "jsonrpc": "3.0", "id": 1, "method": "a/b", "params": { "payload": {} } });
+        call.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call
+    };
+    assert!(read(&call(json!({}))).is_ok());
+    let hint = |name: &str, value: Value| call(json!({ "metadata": { "context_hints": { name: value } } }));
+    for (wrong, code) in [
+        (call(json!({ "jsonrpc": "1.0" })), -32600),
+        (call(json!({ "jsonrpc": 3.0 })), -32600),
+        (call(json!({ "method": "" })), -32600),
+        (json!({ "jsonrpc": "3.0", "id": 1 }), -32600),
+        (call(json!({ "id": {} })), -32600),
+        (call(json!({ "id": "x".repeat(200) })), -32600),
+        (call(json!({ "method": 1 })), -32602),
+        (call(json!({ "params": [] })), -32602),
+        (call(json!({ "params": { "payload": [] } })), -32602),
+        (call(json!({ "params": { "skill": "c", "payload": {} } })), -32602),
+        (call(json!({ "metadata": { "stream": "yes" } })), -32602),
+        (hint("tier", json!("TOP")), -32602),
+        (hint("timeout_ms", json!(0)), -32602),
+        (hint("timeout_ms", json!(1.5)), -32602),
+        (hint("retry_strategy", json!("again")), -32602),
+    ] {
+        assert_eq!(read(&wrong), Err(code), "{wrong}");
+    }
+}
+
+#[test]
 fn a_tool_is_an_operation_of_a_skill() {
     let of = |name: &str| {
         let name = ToolName::parse(name).unwrap();
@@ -111,34 +123,7 @@ fn a_tool_is_an_operation_of_a_skill() {
 }
 
 #[test]
-fn every_fault_has_its_code_and_keeps_what_is_private() {
-    let refused = |blocked_by| Fault::Refused {
-        intent: Some(IntentId::from_bytes([1; 16])),
-        risk_score: Some(0.9),
-        blocked_by,
-        message: "no".to_owned(),
-    };
-    let tool = ToolName::parse("x").unwrap();
-    for (fault, code, status) in [
-        (Fault::Parse("p".to_owned()), -32700, "PARSE_ERROR"),
-        (Fault::InvalidRequest("r".to_owned()), -32600, "INVALID_REQUEST"),
-        (Fault::MethodNotFound("m".to_owned()), -32601, "METHOD_NOT_FOUND"),
-        (Fault::invalid("/arguments/a", "i"), -32602, "INVALID_PARAMS"),
-        (Fault::ToolUnavailable { tool, message: "u".to_owned() }, -32003, "ADAPTER_UNAVAILABLE"),
-        (refused(BlockedBy::VerdictDenied), -32000, "VERDICT_DENIED"),
-        (refused(BlockedBy::GovernorUnavailable), -32003, "GOVERNOR_UNAVAILABLE"),
-        (Fault::Busy { message: "b".to_owned(), retry_after_ms: 5 }, -32000, "BUSY"),
-        (
-            Fault::ReceiptPending { intent: IntentId::from_bytes([1; 16]), retry_after_ms: 5 },
-            -32000,
-            "RECEIPT_PENDING",
-        ),
-        (Fault::Internal("/secret/path".to_owned()), -32000, "SERVER_ERROR"),
-    ] {
-        let failure = fault::to_error(&fault);
-        assert_eq!((failure.code, failure.status_code.as_str()), (code, status), "{fault:?}");
-        assert!(!failure.message.contains("secret"));
-    }
+fn a_pointer_leads_into_the_payload() {
     let pointer = fault::to_error(&Fault::invalid("/arguments/a", "i"));
     assert_eq!(pointer.data.get("pointer"), Some(&json!("/params/payload/a")));
 }

@@ -55,6 +55,19 @@ fn the_documents_policy_report_and_registration() {
     assert_eq!(registration.metadata.unwrap()["runtime"], "python");
 }
 
+/// True for values of a type that a member may have.
+type HasRightType = fn(&Value) -> bool;
+
+/// Each member with a value of every type that it may not have.
+fn of_wrong_types<const N: usize>(
+    members: [(&'static str, HasRightType); N],
+) -> impl Iterator<Item = (&'static str, Value)> {
+    let all = [json!(null), json!(5), json!(true), json!([]), json!({}), json!("no")];
+    members.into_iter().flat_map(move |(pointer, is_right)| {
+        all.clone().into_iter().filter(move |value| !is_right(value)).map(move |value| (pointer, value))
+    })
+}
+
 /// Decodes params with one function of the door and drops the result.
 type Decoder = fn(&str) -> Result<(), Fault>;
 
@@ -97,7 +110,7 @@ fn limit_fields() -> Vec<(Decoder, Value, String, u64)> {
 
 #[test]
 fn a_limit_is_an_integer_in_range_and_nothing_else() {
-    const BAD: [&str; 22] = [
+    const BAD: [&str; 23] = [
         "-1",
         "0",
         "-0",
@@ -108,6 +121,7 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
         "5E1",
         "5.0",
         "0.5",
+        "5.5",
         "18446744073709551616",
         "18446744073709551615",
         "9007199254740993.0",
@@ -143,26 +157,19 @@ fn a_limit_is_an_integer_in_range_and_nothing_else() {
 fn what_is_wrong_with_a_verdict_and_where() {
     let cases = [
         ("/verdict", json!("approved")),
-        ("/verdict", json!(null)),
         ("/intent_id", json!("550e8400")),
-        ("/intent_id", json!(7)),
-        ("/capability_manifest", json!(null)),
         ("/capability_manifest", json!([50, 10, 30, false, []])),
-        ("/capability_manifest", json!("all")),
         ("/capability_manifest/network_allowed", json!("false")),
         ("/capability_manifest/network_allowed", json!(0)),
         ("/capability_manifest/network_allowed", json!(null)),
         ("/capability_manifest/filesystem_scope", json!("/tmp/**")),
         ("/capability_manifest/filesystem_scope", json!(null)),
+        ("/capability_manifest/filesystem_scope", json!([null])),
         ("/capability_manifest/max_disk_mb", json!(1)),
         ("/capability_manifest/Max_memory_mb", json!(1)),
-        ("/conditions", json!(null)),
-        ("/conditions", json!("read_only")),
-        ("/expires_at", json!(null)),
-        ("/expires_at", json!(1705313100)),
         ("/expires_at", json!("2024-01-15T10:05:00")),
         ("/expires_at", json!("2024-01-15")),
-        ("/expires_at", json!("never")),
+        ("/expires_at", json!("4070908800")),
         ("/risk_assessment", json!([])),
         ("/risk_assessment/score", json!(1.01)),
         ("/risk_assessment/score", json!(-0.1)),
@@ -173,7 +180,14 @@ fn what_is_wrong_with_a_verdict_and_where() {
         ("/risk_assessment/threats", json!([1])),
         ("/reason", json!(1)),
     ];
-    for (pointer, bad) in cases {
+    let wrong_types = of_wrong_types([
+        ("/verdict", |_| false),
+        ("/intent_id", |_| false),
+        ("/expires_at", |_| false),
+        ("/conditions", Value::is_array),
+        ("/capability_manifest", Value::is_object),
+    ]);
+    for (pointer, bad) in wrong_types.chain(cases) {
         let verdict = with(document_verdict(), pointer, bad.clone());
         let (at, message) = invalid(decode::verdict(&verdict.to_string()));
         assert!(at.starts_with(pointer), "{pointer} = {bad}: {at} {message}");
@@ -225,21 +239,21 @@ fn what_each_verdict_needs() {
 
 #[test]
 fn what_is_wrong_with_an_intent_and_where() {
-    let cases = [
-        ("/agent_did", json!("agent")),
-        ("/agent_did", json!(null)),
-        ("/intent_id", json!("req-1")),
-        ("/tool", json!("../write_file")),
-        ("/tool", json!(["write_file"])),
-        ("/arguments", json!([])),
-        ("/arguments", json!(null)),
-        ("/arguments", json!("{}")),
-        ("/context", json!([])),
-    ];
-    for (pointer, bad) in cases {
-        let (at, message) =
-            invalid(decode::intent(&with(document_intent(), pointer, bad.clone()).to_string()));
+    let cases =
+        [("/agent_did", json!("agent")), ("/intent_id", json!("req-1")), ("/tool", json!("../write_file"))];
+    let wrong_types = of_wrong_types([
+        ("/agent_did", |_| false),
+        ("/intent_id", |_| false),
+        ("/tool", Value::is_string),
+        ("/arguments", Value::is_object),
+        ("/context", |value| value.is_object() || value.is_null()),
+    ]);
+    for (pointer, bad) in wrong_types.chain(cases) {
+        let intent = with(document_intent(), pointer, bad.clone());
+        let (at, message) = invalid(decode::intent(&intent.to_string()));
         assert_eq!(at, pointer, "{bad}: {message}");
+        let both = json!({ "intent": intent, "verdict": document_verdict() });
+        assert_eq!(invalid(decode::execute_params(&both.to_string())).0, format!("/intent{pointer}"));
     }
     for needed in ["/agent_did", "/intent_id", "/tool", "/arguments"] {
         let (at, message) = invalid(decode::intent(&without(document_intent(), needed).to_string()));
@@ -247,6 +261,7 @@ fn what_is_wrong_with_an_intent_and_where() {
     }
     for params in ["[]", "1", "null", r#"["did:a:b"]"#] {
         assert_eq!(invalid(decode::intent(params)).0, "");
+        assert_eq!(invalid(decode::execute_params(params)).0, "");
     }
     let huge = document_intent().to_string().replace("\"Hello, World!\"", "1e309");
     assert_eq!(invalid(decode::intent(&huge)).0, "/arguments");
@@ -402,7 +417,11 @@ fn the_answer_to_a_registration() {
 #[test]
 fn messages_and_pointers_echo_little() {
     let long = "x".repeat(100_000);
+    let limit = "/capability_manifest/max_memory_mb";
     let faults = [
+        invalid(decode::intent(&with(document_intent(), "/agent_did", json!(long)).to_string())),
+        invalid(decode::intent(&with(document_intent(), "/intent_id", json!(long)).to_string())),
+        invalid(decode::verdict(&with(document_verdict(), limit, json!(long)).to_string())),
         invalid(decode::intent(&with(document_intent(), "/tool", json!(long)).to_string())),
         invalid(decode::intent(&with(document_intent(), "/arguments", json!([long])).to_string())),
         invalid(decode::verdict(&with(document_verdict(), "/verdict", json!(long)).to_string())),

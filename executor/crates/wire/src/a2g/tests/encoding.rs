@@ -5,8 +5,8 @@ use crate::a2g::schema::names;
 use crate::a2g::{decode, encode, openrpc};
 use a2g_types::fault::BlockedBy;
 use a2g_types::limit::{Limit, NetworkBudgets};
-use a2g_types::outcome::{Contact, HostRule, NetworkUsage, Status};
-use a2g_types::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
+use a2g_types::outcome::{Contact, DenialReason, HostRule, NetworkUsage, Status};
+use a2g_types::tool::{DeclaredCapabilities, Descriptor};
 use serde_json::value::RawValue;
 
 fn value(raw: &RawValue) -> Value {
@@ -215,24 +215,6 @@ fn small_answers() {
     assert_eq!(decode::registration_result(encode::registration_result(None).get()).unwrap(), None);
 }
 
-fn descriptor() -> Descriptor {
-    Descriptor {
-        name: ToolName::parse("write_file").unwrap(),
-        version: "1.0.0".to_owned(),
-        description: "Writes a file".to_owned(),
-        contract: Contract::Command,
-        digest: Digest([0xab; 32]),
-        arguments_schema: json!({ "type": "object" }),
-        capabilities: DeclaredCapabilities {
-            filesystem: DeclaredFilesystem::ReadWrite,
-            network: false,
-            memory: MemoryLimit::from_mb(16).ok(),
-            cpu: None,
-            timeout: None,
-        },
-    }
-}
-
 #[test]
 fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     let document = openrpc::document("1.2.3");
@@ -247,6 +229,10 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     let check =
         |name: &str, raw: &RawValue| assert_eq!(validates(&named(name), &value(raw)), Ok(()), "{name}");
 
+    let tool = Descriptor {
+        capabilities: DeclaredCapabilities { memory: MemoryLimit::from_mb(16).ok(), ..Default::default() },
+        ..descriptor("write_file", json!({ "type": "object" }))
+    };
     let verdict = decode::verdict(&document_verdict().to_string()).unwrap();
     let policy = decode::policy(&document_policy().to_string()).unwrap();
     let failed = receipt(End::ToolError { code: "E".into(), message: "m".into(), detail: Some(json!(1)) });
@@ -257,8 +243,8 @@ fn the_openrpc_document_holds_what_this_door_writes_and_reads() {
     check("Report", &encode::report(&failed));
     check("Report", &encode::report(&talkative_receipt()));
     check("Capabilities", &encode::json_value(&value(&encode::policy(&policy))["capabilities"]));
-    check("Tools", &encode::tools([&descriptor()]));
-    check("Tool", &encode::tool(&descriptor()));
+    check("Tools", &encode::tools([&tool]));
+    check("Tool", &encode::tool(&tool));
     check("Cancelled", &encode::cancel_result(intent, false));
     check("IntentStatus", &encode::status(intent, encode::IntentStateName::Finished, Some(&failed)));
     check("Accepted", &encode::revoke_result(1));

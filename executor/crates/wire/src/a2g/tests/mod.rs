@@ -5,19 +5,14 @@ mod encoding;
 mod faults;
 mod round_trips;
 
+use crate::tests::{AGENT, INTENT, descriptor, map, receipt};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
-use a2g_types::limit::{Access, Bound, BudgetUsage, Budgets, Layer};
-use a2g_types::outcome::{
-    Artifact, Denial, DenialReason, End, GrantedArea, LogLevel, LogLine, Outcome, Receipt, RunMetrics,
-    RunOutput, Usage,
-};
-use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{Bound, Layer};
+use a2g_types::outcome::{Artifact, End, LogLevel, LogLine, Receipt, RunMetrics, RunOutput};
+use a2g_types::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, Timeout};
 use serde_json::{Value, json};
 use std::time::Duration;
-
-const AGENT: &str = "did:aeon:myagent:1.0:abc123";
-const INTENT: &str = "550e8400-e29b-41d4-a716-446655440000";
 
 /// The document's `A2G_INTENT` params.
 fn document_intent() -> Value {
@@ -84,67 +79,6 @@ fn document_report() -> Value {
         "result": { "bytes_written": 13, "path": "/tmp/test.txt" },
         "metrics": { "duration_ms": 45, "memory_used_mb": 2, "cpu_percent": 1.5 }
     })
-}
-
-/// A run with the measurements of the document's report, under the document's verdict.
-fn receipt(end: End) -> Receipt {
-    Receipt {
-        agent: AgentDid::parse(AGENT).unwrap(),
-        intent: IntentId::parse(INTENT).unwrap(),
-        tool: ToolName::parse("write_file").unwrap(),
-        approved_by: None,
-        durability: a2g_types::durability::Durability::PowerLoss,
-        outcome: Outcome {
-            end,
-            output: RunOutput::default(),
-            metrics: RunMetrics {
-                wall: Duration::from_millis(45),
-                cpu: Duration::from_micros(675),
-                peak_memory_bytes: BYTES_PER_MB + 1,
-                output_bytes: 44,
-                peak_resident_bytes: None,
-            },
-            usage: Usage {
-                memory: Bound { value: MemoryLimit::from_mb(50).unwrap(), layer: Layer::Verdict },
-                cpu: Bound { value: CpuPercent::new(10).unwrap(), layer: Layer::Verdict },
-                timeout: Bound { value: Timeout::from_seconds(30).unwrap(), layer: Layer::Condition },
-                output: Bound { value: OutputLimit::from_bytes(1 << 20).unwrap(), layer: Layer::Executor },
-                filesystem: vec![GrantedArea {
-                    path: "/tmp".to_owned(),
-                    pattern: "/tmp/**".to_owned(),
-                    access: Bound { value: Access::ReadWrite, layer: Layer::Tool },
-                    set_by: Layer::Verdict,
-                }],
-                blocked: Vec::new(),
-                filesystem_emptied_by: None,
-                budgets: Budgets {
-                    written: MemoryLimit::from_mb(1024).unwrap(),
-                    created: 1000,
-                    handles: 1024,
-                    subscriptions: 128,
-                    random_bytes: 1 << 20,
-                    directory_entries: 10_000,
-                    fuel: None,
-                    hard_links: false,
-                },
-                spent: Some(BudgetUsage {
-                    written_bytes: 5,
-                    created: 2,
-                    random_bytes: 16,
-                    directory_entries: 3,
-                    fuel: None,
-                }),
-                network: Bound { value: false, layer: Layer::Verdict },
-                network_used: None,
-                denied: vec![Denial {
-                    what: "/etc/passwd".to_owned(),
-                    reason: DenialReason::OutsideScope,
-                    count: 2,
-                }],
-                denied_truncated: false,
-            },
-        },
-    }
 }
 
 /// The same run with everything that a report may contain in addition to its result.
