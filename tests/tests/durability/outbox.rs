@@ -3,7 +3,7 @@
 use super::{catalogue, load, options};
 use crate::harness::{
     Executor, FakeGovernor, Governor, HttpClient, Process, Reply, error, eventually, execute, id_of, intent,
-    intent_id, print_skipped, program, result, run, succeeds,
+    intent_id, print_skipped, program, result, run, succeeds, Server,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -112,7 +112,7 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
 /// The same with one that is killed, over both of its transports.
 #[test]
 fn a_governor_killed_under_load_loses_no_report() {
-    for url in [Governor::http_url, Governor::web_socket_url] {
+    for url in [Server::http_url, Server::web_socket_url] {
         let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
         let executor = Executor::start(options(&catalogue, &url(&governor)));
         executor.line_with("registered with the governor");
