@@ -2,14 +2,38 @@
 
 use crate::callers::{List, agent, ask, bearer, rpc};
 use crate::harness::{
-    AGENT, Catalogue, Executor, GATE, Options, Tool, WebSocketClient, error, eventually, execute, id_of,
-    result,
+    AGENT, Catalogue, Executor, GATE, HttpClient, Options, Tool, WebSocketClient, error, eventually, execute,
+    id_of, post_request, result,
 };
+use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
 
 const OTHER: &str = "did:aeon:other:1.0:abc123";
+
+/// A caller that wants much, and one that must not be kept from anything, with their tokens.
+fn two_callers() -> (List, String, String) {
+    let list = List::new();
+    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    (list, greedy, other)
+}
+
+/// A call of the other caller.
+fn write_by_other(content: &str) -> Value {
+    in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": content })))
+}
+
+/// Asks for these over a connection of its own, and takes no answer.
+fn ask_untaken(executor: &Executor, token: &str, body: &Value) -> TcpStream {
+    let shown = format!("Authorization: {}", bearer(token));
+    let request = post_request("/jsonrpc", &[&shown], &body.to_string());
+    HttpClient::send_only(executor.address(), request.as_bytes())
+}
+
+fn status_request(call: &Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/status", "params": { "intent_id": id_of(call) } })
+}
 
 /// Objects that take about sixty times their text as values.
 fn dense(bytes: usize) -> Value {
@@ -146,8 +170,7 @@ fn a_run_waits_for_output_memory() {
 /// Each holds most of a message that never ends, in the buffer of its own connection.
 #[test]
 fn unfinished_messages_count_against_their_caller_only() {
-    let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let (list, greedy, other) = two_callers();
     let executor = Executor::start(list.of(Options::new().set("server.max_memory_mb", 160)));
     let bearer = bearer(&greedy);
     // All of them would find room in the server's memory, and fewer than half of them in a caller's share.
@@ -168,7 +191,7 @@ fn unfinished_messages_count_against_their_caller_only() {
     assert!(closed < 100, "some of them fit");
     let grown = executor.status("VmRSS");
     assert!(grown < 130 << 10, "the server has {grown} KiB");
-    let write = in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
+    let write = write_by_other("x");
     let large = in_name_of(OTHER, execute("no_such_tool", dense(100_000)));
     let mut client = executor.client();
     assert_eq!(rpc(&mut client, &other, "a2g/execute", &large)["error"]["code"], -32602);
@@ -183,8 +206,7 @@ fn unfinished_messages_count_against_their_caller_only() {
 
 #[test]
 fn arguments_of_running_calls_count_against_their_caller() {
-    let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
+    let (list, greedy, other) = two_callers();
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let options = Options::new().set("server.max_memory_mb", 160).set("executor.concurrent", 64);
     let executor = Executor::start(list.of(options.catalogue(&catalogue)));
@@ -203,8 +225,7 @@ fn arguments_of_running_calls_count_against_their_caller() {
         });
         let mut client = executor.client();
         for bytes in [1, 300_000] {
-            let arguments = json!({ "path": "/workspace/x", "content": "x".repeat(bytes) });
-            let write = in_name_of(OTHER, execute("write_file", arguments));
+            let write = write_by_other(&"x".repeat(bytes));
             assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
         }
         for call in &calls {
@@ -214,47 +235,37 @@ fn arguments_of_running_calls_count_against_their_caller() {
 }
 
 /// A module that prints a JSON string of `bytes` bytes, at most 12 MiB.
-fn printer(bytes: usize) -> String {
+fn printer(bytes: usize) -> Vec<u8> {
     let last = 65_536 + bytes - 1;
-    format!(
-        r#"(module
-          (func $write (import "wasi_snapshot_preview1" "fd_write") (param i32 i32 i32 i32) (result i32))
-          (memory (export "memory") 193)
-          (func (export "_start")
-            (memory.fill (i32.const 65536) (i32.const 120) (i32.const {bytes}))
-            (i32.store8 (i32.const 65536) (i32.const 34)) (i32.store8 (i32.const {last}) (i32.const 34))
-            (i32.store (i32.const 0) (i32.const 65536)) (i32.store (i32.const 4) (i32.const {bytes}))
-            (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#
-    )
+    let body = format!(
+        "(memory.fill (i32.const 65536) (i32.const 120) (i32.const {bytes}))
+        (i32.store8 (i32.const 65536) (i32.const 34)) (i32.store8 (i32.const {last}) (i32.const 34))
+        (call $say (i32.const 65536) (i32.const {bytes}))"
+    );
+    Guest::new(body).memory(193).silent().wasm()
+}
+
+/// An executor with a tool that prints so many bytes, and the call of it that `greedy` has made.
+fn start_with_a_large_receipt(list: &List, greedy: &str, bytes: usize) -> (Executor, Catalogue, Value) {
+    let catalogue = Catalogue::with_tools().add(Tool::command_bytes("says", printer(bytes)));
+    let options = list.options().catalogue(&catalogue).set("server.max_memory_mb", 96);
+    let executor = Executor::start(options.set("ceilings.max_output_bytes", 16 << 20));
+    let call = execute("says", json!({}));
+    let said = rpc(&mut executor.client(), greedy, "a2g/execute", &call);
+    assert_eq!(result(&said)["result"].as_str().map(str::len), Some(bytes - 2));
+    (executor, catalogue, call)
 }
 
 /// Receipts are brought into memory a few at a time, and each response of a batch counts.
 #[test]
 fn stored_receipts_are_read_no_faster_than_clients_receive_them() {
-    let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
-    let catalogue = Catalogue::with_tools().add(Tool::command("says", &printer(2 << 20)));
-    let options = list.options().catalogue(&catalogue).set("server.max_memory_mb", 96);
-    let executor = Executor::start(options.set("ceilings.max_output_bytes", 16 << 20));
+    let (list, greedy, other) = two_callers();
+    let (executor, _catalogue, read) = start_with_a_large_receipt(&list, &greedy, 2 << 20);
     let mut client = executor.client();
-    let read = execute("says", json!({}));
-    result(&rpc(&mut client, &greedy, "a2g/execute", &read));
-    let status =
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/status", "params": { "intent_id": id_of(&read) } });
-    let body = Value::Array(vec![status; 16]).to_string();
-    let request = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: {}\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        bearer(&greedy),
-        body.len()
-    );
-    let untaken = (0..40).map(|_| {
-        let mut connection = TcpStream::connect(executor.address()).expect("a connection");
-        connection.write_all(request.as_bytes()).expect("a request");
-        connection
-    });
+    let body = Value::Array(vec![status_request(&read); 16]);
+    let untaken = (0..40).map(|_| ask_untaken(&executor, &greedy, &body));
     let untaken = untaken.collect::<Vec<_>>();
-    let write = in_name_of(OTHER, execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
+    let write = write_by_other("x");
     assert_eq!(result(&rpc(&mut client, &other, "a2g/execute", &write))["status"], "SUCCESS");
     for mut connection in &untaken {
         connection.read_exact(&mut [0; 12]).expect("an answer");
@@ -270,30 +281,10 @@ fn stored_receipts_are_read_no_faster_than_clients_receive_them() {
 /// A caller that asks for large answers and takes none is refused more of them; the others are not.
 #[test]
 fn unread_answers_count_against_their_caller_only() {
-    let list = List::new();
-    let (greedy, other) = (agent(&list, "greedy", AGENT), agent(&list, "other", OTHER));
-    let catalogue = Catalogue::with_tools().add(Tool::command("says", &printer(12 << 20)));
-    let options = list.options().catalogue(&catalogue).set("server.max_memory_mb", 96);
-    let executor = Executor::start(options.set("ceilings.max_output_bytes", 16 << 20));
+    let (list, greedy, other) = two_callers();
+    let (executor, _catalogue, call) = start_with_a_large_receipt(&list, &greedy, 12 << 20);
     let mut client = executor.client();
-    let call = execute("says", json!({}));
-    let said = rpc(&mut client, &greedy, "a2g/execute", &call);
-    assert_eq!(result(&said)["result"].as_str().map(str::len), Some((12 << 20) - 2));
-    drop(said);
-    let body =
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "a2g/status", "params": { "intent_id": id_of(&call) } });
-    let body = body.to_string();
-    let request = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: {}\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        bearer(&greedy),
-        body.len()
-    );
-    let asks = || {
-        let mut connection = TcpStream::connect(executor.address()).expect("a connection");
-        connection.write_all(request.as_bytes()).expect("a request");
-        connection
-    };
+    let asks = || ask_untaken(&executor, &greedy, &status_request(&call));
     let untaken: Vec<_> = (0..6).map(|_| asks()).collect();
     eventually("it is refused more", || {
         let mut connection = asks();
@@ -301,8 +292,7 @@ fn unread_answers_count_against_their_caller_only() {
         let read = connection.read(&mut answer).expect("an answer");
         String::from_utf8_lossy(&answer[..read]).contains("-32003").then_some(())
     });
-    let mut write = execute("write_file", json!({ "path": "/workspace/x", "content": "x" }));
-    write["intent"]["agent_did"] = json!(OTHER);
+    let write = write_by_other("x");
     // While a refused answer is still given back, another caller may be told to come again.
     eventually("another caller is served", || {
         let answer = rpc(&mut client, &other, "a2g/execute", &write);

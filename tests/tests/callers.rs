@@ -2,14 +2,15 @@
 
 use crate::harness::{
     AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options, Process, WebSocketClient, error,
-    eventually, execute, expect_blocked, id_of, intent, intent_id, program, result, run, set_mode, succeeds,
+    eventually, execute, expect_blocked, id_of, intent, intent_id, post_request, program, result, run,
+    set_mode, succeeds,
 };
 use crate::methods::{self, ESCALATES, write};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
-use std::io::{BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,13 @@ pub fn ends(command: &mut Command, code: i32, words: &str) {
     process.line_with(words);
 }
 
+/// Checks that an executor neither starts with this configuration nor calls it valid, and why.
+pub fn assert_unusable(options: Options, words: &str) {
+    let home = Home::new(options);
+    ends(&mut home.command(), 2, words);
+    ends(Command::new(program()).args(["config", "check", "--config"]).arg(home.config()), 2, words);
+}
+
 pub fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
@@ -92,22 +100,19 @@ fn unauthenticated_requests_are_rejected() {
     let executor = Executor::start(list.options().signed_only());
     let mut client = executor.client();
     let hash = crate::harness::sha256(&token);
-    for shown in [
-        None,
-        Some(String::new()),
-        Some("Bearer".to_owned()),
-        Some("Bearer ".to_owned()),
-        Some(format!("Bearer {hash}")),
-        Some(format!("Bearer {token}x")),
-        Some(format!("Bearer  {token}")),
-        Some(format!("Basic {token}")),
-        Some(token.clone()),
+    for (shown, asks) in [
+        (None, "Bearer"),
+        (Some(String::new()), "Bearer"),
+        (Some("Bearer".to_owned()), "Bearer"),
+        (Some("Bearer ".to_owned()), "Bearer"),
+        (Some(format!("Bearer {hash}")), r#"Bearer error="invalid_token""#),
+        (Some(format!("Bearer {token}x")), r#"Bearer error="invalid_token""#),
+        (Some(format!("Bearer  {token}")), r#"Bearer error="invalid_token""#),
+        (Some(format!("Basic {token}")), "Bearer"),
+        (Some(token.clone()), "Bearer"),
     ] {
         let answer = ask(&mut client, shown.as_deref(), "a2g/intent", &intent("write_file", write("x", "x")));
         assert_eq!(answer.status, 401, "{shown:?}: {}", answer.text());
-        let shows_a_token =
-            shown.as_deref().is_some_and(|shown| shown.len() > 7 && shown.starts_with("Bearer "));
-        let asks = if shows_a_token { r#"Bearer error="invalid_token""# } else { "Bearer" };
         assert!(answer.headers.contains(&("www-authenticate".to_owned(), asks.to_owned())), "{answer:?}");
     }
     let twice = bearer(&token);
@@ -207,7 +212,7 @@ fn an_agent_accesses_its_own_intents_only() {
         let (address, params, token) = (executor.address(), running.clone(), mine.clone());
         let caller =
             scope.spawn(move || rpc(&mut HttpClient::connect(address), &token, "a2g/execute", &params));
-        eventually("it runs", || executor.file("runs"));
+        executor.wait_at_the_gate(1);
         error(&rpc(&mut client, &theirs, "a2g/status", &id), -32602);
         assert_eq!(result(&rpc(&mut client, &theirs, "a2g/cancel", &id))["cancelled"], false);
         assert_eq!(result(&rpc(&mut client, &operator, "a2g/status", &id))["state"], "running");
@@ -254,7 +259,7 @@ fn an_intent_id_reveals_nothing_to_other_agents() {
         let (address, token, call) = (executor.address(), mine.clone(), running.clone());
         move || rpc(&mut HttpClient::connect(address), &token, "a2g/intent", &call)
     });
-    eventually("it runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+    executor.wait_at_the_gate(1);
 
     let mut said = std::collections::BTreeSet::new();
     for (state, call) in
@@ -278,7 +283,7 @@ fn an_intent_id_reveals_nothing_to_other_agents() {
     }
     assert_eq!(said.len(), 1, "{said:#?}");
     assert_eq!(executor.file("other"), None);
-    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    executor.open_the_gate();
     assert_eq!(result(&gate.join().unwrap())["report"]["status"], "SUCCESS");
 }
 
@@ -297,17 +302,9 @@ fn an_approver_decides_without_being_the_governor() {
     eventually("it has run", || executor.file("x").filter(|content| content == ESCALATES));
     executor.line_with("\"caller\":\"a-person\"");
     // The approver is part of the receipt, and so of the chain.
-    let config = executor.home().config();
-    let show = [
-        "journal",
-        "show",
-        call["intent_id"].as_str().unwrap(),
-        "--json",
-        "--config",
-        config.to_str().unwrap(),
-    ];
+    let id = call["intent_id"].as_str().unwrap();
     let shown = eventually("its receipt is there", || {
-        let shown = run(show);
+        let shown = executor.home().run(&["journal", "show", id, "--json"]);
         shown.status.success().then(|| serde_json::from_slice::<Value>(&shown.stdout).unwrap())
     });
     assert_eq!(shown["approved_by"], "a-person");
@@ -333,7 +330,7 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
     assert_eq!(waiting[0]["intent_id"], call["intent_id"]);
     assert_eq!(waiting[0]["arguments"], write("x", ESCALATES));
     assert!(waiting[0]["reason"].as_str().unwrap().contains("holds a private key"), "{waiting:?}");
-    assert!((figures().value("a2g_waiting_intents") - 1.0).abs() < f64::EPSILON);
+    assert!(figures().is("a2g_waiting_intents", 1.0));
     let waits = executor.line_with("waits for a directive");
     assert!(waits.contains(call["intent_id"].as_str().unwrap()), "{waits}");
 
@@ -343,11 +340,14 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
     assert!(refused.contains("g2a/directive") && refused.contains("`mine`"), "{refused}");
     result(&rpc(&mut client, &approver, "g2a/directive", &directive));
     assert_eq!(executor.home().list_journal(&["--waiting"]), [json!(null); 0]);
-    assert!(figures().value("a2g_waiting_intents").abs() < f64::EPSILON);
-    let recorded = eventually("the denial is on record", || {
-        let refused = executor.home().list_journal(&["--refused"]);
-        refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
-    });
+    assert!(figures().is("a2g_waiting_intents", 0.0));
+    let refusal_of = |call: &Value| {
+        eventually("the end of the intent is on record", || {
+            let refused = executor.home().list_journal(&["--refused"]);
+            refused.into_iter().find(|refused| refused["intent_id"] == call["intent_id"])
+        })
+    };
+    let recorded = refusal_of(&call);
     assert_eq!(recorded["blocked_by"], "verdict_denied");
     assert!(recorded["message"].as_str().unwrap().contains("denied by `a-person`"), "{recorded}");
     let mine_of_late = ["--refused", "--agent", AGENT, "--tool", "write_file", "--since", "1h"];
@@ -362,16 +362,13 @@ fn pending_escalations_are_listed_and_denials_name_their_caller() {
     result(&rpc(&mut client, &mine, "a2g/intent", &cancelled));
     let id = json!({ "intent_id": cancelled["intent_id"] });
     assert_eq!(result(&rpc(&mut client, &mine, "a2g/cancel", &id))["cancelled"], true);
-    let recorded = eventually("that it was cancelled is on record", || {
-        let refused = executor.home().list_journal(&["--refused"]);
-        refused.into_iter().find(|refused| refused["intent_id"] == cancelled["intent_id"])
-    });
+    let recorded = refusal_of(&cancelled);
     assert!(recorded["message"].as_str().unwrap().contains("cancelled while it waited"), "{recorded}");
     executor.assert_workspace_is_empty("a denial");
 
-    assert!(figures().value("a2g_unknown_callers_total").abs() < f64::EPSILON);
+    assert!(figures().is("a2g_unknown_callers_total", 0.0));
     assert_eq!(ask(&mut client, Some("Bearer a2g_wrong"), "a2g/tools", &json!({})).status, 401);
-    assert!((figures().value("a2g_unknown_callers_total") - 1.0).abs() < f64::EPSILON);
+    assert!(figures().is("a2g_unknown_callers_total", 1.0));
     executor.line_with("no caller in the list has this credential");
     assert_eq!(ask(&mut client, None, "a2g/tools", &json!({})).status, 401);
     executor.line_with("the caller presented no credential");
@@ -490,47 +487,35 @@ fn caller_commands_show_a_token_once_and_store_only_its_hash() {
     let path = path.to_str().unwrap();
     let written = std::fs::read_to_string(path).unwrap();
     assert!(!written.contains(&token) && written.contains(&crate::harness::sha256(&token)), "{written}");
-    let json: Value =
-        serde_json::from_slice(&succeeds(&["caller", "list", "--json", "--callers", path])).unwrap();
+    let listed = || -> (Value, String) {
+        let json = succeeds(&["caller", "list", "--json", "--callers", path]);
+        let table = succeeds(&["caller", "list", "--callers", path]);
+        (serde_json::from_slice(&json).unwrap(), String::from_utf8(table).unwrap())
+    };
+    let (json, table) = listed();
     assert_eq!(json[0]["name"], "planner");
     assert_eq!(json[1]["certificate"], "governor.example");
-    let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
     assert!(table.contains("a certificate for") && table.contains("a token"), "{table}");
-    let (about, jwt) =
-        (["--jwt-issuer", "https://id.example", "--jwt-subject", "anna"], ["--role", "approver"]);
-    assert_eq!(list.add("anna", &[&jwt[..], &about].concat()), "", "there is no token to show");
-    let table = String::from_utf8(succeeds(&["caller", "list", "--callers", path])).unwrap();
+    let about = ["--jwt-issuer", "https://id.example", "--jwt-subject", "anna"];
+    let added = list.add("anna", &[&["--role", "approver"], &about[..]].concat());
+    assert_eq!(added, "", "there is no token to show");
+    let (json, table) = listed();
     assert!(table.contains("a JWT from") && table.contains("anna"), "{table}");
-    let json: Value =
-        serde_json::from_slice(&succeeds(&["caller", "list", "--json", "--callers", path])).unwrap();
     assert_eq!(json[2]["jwt"], json!({ "issuer": "https://id.example", "subject": "anna" }));
+    let operator = ["caller", "new", "x", "--callers", path, "--role", "operator"];
+    let [issuer, of, subject, anna] = about;
     for wrong in [
         &["caller", "new", "planner", "--role", "operator", "--callers", path][..],
-        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], about[1]],
-        &["caller", "new", "x", "--role", "operator", "--callers", path, about[2], about[3]],
-        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], "a b", about[2], "x"],
-        &["caller", "new", "x", "--role", "operator", "--callers", path, about[0], about[1], about[2], ""],
-        &[
-            "caller",
-            "new",
-            "x",
-            "--role",
-            "operator",
-            "--callers",
-            path,
-            about[0],
-            about[1],
-            about[2],
-            about[3],
-        ],
-        &[
-            &["caller", "new", "x", "--role", "operator", "--callers", path, "--certificate", "x.example"],
-            &about[..],
-        ]
-        .concat(),
+        &[&operator[..], &[issuer, of]].concat(),
+        &[&operator[..], &[subject, anna]].concat(),
+        &[&operator[..], &[issuer, "a b", subject, "x"]].concat(),
+        &[&operator[..], &[issuer, of, subject, ""]].concat(),
+        // Somebody else has that subject already.
+        &[&operator[..], &about].concat(),
+        &[&operator[..], &["--certificate", "x.example"], &about].concat(),
+        &[&operator[..], &["--agent", AGENT]].concat(),
         &["caller", "new", "x", "--role", "root", "--callers", path],
         &["caller", "new", "x", "--role", "agent", "--callers", path],
-        &["caller", "new", "x", "--role", "operator", "--agent", AGENT, "--callers", path],
         &["caller", "remove", "nobody", "--callers", path],
         &["caller", "list", "--callers", "nowhere.toml"],
     ] {
@@ -610,13 +595,9 @@ impl Authority {
         let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
         let mut stream = rustls::StreamOwned::new(client, TcpStream::connect(address).unwrap());
         let body = r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
-        let authorization =
-            token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let request = format!(
-            "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{authorization}Content-Type: \
-             application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
+        let authorization = token.map(|token| format!("Authorization: Bearer {token}"));
+        let lines: Vec<_> = authorization.iter().map(String::as_str).chain(["Connection: close"]).collect();
+        let request = post_request("/jsonrpc", &lines, body);
         stream.write_all(request.as_bytes()).map_err(|error| error.to_string())?;
         let mut answer = String::new();
         match stream.read_to_string(&mut answer) {
@@ -696,18 +677,7 @@ fn readable_keys_and_unmatched_certificates_are_refused() {
     for name in ["server", "other"] {
         authority.issue(name, vec![dns("executor.test")]);
     }
-    let refused = |words: &str| {
-        let home = Home::new(authority.serving(list.options(), "server", None));
-        for command in ["serve", "config"] {
-            match command {
-                "serve" => ends(&mut home.command(), 2, words),
-                _ => {
-                    let mut command = Command::new(program());
-                    ends(command.args(["config", "check", "--config"]).arg(home.config()), 2, words);
-                }
-            }
-        }
-    };
+    let refused = |words: &str| assert_unusable(authority.serving(list.options(), "server", None), words);
     set_mode(&authority.path("server.key"), 0o644);
     refused("other users may read");
     std::fs::copy(authority.path("other.key"), authority.path("server.key")).unwrap();
@@ -717,13 +687,8 @@ fn readable_keys_and_unmatched_certificates_are_refused() {
 
 /// One request over a socket in a folder.
 fn ask_socket(path: &Path, body: &str) -> std::io::Result<String> {
-    let mut stream = BufReader::new(UnixStream::connect(path)?);
-    write!(
-        stream.get_mut(),
-        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    )?;
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(post_request("/jsonrpc", &["Connection: close"], body).as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
@@ -734,32 +699,29 @@ fn a_unix_socket_is_private_and_removed_at_shutdown() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("executor.sock");
-    let home = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
-    let mut process = Process::spawn("executor", &mut home.command());
-    process.line_with("listens on unix:");
+    let home = || Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
+    let serve = |home: &Home| {
+        let process = Process::spawn("executor", &mut home.command());
+        process.line_with("listens on unix:");
+        process
+    };
+    let (first, second, third) = (home(), home(), home());
+    let mut process = serve(&first);
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
     let call = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("write_file", write("x", "y")), "id": 1 });
     let answer = ask_socket(&socket, &call.to_string()).unwrap();
     assert!(answer.contains(r#""status":"SUCCESS""#), "{answer}");
-    let second = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
     ends(&mut second.command(), 1, "another process listens there");
-    process.terminate();
-    assert!(process.wait_for_exit().success());
+    process.stop();
     assert!(!socket.exists());
 
     // One that was killed leaves it, and the next one takes its place.
-    let mut process = Process::spawn("executor", &mut second.command());
-    process.line_with("listens on unix:");
+    let mut process = serve(&second);
     process.kill();
     assert!(socket.exists());
-    let third = Home::new(Options::new().set("server.listen", format!("unix:{}", socket.display())));
-    let process = Process::spawn("executor", &mut third.command());
-    process.line_with("listens on unix:");
-    assert!(
-        ask_socket(&socket, r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#)
-            .unwrap()
-            .contains("write_file")
-    );
+    let _process = serve(&third);
+    let listed = ask_socket(&socket, r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#).unwrap();
+    assert!(listed.contains("write_file"), "{listed}");
 }
 
 #[test]
@@ -795,7 +757,7 @@ fn an_agent_at_its_share_does_not_delay_others() {
         let answer = rpc(&mut client, &other, "a2g/execute", &call);
         assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
         assert_eq!(executor.file("runs").unwrap().len(), 1, "one of the greedy agent's runs at a time");
-        std::fs::write(executor.workspace().join("go"), "").unwrap();
+        executor.open_the_gate();
         for caller in callers {
             assert_eq!(result(&caller.join().unwrap())["status"], "SUCCESS");
         }

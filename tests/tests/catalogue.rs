@@ -2,9 +2,10 @@
 //! what describes them, and entries that are broken.
 
 use crate::harness::{
-    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, error, eventually, execute,
-    expect_blocked, intent, program, result, saying, typed,
+    Catalogue, Executor, Home, HttpClient, Options, Process, Tool, children_of, error, eventually, execute,
+    expect_blocked, intent, result, run, saying, typed,
 };
+use crate::hostile::guest::Guest;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -15,25 +16,12 @@ fn slow_to_compile(functions: usize) -> Vec<u8> {
     let body = step.repeat(400);
     let functions =
         (0..functions).map(|n| format!("(func $f{n} (param i32) (result i32) {body} (local.get 0))"));
-    let text = format!(
-        r#"(module
-            (func $write (import "wasi_snapshot_preview1" "fd_write") (param i32 i32 i32 i32) (result i32))
-            (memory (export "memory") 1)
-            (data (i32.const 16) "7")
-            {}
-            (func (export "_start")
-              (i32.store (i32.const 0) (i32.const 16))
-              (i32.store (i32.const 4) (i32.const 1))
-              (drop (call $write (i32.const 1) (i32.const 0) (i32.const 1) (i32.const 8)))))"#,
-        functions.collect::<String>()
-    );
-    wat::parse_str(text).expect("WAT")
+    let functions = functions.collect::<String>();
+    Guest::new("(call $note (i32.const 7))").beside(&functions).wasm()
 }
 
 fn tool_command(arguments: &[&str], config: &Path) -> (bool, String) {
-    let mut command = Command::new(program());
-    command.env_remove("RUST_LOG").arg("tool").args(arguments).arg("--config").arg(config);
-    let output = command.output().expect("it runs");
+    let output = run([&["tool"], arguments, &["--config", config.to_str().expect("UTF-8")]].concat());
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).expect("UTF-8"))
 }
@@ -52,19 +40,8 @@ fn add(tool: &Tool, settings: &str) -> (bool, String) {
     tool_command(&["add", source.to_str().unwrap()], &config)
 }
 
-fn proc_of(pid: &str, file: &str) -> Option<String> {
+fn proc_of(pid: u32, file: &str) -> Option<String> {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()
-}
-
-/// The processes that were started by `parent` and have a word in their command line.
-fn children(parent: u32, word: &str) -> Vec<String> {
-    let all = std::fs::read_dir("/proc").expect("/proc").filter_map(|entry| {
-        let pid = entry.ok()?.file_name().into_string().ok()?;
-        let stat = proc_of(&pid, "stat")?;
-        let ppid = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<u32>().ok()?;
-        (ppid == parent && proc_of(&pid, "cmdline")?.contains(word)).then_some(pid)
-    });
-    all.collect()
 }
 
 #[test]
@@ -77,11 +54,15 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
     drop(Executor::start(options(&catalogue)));
     let catalogue = catalogue.add(Tool::command_bytes("slow", slow_to_compile(400)));
     let home = Home::new(options(&catalogue));
-    let mut server = Process::spawn("executor", &mut home.command());
+    let server = Process::spawn("executor", &mut home.command());
     let mut client = HttpClient::connect(server.listens_on());
-    let compiler = eventually("the compiler runs", || children(server.child().id(), "compile-module").pop());
+    let compiler = eventually("the compiler runs", || {
+        let compiles =
+            |pid: &u32| proc_of(*pid, "cmdline").is_some_and(|line| line.contains("compile-module"));
+        children_of(server.id()).into_iter().find(compiles)
+    });
     let status = eventually("it is confined", || {
-        let status = proc_of(&compiler, "status").expect("it still compiles");
+        let status = proc_of(compiler, "status").expect("it still compiles");
         status.contains("Seccomp:\t2").then_some(status)
     });
     for line in ["NoNewPrivs:\t1", "CapEff:\t0000000000000000", "CapPrm:\t0000000000000000"] {
@@ -91,15 +72,15 @@ fn a_server_serves_while_tools_are_prepared_in_a_confined_process() {
     let open = open.map(|entry| std::fs::read_link(entry.unwrap().path()).unwrap()).collect::<Vec<_>>();
     assert_eq!(open.len(), 3, "{open:?}");
     assert!(open.iter().all(|file| file.to_string_lossy().starts_with("/memfd:")), "{open:?}");
-    assert_eq!(proc_of(&compiler, "environ").as_deref(), Some(""));
-    let limits = proc_of(&compiler, "limits").expect("it still compiles");
+    assert_eq!(proc_of(compiler, "environ").as_deref(), Some(""));
+    let limits = proc_of(compiler, "limits").expect("it still compiles");
     let limit = |name: &str| {
         let line = limits.lines().find(|line| line.starts_with(name)).expect("a limit");
         line[name.len()..].split_whitespace().next().expect("a value").to_owned()
     };
     assert_eq!((limit("Max cpu time"), limit("Max data size")), ("20".into(), (1_u64 << 30).to_string()));
     let network = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).expect("a namespace");
-    assert_ne!(network(&compiler), network("self"));
+    assert_ne!(network(&compiler.to_string()), network("self"));
     // Meanwhile the server answers, runs what is ready, and says of the rest when to come again.
     assert_eq!(client.request("GET", "/health", &[], b"").status, 200);
     result(&client.rpc("a2g/execute", &execute("quick", json!({}))));
@@ -192,31 +173,6 @@ fn a_broken_entry_is_skipped_and_the_others_are_served() {
             assert!(!error(&refused, -32001)["message"].as_str().unwrap().contains("/tmp"), "{refused}");
         }
     }
-}
-
-/// A component of `componentize-py` has fourteen core instances; the bound is 64.
-#[test]
-fn component_instances_are_limited_to_a_documented_number() {
-    let component = |instances: usize| {
-        let more = (1..instances).map(|n| format!("(core instance $i{n} (instantiate $more))"));
-        let text = format!(
-            r#"(component
-              (core module $more (memory 1) (table 4 funcref))
-              (core module $m (func (export "run") (result i32) (i32.const 0)))
-              (core instance $i (instantiate $m))
-              {}
-              (func $run (result (result)) (canon lift (core func $i "run")))
-              (instance $command (export "run" (func $run)))
-              (export "wasi:cli/run@0.2.0" (instance $command)))"#,
-            more.collect::<String>()
-        );
-        Tool::command_bytes("many", wat::parse_str(text).expect("WAT"))
-    };
-    let catalogue = Catalogue::empty().add(component(16));
-    let executor = Executor::start(Options::new().catalogue(&catalogue));
-    result(&executor.rpc("a2g/execute", &execute("many", json!({}))));
-    let (added, said) = add(&component(65), "");
-    assert!(!added && said.contains("65") && said.contains("64"), "{said}");
 }
 
 /// An agent that may do nothing learns nothing of a tool's schema.

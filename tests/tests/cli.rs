@@ -1,6 +1,7 @@
 //! The command line: its words, its exit codes, and what it prints where.
 
 use crate::harness::*;
+use crate::hostile::guest::component;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -9,6 +10,7 @@ use tempfile::TempDir;
 /// A folder with a configuration for the repository's tools, in which commands run.
 struct CommandFolder {
     folder: TempDir,
+    config: String,
 }
 
 impl CommandFolder {
@@ -24,8 +26,9 @@ impl CommandFolder {
             "ceilings": { "filesystem_scope": ["/workspace/**"] },
             "mount": [{ "guest": "/workspace", "host": "workspace" }],
         });
-        std::fs::write(folder.path().join("executor.toml"), toml::to_string(&config).unwrap()).unwrap();
-        Self { folder }
+        let place = Self { folder, config: toml::to_string(&config).unwrap() };
+        place.configure("");
+        place
     }
 
     fn run(&self, arguments: &[&str]) -> CommandResult {
@@ -34,6 +37,17 @@ impl CommandFolder {
 
     fn run_with(&self, arguments: &[&str], input: &[u8]) -> CommandResult {
         CommandResult::of(arguments, run_in(self.folder.path(), arguments.iter().copied(), input))
+    }
+
+    /// Runs a command in words without blanks, which has to end with this code, and to say each of these texts.
+    fn expect(&self, line: &str, code: i32, texts: &[&str]) -> CommandResult {
+        let words = line.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>();
+        self.run(&words).expect(code, texts)
+    }
+
+    /// Writes the configuration, and more of it.
+    fn configure(&self, more: &str) {
+        self.put("executor.toml", format!("{}\n{more}\n", self.config));
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -75,6 +89,10 @@ impl CommandResult {
         self
     }
 
+    fn expect(self, code: i32, texts: &[&str]) -> Self {
+        texts.iter().fold(self.expect_exit(code), |done, text| done.expect_text(text))
+    }
+
     fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
     }
@@ -93,67 +111,62 @@ impl CommandResult {
 #[test]
 fn the_help_of_each_command_has_examples() {
     let place = CommandFolder::new();
-    let commands: [&[&str]; 12] = [
-        &[],
-        &["serve"],
-        &["run"],
-        &["tool"],
-        &["tool", "list"],
-        &["tool", "inspect"],
-        &["tool", "add"],
-        &["governor"],
-        &["config"],
-        &["config", "check"],
-        &["doctor"],
-        &["completions"],
+    let commands = [
+        "",
+        "serve",
+        "run",
+        "tool",
+        "tool list",
+        "tool inspect",
+        "tool add",
+        "governor",
+        "config",
+        "config check",
+        "doctor",
+        "completions",
     ];
     let mut without = Vec::new();
     for command in commands {
-        let done = place.run(&[command, &["--help"]].concat()).expect_exit(0);
+        let done = place.expect(&format!("{command} --help"), 0, &[]);
         assert!(done.stderr.is_empty() && done.stdout.contains("Usage:"), "{}", done.what);
         if !(done.stdout.contains("Example") && done.stdout.contains("  a2g-executor ")) {
             without.push(done.what);
         }
     }
     assert!(without.is_empty(), "no examples in {without:?}");
-    place.run(&["--version"]).expect_exit(0).expect_text("a2g-executor 0.");
+    place.expect("--version", 0, &["a2g-executor 0."]);
 }
 
 #[test]
 fn an_invalid_command_line_exits_with_2() {
     let place = CommandFolder::new();
-    let cases: [&[&str]; 17] = [
-        &[],
-        &["fly"],
-        &["serve", "--no-such-option"],
-        &["serve", "--listen", "nowhere"],
-        &["serve", "--governor", "ftp://x"],
-        &["serve", "--governor", "http://127.0.0.1:1", "--policies", "."],
-        &["run"],
-        &["run", "list_directory", "--arguments", "{"],
-        &["run", "list_directory", "--arguments", "[]"],
-        &["run", "list_directory", "--arguments", r#"{"path":"/a","path":"/b"}"#],
-        &["run", "list_directory", "--max-memory-mb", "0"],
-        &["run", "list_directory", "--max-memory-mb", "-1"],
-        &["run", "list_directory", "--timeout-seconds", "5.0"],
-        &["run", "list_directory", "--mount", ".:/data"],
-        &["run", "list_directory", "--agent", "me"],
-        &["run", "list directory"],
-        &["completions", "cmd"],
-    ];
-    for arguments in cases {
-        let done = place.run(arguments).expect_exit(2);
+    place.module("m.wasm", "(module)");
+    for line in [
+        "",
+        "fly",
+        "serve --no-such-option",
+        "serve --listen nowhere",
+        "serve --governor ftp://x",
+        "serve --governor http://127.0.0.1:1 --policies .",
+        "run",
+        "run list_directory --arguments {",
+        "run list_directory --arguments []",
+        r#"run list_directory --arguments {"path":"/a","path":"/b"}"#,
+        "run list_directory --max-memory-mb 0",
+        "run list_directory --max-memory-mb -1",
+        "run list_directory --timeout-seconds 5.0",
+        "run list_directory --mount .:/data",
+        "run list_directory --agent me",
+        "completions cmd",
+        "run ./m.wasm --mount nocolon",
+        "run ./m.wasm --env noequals",
+        "run ./m.wasm --scope /tmp/**",
+        r#"run ./m.wasm --arguments {"a":1}"#,
+    ] {
+        let done = place.expect(line, 2, &[]);
         assert!(done.stdout.is_empty() && !done.stderr.is_empty(), "{}", done.what);
     }
-    place.module("m.wasm", "(module)");
-    for arguments in [
-        &["run", "./m.wasm", "--mount", "nocolon"][..],
-        &["run", "./m.wasm", "--env", "noequals"],
-        &["run", "./m.wasm", "--scope", "/tmp/**"],
-        &["run", "./m.wasm", "--arguments", r#"{"a":1}"#],
-    ] {
-        place.run(arguments).expect_exit(2);
-    }
+    place.run(&["run", "list directory"]).expect_exit(2);
 }
 
 #[test]
@@ -161,7 +174,7 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     let catalogue = Catalogue::with_tools().add(Tool::command("broken", GATE));
     std::fs::write(catalogue.module("broken"), "changed").unwrap();
     let place = CommandFolder::with(&catalogue.folder());
-    let list = place.run(&["tool", "list"]).expect_exit(0);
+    let list = place.expect("tool list", 0, &[]);
     for tool in ["edit_file", "hash_file", "list_directory", "read_file", "search_text", "write_file"] {
         let row = list.stdout.lines().find(|line| line.contains(tool)).unwrap();
         assert!(row.contains("ready") && row.contains("read"), "{row}");
@@ -171,34 +184,26 @@ fn tools_are_listed_and_inspected_as_tables_and_as_json() {
     let widest = list.stdout.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{widest:?} columns\n{}", list.stdout);
 
-    let list = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
+    let list = place.expect("tool list --json", 0, &[]).json();
     assert_eq!(list.as_array().unwrap().len(), 8);
     let of = |name: &str| list.as_array().unwrap().iter().find(|tool| tool["name"] == name).unwrap();
     assert!(of("broken")["error"].as_str().unwrap().contains("SHA-256"));
     assert_eq!(of("hash_file")["capabilities"]["filesystem"], "read");
     assert_eq!(of("http_fetch")["capabilities"]["network"], true);
 
-    let text = place
-        .run(&["tool", "inspect", "hash_file"])
-        .expect_exit(0)
-        .expect_text("sha256")
-        .expect_text("files      read");
-    let json = place.run(&["tool", "inspect", "hash_file", "--json"]).expect_exit(0).json();
+    let text = place.expect("tool inspect hash_file", 0, &["sha256", "files      read"]);
+    let json = place.expect("tool inspect hash_file --json", 0, &[]).json();
     assert_eq!(json, *of("hash_file"));
     let digest = json["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     assert!(text.stdout.contains(digest), "{}", text.stdout);
-    place
-        .run(&["tool", "inspect", "http_fetch"])
-        .expect_exit(0)
-        .expect_text("network    yes")
-        .expect_text("files      none");
-    place.run(&["tool", "inspect", "nothing"]).expect_exit(1).expect_text("tool list");
-    place.run(&["tool", "inspect", "broken"]).expect_exit(1).expect_text("SHA-256");
+    place.expect("tool inspect http_fetch", 0, &["network    yes", "files      none"]);
+    place.expect("tool inspect nothing", 1, &["tool list"]);
+    place.expect("tool inspect broken", 1, &["SHA-256"]);
     // The hint is about what there is: here nothing, and then what `cargo xtask tools` builds.
-    place.run(&["tool", "list", "--tools", "missing"]).expect_exit(1).expect_text("a2g-executor tool add");
+    place.expect("tool list --tools missing", 1, &["a2g-executor tool add"]);
     std::fs::create_dir_all(place.path("target/tools")).unwrap();
-    place.run(&["tool", "list", "--tools", "missing"]).expect_exit(1).expect_text("--tools target/tools");
-    place.run(&["tool", "list", "--tools", "workspace"]).expect_exit(0).expect_text("--tools target/tools");
+    place.expect("tool list --tools missing", 1, &["--tools target/tools"]);
+    place.expect("tool list --tools workspace", 0, &["--tools target/tools"]);
 }
 
 #[test]
@@ -240,12 +245,12 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
     let place = CommandFolder::with(&catalogue.folder());
     let source = place.path("source");
     Tool::command("gate", GATE).write(&source, false);
-    place.run(&["tool", "add", "source"]).expect_exit(0).expect_text("added gate 1.0.0 (sha256 ");
+    place.expect("tool add source", 0, &["added gate 1.0.0 (sha256 "]);
     assert!(
         std::fs::read_to_string(catalogue.folder().join("gate/tool.toml")).unwrap().contains("sha256 = ")
     );
     place.put("workspace/go", "");
-    let done = place.run(&["run", "gate", "--scope", "/workspace/**"]).expect_exit(0);
+    let done = place.expect("run gate --scope /workspace/**", 0, &[]);
     assert_eq!(done.json(), json!({ "waited": true }));
 
     // A bare typed module says itself what it is.
@@ -256,7 +261,7 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
     let line = r#"filesystem = "none""#;
     assert!(added.stdout.contains(line) && added.stdout.contains(manifest.to_str().unwrap()));
     assert!(std::fs::read_to_string(&manifest).unwrap().lines().any(|found| found == line));
-    let names = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
+    let names = place.expect("tool list --json", 0, &[]).json();
     assert_eq!(
         names.as_array().unwrap().iter().map(|tool| &tool["name"]).collect::<Vec<_>>(),
         ["gate", "write_file"]
@@ -265,13 +270,13 @@ fn a_tool_is_added_with_its_digest_and_then_runs() {
     // A tool that does not match is not added, and the existing one stays.
     let before = std::fs::read(catalogue.module("gate")).unwrap();
     place.module("command.wasm", GATE);
-    place.run(&["tool", "add", "command.wasm"]).expect_exit(1);
-    place.run(&["tool", "add", "missing"]).expect_exit(1);
+    place.expect("tool add command.wasm", 1, &[]);
+    place.expect("tool add missing", 1, &[]);
     Tool::command_bytes("gate", b"no module".to_vec()).write(&source, false);
-    place.run(&["tool", "add", "source"]).expect_exit(1);
+    place.expect("tool add source", 1, &[]);
     Tool::command("gate", GATE).write(&source, true);
     std::fs::write(source.join("tool.wasm"), wat::parse_str("(module)").unwrap()).unwrap();
-    place.run(&["tool", "add", "source"]).expect_exit(1).expect_text("SHA-256");
+    place.expect("tool add source", 1, &["SHA-256"]);
     assert_eq!(std::fs::read(catalogue.module("gate")).unwrap(), before);
     let left: Vec<_> = std::fs::read_dir(catalogue.folder())
         .unwrap()
@@ -286,12 +291,6 @@ fn a_module_of_another_contract_is_distinguished_from_one_of_none() {
     let catalogue = Catalogue::empty();
     let place = CommandFolder::with(&catalogue.folder());
     let typed = std::fs::read(tools().join("write_file/tool.wasm")).unwrap();
-    let component = r#"(component
-        (core module $m (func (export "run") (result i32) (i32.const 0)))
-        (core instance $i (instantiate $m))
-        (func $run (result (result)) (canon lift (core func $i "run")))
-        (instance $command (export "run" (func $run)))
-        (export "wasi:cli/run@0.2.0" (instance $command)))"#;
     let typed_component = r#"(component
         (core module $m (func (export "f")))
         (core instance $i (instantiate $m))
@@ -304,7 +303,7 @@ fn a_module_of_another_contract_is_distinguished_from_one_of_none() {
         (Tool::command_bytes("other", typed.clone()), typed_in),
         (Tool::command_bytes("other", wat(typed_component)), typed_in),
         (Tool::typed_bytes("other", wat(GATE)), command_in),
-        (Tool::typed_bytes("other", wat(component)), command_in),
+        (Tool::typed_bytes("other", component("", &[], "")), command_in),
         (Tool::command("other", "(module)"), "exports no function `_start`"),
         (Tool::typed_bytes("other", wat("(module)")), "has to be a component"),
     ]
@@ -316,7 +315,7 @@ fn a_module_of_another_contract_is_distinguished_from_one_of_none() {
         place.run(&["tool", "add", &source]).expect_exit(1).expect_text(says);
     }
     place.put("typed.wasm", typed);
-    place.run(&["run", "./typed.wasm"]).expect_exit(1).expect_text(typed_in);
+    place.expect("run ./typed.wasm", 1, &[typed_in]);
 }
 
 #[test]
@@ -328,13 +327,8 @@ fn tool_list_keeps_to_the_column_width_with_broken_manifests() {
     }
     std::fs::write(catalogue.folder().join("odd/tool.toml"), "name = \"odd\"\nversoin = \"1\"\n").unwrap();
     std::fs::write(catalogue.folder().join("half/tool.toml"), "name = \"half\"\n[capabilities\n").unwrap();
-    let wide = |columns: &str| {
-        let mut command = std::process::Command::new(program());
-        command.current_dir(place.folder.path()).env_remove("RUST_LOG").env("COLUMNS", columns);
-        let output = command.args(["tool", "list"]).output().unwrap();
-        assert!(output.status.success());
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let config = place.path("executor.toml");
+    let wide = |columns: &str| on_a_screen(columns, &["tool", "list", "--config", config.to_str().unwrap()]);
     let list = wide("300");
     assert!(!list.contains("u000a"), "{list}");
     assert!(list.contains("line 2: unknown field `versoin`") && list.contains("line 2: "), "{list}");
@@ -346,7 +340,7 @@ fn tool_list_keeps_to_the_column_width_with_broken_manifests() {
         let room = fits.max(longest(&list) + 20);
         assert!(widest <= room && widest > fits - 20, "COLUMNS={columns}: {widest}\n{list}");
     }
-    let listed = place.run(&["tool", "list", "--json"]).expect_exit(0).json();
+    let listed = place.expect("tool list --json", 0, &[]).json();
     assert!(listed[1]["error"].as_str().unwrap().contains("line 2: unknown field"), "{listed}");
 }
 
@@ -354,52 +348,45 @@ fn tool_list_keeps_to_the_column_width_with_broken_manifests() {
 fn arguments_are_read_from_the_command_line_a_file_or_standard_input() {
     let place = CommandFolder::new();
     let write = r#"{"path":"/workspace/a.txt","content":"Hello, World!"}"#;
-    let scope = ["--scope", "/workspace/**"];
     let written = json!({ "bytes_written": 13, "path": "/workspace/a.txt" });
     place.put("arguments.json", write);
     for (arguments, input) in [(write, ""), ("@arguments.json", ""), ("-", write)] {
-        let line = [&["run", "write_file", "--arguments", arguments], &scope[..]].concat();
+        let line = ["run", "write_file", "--arguments", arguments, "--scope", "/workspace/**"];
         let done = place.run_with(&line, input.as_bytes()).expect_exit(0);
         assert_eq!(done.json(), written);
         assert!(done.stderr.contains("SUCCESS"), "{}", done.stderr);
         assert_eq!(std::fs::read_to_string(place.path("workspace/a.txt")).unwrap(), "Hello, World!");
         std::fs::remove_file(place.path("workspace/a.txt")).unwrap();
     }
-    let line = [&["run", "write_file", "--json", "--arguments", write, "--max-memory-mb", "40"], &scope[..]]
-        .concat();
-    let report = place.run(&line).expect_exit(0).json();
+    let more = "--json --arguments @arguments.json --max-memory-mb 40 --scope /workspace/**";
+    let report = place.expect(&format!("run write_file {more}"), 0, &[]).json();
     assert_eq!((&report["status"], &report["result"]), (&json!("SUCCESS"), &written));
     assert_eq!(report["usage"]["limits"]["max_memory_mb"]["granted"], 40);
-    place
-        .run(&["run", "write_file", "--arguments", "@missing.json"])
-        .expect_exit(1)
-        .expect_text("missing.json");
+    place.expect("run write_file --arguments @missing.json", 1, &["missing.json"]);
 }
 
 #[test]
 fn exit_codes_distinguish_failure_refusal_and_limit() {
     let catalogue = Catalogue::with_tools().add(Tool::command("gate", GATE));
     let place = CommandFolder::with(&catalogue.folder());
-    let scope = ["--scope", "/workspace/**"];
-    let read = r#"{"path":"/workspace/missing"}"#;
-    let line = [&["run", "read_file", "--arguments", read], &scope[..]].concat();
-    place.run(&line).expect_exit(1).expect_text("not_found");
-    let report = place.run(&[&line[..], &["--json"]].concat()).expect_exit(1).json();
+    let read = r#"run read_file --arguments {"path":"/workspace/missing"} --scope"#;
+    place.expect(&format!("{read} /workspace/**"), 1, &["not_found"]);
+    let report = place.expect(&format!("{read} /workspace/** --json"), 1, &[]).json();
     assert_eq!(report["status"], "FAILURE");
 
     for refused in [
-        &["run", "nothing"][..],
-        &["run", "read_file"],
-        &["run", "read_file", "--arguments", read, "--scope", "/workspace/../**"],
-        &["run", "read_file", "--arguments", read, "--scope", "/workspace/missing/**"],
-        &["run", "read_file", "--arguments", read, "--scope", "/workspace/{file"],
+        "run nothing",
+        "run read_file",
+        &format!("{read} /workspace/../**"),
+        &format!("{read} /workspace/missing/**"),
+        &format!("{read} /workspace/{{file"),
     ] {
-        let done = place.run(refused).expect_exit(3).expect_text("refused");
+        let done = place.expect(refused, 3, &["refused"]);
         assert!(done.stdout.is_empty(), "{}", done.stdout);
     }
-    let limited = [&["run", "gate", "--timeout-seconds", "1"], &scope[..]].concat();
-    place.run(&limited).expect_exit(4).expect_text("timeout of 1 s, set on the command line");
-    let report = place.run(&[&limited[..], &["--json"]].concat()).expect_exit(4).json();
+    let limited = "run gate --timeout-seconds 1 --scope /workspace/**";
+    place.expect(limited, 4, &["timeout of 1 s, set on the command line"]);
+    let report = place.expect(&format!("{limited} --json"), 4, &[]).json();
     assert_eq!(report["status"], "TIMEOUT");
     assert!(report["error"].as_str().unwrap().ends_with("timeout of 1 s, set by the operator"), "{report}");
     let limits = &report["usage"]["limits"];
@@ -414,17 +401,13 @@ fn exit_codes_distinguish_failure_refusal_and_limit() {
 #[test]
 fn a_refusal_names_the_command_line_option_to_change() {
     let place = CommandFolder::new();
-    place.run(&["run", "nothing"]).expect_exit(3).expect_text("`nothing`: `a2g-executor tool list` lists");
-    place
-        .run(&["run", "read_file", "--arguments", r#"{"path":5}"#])
-        .expect_exit(3)
-        .expect_text("(argument `path`)");
-    let outside = ["run", "read_file", "--arguments", r#"{"path":"/workspace/a"}"#];
-    place
-        .run(&outside)
-        .expect_exit(1)
-        .expect_text("denied /workspace/a (outside_scope, once)")
-        .expect_text("`--scope` grants access to files; the configuration allows `/workspace/**`");
+    place.expect("run nothing", 3, &["`nothing`: `a2g-executor tool list` lists"]);
+    place.expect(r#"run read_file --arguments {"path":5}"#, 3, &["(argument `path`)"]);
+    let outside = [
+        "denied /workspace/a (outside_scope, once)",
+        "`--scope` grants access to files; the configuration allows `/workspace/**`",
+    ];
+    place.expect(r#"run read_file --arguments {"path":"/workspace/a"}"#, 1, &outside);
 }
 
 #[test]
@@ -433,24 +416,22 @@ fn a_policy_replaces_limits_of_the_command_line() {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.json");
     let restricted = default.with_file_name("demo-restricted.json");
     let (default, restricted) = (default.to_str().unwrap(), restricted.to_str().unwrap());
-    let run = |arguments: &str, policy: &str, agent: &str| {
-        place.run(&["run", "write_file", "--arguments", arguments, "--policy", policy, "--agent", agent])
+    let run = |arguments: &str, policy: &str, agent: &str, code: i32, texts: &[&str]| {
+        let line = ["run", "write_file", "--arguments", arguments, "--policy", policy, "--agent", agent];
+        place.run(&line).expect(code, texts)
     };
     let anyone = "did:aeon:anyone:1.0:x";
     let write = r#"{"path":"/workspace/a.txt","content":"x"}"#;
-    assert_eq!(run(write, default, anyone).expect_exit(0).json()["bytes_written"], 1);
-    run(r#"{"path":"/etc/a.txt","content":"x"}"#, default, anyone)
-        .expect_exit(3)
-        .expect_text("denied by the governor");
+    assert_eq!(run(write, default, anyone, 0, &[]).json()["bytes_written"], 1);
+    let outside = r#"{"path":"/etc/a.txt","content":"x"}"#;
+    run(outside, default, anyone, 3, &["denied by the governor"]);
     let escalates = r#"{"path":"/workspace/b.txt","content":"-----BEGIN PRIVATE KEY-----"}"#;
-    run(escalates, default, anyone).expect_exit(3).expect_text("ESCALATE");
-    run(write, restricted, "did:aeon:restricted:1.0:demo").expect_exit(3).expect_text("does not allow");
-    run(write, restricted, anyone).expect_exit(3).expect_text("no policy");
+    run(escalates, default, anyone, 3, &["ESCALATE"]);
+    run(write, restricted, "did:aeon:restricted:1.0:demo", 3, &["does not allow"]);
+    run(write, restricted, anyone, 3, &["no policy"]);
     assert!(!place.path("workspace/b.txt").exists());
-    place
-        .run(&["run", "write_file", "--arguments", write, "--policy", "missing.json"])
-        .expect_exit(2)
-        .expect_text("missing.json");
+    let missing = format!("run write_file --arguments {write} --policy missing.json");
+    place.expect(&missing, 2, &["missing.json"]);
 }
 
 /// Copies standard input to standard output.
@@ -506,38 +487,35 @@ fn a_command_module_has_its_own_streams_arguments_and_exit_code() {
 
     place.module("gate.wasm", GATE);
     place.put("workspace/go", "");
-    let done = place.run(&["run", "./gate.wasm", "--mount", "workspace:/data"]).expect_exit(0);
+    let done = place.expect("run ./gate.wasm --mount workspace:/data", 0, &[]);
     assert_eq!(done.stdout, r#"{"waited":true}"#);
     assert_eq!(std::fs::read_to_string(place.path("workspace/runs")).unwrap(), "x");
     // Without the mount there is no folder.
-    place.run(&["run", "./gate.wasm"]).expect_exit(134);
-    place.run(&["run", "./gate.wasm", "--mount", "missing:/data"]).expect_exit(1);
+    place.expect("run ./gate.wasm", 134, &[]);
+    place.expect("run ./gate.wasm --mount missing:/data", 1, &[]);
 }
 
 #[test]
 fn a_stopped_module_exits_with_the_shell_codes() {
     let place = CommandFolder::new();
     place.module("gate.wasm", GATE);
-    place
-        .run(&["run", "./gate.wasm", "--mount", "workspace:/data", "--timeout-seconds", "1"])
-        .expect_exit(124)
-        .expect_text("timeout");
+    place.expect("run ./gate.wasm --mount workspace:/data --timeout-seconds 1", 124, &["timeout"]);
     place.module("spin.wasm", r#"(module (func (export "_start") (loop $l (br $l))))"#);
-    place.run(&["run", "./spin.wasm", "--timeout-seconds", "1"]).expect_exit(124);
+    place.expect("run ./spin.wasm --timeout-seconds 1", 124, &[]);
     place.module("trap.wasm", r#"(module (func (export "_start") unreachable))"#);
-    place.run(&["run", "./trap.wasm"]).expect_exit(134).expect_text("unreachable");
+    place.expect("run ./trap.wasm", 134, &["unreachable"]);
     place.module("nothing.wasm", "(module)");
     assert_ne!(place.run(&["run", "./nothing.wasm"]).code, 0);
     place.put("garbage.wasm", "garbage");
-    place.run(&["run", "./garbage.wasm"]).expect_exit(1);
-    place.run(&["run", "./missing.wasm"]).expect_exit(1).expect_text("missing.wasm");
+    place.expect("run ./garbage.wasm", 1, &[]);
+    place.expect("run ./missing.wasm", 1, &["missing.wasm"]);
     for code in [0, 1, 42, 125, 126, 255] {
         let wat = format!(
             r#"(module (import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))
                (memory (export "memory") 1) (func (export "_start") (call $exit (i32.const {code}))))"#
         );
         place.module("exit.wasm", &wat);
-        place.run(&["run", "./exit.wasm"]).expect_exit(code);
+        place.expect("run ./exit.wasm", code, &[]);
     }
 }
 
@@ -556,10 +534,11 @@ fn doctor_reports_missing_controls_in_its_exit_code() {
 }
 
 /// The output of a command on a screen of so many columns, in a time zone five hours ahead of UTC.
-fn on_a_screen(columns: usize, arguments: &[&str]) -> String {
+fn on_a_screen(columns: impl ToString, arguments: &[&str]) -> String {
     let mut command = std::process::Command::new(program());
     command.args(arguments).env_remove("RUST_LOG").env("COLUMNS", columns.to_string()).env("TZ", "FIVE-5");
     let output = command.output().unwrap();
+    assert!(output.status.success() || arguments[0] == "doctor", "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -646,7 +625,7 @@ fn journal_list_prints_a_line_and_journal_show_a_page_for_each_entry() {
     assert!(page.contains("\"path\": \"/workspace/a.txt\"") && page.starts_with("number"), "{page}");
     let whole: Value = serde_json::from_str(&journal(80, &["show", &block(&ran), "--json"])).unwrap();
     assert_eq!((&whole["intent_id"], &whole["report"]["status"]), (&json!(id(&ran)), &json!("SUCCESS")));
-    let absent = run(["journal", "show", "00000000", "--config", config.to_str().unwrap()]);
+    let absent = executor.home().run(&["journal", "show", "00000000"]);
     let said = String::from_utf8_lossy(&absent.stderr).into_owned();
     assert!(!absent.status.success() && said.contains("no intent whose id begins with `00000000`"), "{said}");
 }
@@ -684,17 +663,13 @@ fn listed_values_are_not_truncated_at_80_columns() {
 #[test]
 fn a_misspelled_name_gets_the_nearest_valid_one() {
     let place = CommandFolder::new();
-    place.run(&["tool", "inspect", "hash_fil"]).expect_exit(1).expect_text("(did you mean `hash_file`?)");
-    place
-        .run(&["run", "read-file"])
-        .expect_exit(3)
-        .expect_text("there is no tool `read-file` (did you mean `read_file`?)");
-    place.run(&["journl", "list"]).expect_exit(2).expect_text("'journal'");
-    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
-    place.put("executor.toml", format!("{written}\n[server]\nlisen = \"127.0.0.1:0\"\n"));
-    place.run(&["config", "check"]).expect_exit(2).expect_text("`lisen` (did you mean `listen`?)");
-    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_fiel\"]\n"));
-    place.run(&["config", "check"]).expect_exit(2).expect_text("`hash_fiel` (did you mean `hash_file`?)");
+    place.expect("tool inspect hash_fil", 1, &["(did you mean `hash_file`?)"]);
+    place.expect("run read-file", 3, &["there is no tool `read-file` (did you mean `read_file`?)"]);
+    place.expect("journl list", 2, &["'journal'"]);
+    place.configure("[server]\nlisen = \"127.0.0.1:0\"");
+    place.expect("config check", 2, &["`lisen` (did you mean `listen`?)"]);
+    place.configure("[executor]\ninline_tools = [\"hash_fiel\"]");
+    place.expect("config check", 2, &["`hash_fiel` (did you mean `hash_file`?)"]);
     let executor = Executor::start(Options::new());
     let told =
         |method: &str| executor.rpc(method, &json!({}))["error"]["message"].as_str().unwrap().to_owned();
@@ -720,7 +695,7 @@ fn completions_are_generated_for_each_shell() {
 #[test]
 fn config_check_prints_the_effective_configuration() {
     let place = CommandFolder::new();
-    let done = place.run(&["config", "check"]).expect_exit(0).expect_text("the configuration is valid");
+    let done = place.expect("config check", 0, &["the configuration is valid"]);
     for line in [
         "listen      127.0.0.1:7420",
         "governor    built in",
@@ -743,35 +718,20 @@ fn config_check_prints_the_effective_configuration() {
 fn config_check_reports_missing_folders() {
     let place = CommandFolder::new();
     std::fs::remove_dir(place.path("workspace")).unwrap();
-    place
-        .run(&["config", "check"])
-        .expect_exit(2)
-        .expect_text("`mount.host` names `")
-        .expect_text("executor.toml` line ");
+    place.expect("config check", 2, &["`mount.host` names `", "executor.toml` line "]);
     std::fs::create_dir(place.path("workspace")).unwrap();
-    let written = std::fs::read_to_string(place.path("executor.toml")).unwrap();
-    place.put("executor.toml", format!("{written}\n[governor]\npolicies = \"nowhere\"\n"));
-    place.run(&["config", "check"]).expect_exit(2).expect_text("nowhere");
-    place.put(
-        "executor.toml",
-        format!("{written}\n[executor]\ninline_tools = [\"hash_file\", \"nothing\"]\n"),
-    );
-    place
-        .run(&["config", "check"])
-        .expect_exit(2)
-        .expect_text("`executor.inline_tools` names `nothing`")
-        .expect_text(" line ");
-    place.put("executor.toml", format!("{written}\n[executor]\ninline_tools = [\"hash_file\"]\n"));
-    place.run(&["config", "check"]).expect_exit(0).expect_text("inline      hash_file");
-    place.put("executor.toml", written);
+    place.configure("[governor]\npolicies = \"nowhere\"");
+    place.expect("config check", 2, &["nowhere"]);
+    place.configure("[executor]\ninline_tools = [\"hash_file\", \"nothing\"]");
+    place.expect("config check", 2, &["`executor.inline_tools` names `nothing`", " line "]);
+    place.configure("[executor]\ninline_tools = [\"hash_file\"]");
+    place.expect("config check", 0, &["inline      hash_file"]);
+    place.configure("");
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
     executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");
-    place
-        .run(&["config", "check", "--tools", "missing"])
-        .expect_exit(2)
-        .expect_text("`--tools` names `missing`");
+    place.expect("config check --tools missing", 2, &["`--tools` names `missing`"]);
     std::fs::remove_file(place.path("executor.toml")).unwrap();
-    place.run(&["config", "check"]).expect_exit(2).expect_text("`catalog.tools` names `./tools`");
+    place.expect("config check", 2, &["`catalog.tools` names `./tools`"]);
 }
 
 #[test]

@@ -61,11 +61,11 @@ fn a_connection_with_a_running_call_is_not_evicted() {
     let call =
         json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("gate", json!({})), "id": 1 });
     socket.send(call.to_string().as_bytes());
-    eventually("the gate runs", || executor.file("runs").map(drop));
+    executor.wait_at_the_gate(1);
     let mut idle = executor.web_socket();
     let held: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(executor.address()).unwrap()).collect();
     health(&executor);
-    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    executor.open_the_gate();
     let answer = socket.receive().expect("an answer");
     assert!(answer.contains("SUCCESS"), "{answer}");
     assert!(idle.receive().is_none(), "it gave way");

@@ -42,15 +42,6 @@ struct Watched {
     unheard: usize,
 }
 
-/// Sets it at the end of a block, however that ends: whoever watches would go on for ever.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Asks for `/health` again and again until `over`.
 fn watch(address: SocketAddr, over: &AtomicBool) -> Watched {
     let mut watched = Watched::default();
@@ -92,14 +83,6 @@ fn pour(address: SocketAddr, head: &[u8], piece: &[u8]) -> (usize, String) {
     (sent, String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn post(body: &[u8]) -> Vec<u8> {
-    let head = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    [head.as_bytes(), body].concat()
-}
-
 /// A call that would write a file, if it were let in.
 fn call() -> String {
     json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": execute("write_file", write("ran", "x")), "id": 1 })
@@ -130,10 +113,11 @@ fn assert_nothing_ran(executor: &Executor) {
 
 fn flood(address: SocketAddr) {
     let call = call();
+    let whole = post_request("/jsonrpc", &[], &call);
     let halves: [&[u8]; 4] = [
         b"",
         b"POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-",
-        &post(call.as_bytes())[..200],
+        &whole.as_bytes()[..200],
         b"GET /jsonrpc HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: web",
     ];
     let many = connections();
@@ -195,12 +179,12 @@ fn an_endless_body_is_refused_at_the_limit() {
 fn an_endless_line_over_stdio_is_not_buffered() {
     let mut door = StdioClient::start(Options::new());
     error(&door.exchange(&"[".repeat(1000)), -32700);
-    let before = resident_kb(&mut door);
+    let before = door.process().status("VmRSS");
     let piece = vec![b'['; 1 << 20];
     for _ in 0..ENDLESS / piece.len() {
         door.send_part(&piece);
     }
-    let grown = resident_kb(&mut door).saturating_sub(before);
+    let grown = door.process().status("VmRSS").saturating_sub(before);
     assert!(grown < 16 << 10, "{grown} KB more after {ENDLESS} bytes of one line");
     error(&door.exchange("]"), -32700);
     for (what, body, code) in monsters() {
@@ -213,11 +197,4 @@ fn an_endless_line_over_stdio_is_not_buffered() {
     result(&door.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#));
     assert!(std::fs::read_dir(door.workspace()).unwrap().next().is_none(), "something ran");
     assert!(door.home().list_journal(&[]).is_empty());
-}
-
-fn resident_kb(door: &mut StdioClient) -> u64 {
-    let id = door.process().child().id();
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    resident.trim().trim_end_matches(" kB").parse().unwrap()
 }

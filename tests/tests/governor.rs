@@ -1,6 +1,7 @@
 //! The executor behind a governor: the one to pair with, and ones that answer nonsense.
 
 use crate::harness::*;
+use crate::lifecycle::call_aside;
 use crate::methods::{self, ESCALATES, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,6 +11,13 @@ use std::path::Path;
 
 fn options(catalogue: &Catalogue, url: &str) -> Options {
     Options::new().signed_only().catalogue(catalogue).governor(url).set("governor.heartbeat_seconds", 1)
+}
+
+/// An executor that has registered with the governor at this URL.
+fn registered(catalogue: &Catalogue, url: &str) -> Executor {
+    let executor = Executor::start(options(catalogue, url));
+    executor.line_with("registered with the governor");
+    executor
 }
 
 fn registrations(executor: &Executor) -> usize {
@@ -27,8 +35,7 @@ fn a_governor_decides_and_stores_every_report_once() {
     let governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
         let before = governor.reports().len();
-        let mut executor = Executor::start(options(&catalogue, &url));
-        executor.line_with("registered with the governor");
+        let mut executor = registered(&catalogue, &url);
         let mut client = executor.client();
         let ids: Vec<Value> = (0..8)
             .map(|n| {
@@ -47,8 +54,7 @@ fn a_governor_decides_and_stores_every_report_once() {
         assert!(expect_blocked(&denied, "verdict_denied").contains("hash_file"), "{denied}");
 
         // An orderly shutdown delivers all reports first.
-        executor.process().terminate();
-        assert!(executor.process().wait_for_exit().success());
+        executor.process().stop();
         let reports = governor.reports().split_off(before);
         assert_eq!(reports.len(), ids.len() + 1, "{reports:?}");
         for id in ids.iter().chain([&failing["intent_id"]]) {
@@ -102,8 +108,7 @@ fn the_executor_registers_again_with_a_governor_that_lost_it() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
-        let executor = Executor::start(options(&catalogue, &url));
-        executor.line_with("registered with the governor");
+        let executor = registered(&catalogue, &url);
         assert_eq!(registrations(&executor), 1);
         governor.restart();
         eventually("it registers again", || (registrations(&executor) == 2).then_some(()));
@@ -117,15 +122,11 @@ fn without_a_governor_nothing_runs_and_reports_are_queued() {
     let catalogue = methods::catalogue();
     let mut governor = Governor::start(&[methods::policy()]);
     for url in urls(&governor) {
-        let executor = Executor::start(options(&catalogue, &url));
-        executor.line_with("registered with the governor");
+        let executor = registered(&catalogue, &url);
         let mut client = executor.client();
         let call = intent("gate", json!({ "path": "/workspace/x" }));
-        let running = std::thread::spawn({
-            let (call, mut client) = (call.clone(), executor.client());
-            move || client.rpc("a2g/intent", &call)
-        });
-        eventually("the gate runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+        let running = call_aside(&executor, "a2g/intent", &call);
+        executor.wait_at_the_gate(1);
         governor.stop();
 
         let refused = intent("write_file", write("refused", "x"));
@@ -135,7 +136,7 @@ fn without_a_governor_nothing_runs_and_reports_are_queued() {
         assert_eq!(executor.file("refused"), None);
         error(&client.rpc("a2g/status", &json!({ "intent_id": refused["intent_id"] })), -32602);
 
-        std::fs::write(executor.workspace().join("go"), "").unwrap();
+        executor.open_the_gate();
         let response = running.join().unwrap();
         assert_eq!(result(&response)["report"]["status"], "SUCCESS", "what was approved goes on: {response}");
         governor.restart();
@@ -159,10 +160,8 @@ fn an_executor_starts_before_its_governor() {
         let executor = Executor::start(options(&catalogue, &url));
         let warning = executor.line_with("the registration failed, and is retried");
         assert!(warning.contains(&url), "{warning}");
-        expect_blocked(
-            &executor.rpc("a2g/intent", &intent("write_file", write("x", "x"))),
-            "governor_unavailable",
-        );
+        let refused = executor.rpc("a2g/intent", &intent("write_file", write("x", "x")));
+        expect_blocked(&refused, "governor_unavailable");
         executor.assert_workspace_is_empty("no governor");
         governor.restart();
         executor.line_with("registered with the governor");
@@ -173,8 +172,7 @@ fn an_executor_starts_before_its_governor() {
 fn governor_pushes_over_web_socket_are_applied() {
     let catalogue = methods::catalogue();
     let governor = Governor::start(&[methods::policy()]);
-    let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
-    executor.line_with("registered with the governor");
+    let executor = registered(&catalogue, &governor.web_socket_url());
     let mut client = executor.client();
     let pushed = |method: &str, params: Value| {
         let answer = governor.rpc(method, &params);
@@ -196,11 +194,8 @@ fn governor_pushes_over_web_socket_are_applied() {
     }
 
     let call = intent("gate", json!({ "path": "/workspace/x" }));
-    let running = std::thread::spawn({
-        let (call, mut client) = (call.clone(), executor.client());
-        move || client.rpc("a2g/intent", &call)
-    });
-    eventually("the gate runs", || executor.file("runs").filter(|runs| !runs.is_empty()));
+    let running = call_aside(&executor, "a2g/intent", &call);
+    executor.wait_at_the_gate(1);
     pushed("g2a/revoke", json!({ "agent_did": AGENT }));
     let response = running.join().unwrap();
     assert_eq!(result(&response)["report"]["status"], "ABORTED", "{response}");
@@ -216,10 +211,8 @@ fn governor_pushes_over_web_socket_are_applied() {
         let response = client.rpc("a2g/intent", &intent("write_file", write("restored", "x")));
         response.get("result").is_some().then_some(())
     });
-    expect_blocked(
-        &client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" }))),
-        "standing_policy",
-    );
+    let refused = client.rpc("a2g/intent", &intent("gate", json!({ "path": "/workspace/x" })));
+    expect_blocked(&refused, "standing_policy");
 }
 
 #[test]

@@ -4,10 +4,10 @@
 //! a token is.
 
 use crate::a2a;
-use crate::callers::{List, agent, ask, bearer, ends, rpc};
+use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
 use crate::harness::{
-    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, Home, HttpAnswer, HttpClient, Options,
-    StdioClient, WebSocketClient, a2e_call, a2e_handshake, eventually, intent, program, result, set_mode,
+    A2ePeer as _, A2eSession, AGENT, Executor, Exposition, HttpAnswer, Options, StdioClient, WebSocketClient,
+    a2e_call, a2e_handshake, eventually, intent, result, set_mode,
 };
 use crate::methods::write;
 use crate::nexus;
@@ -23,7 +23,6 @@ use ring::signature::{
 use serde_json::{Value, json};
 use sha2::Sha256;
 use std::path::PathBuf;
-use std::process::Command;
 use tempfile::TempDir;
 use time::OffsetDateTime;
 
@@ -31,38 +30,16 @@ const ISSUER: &str = "https://id.example";
 const DID: &str = "did:a2g:executor:1.0:tests";
 const TOOLS: &[u8] = br#"{"jsonrpc":"2.0","method":"a2g/tools","id":1}"#;
 
-/// The RSA key of RFC 7515, appendix A.2: ring makes none.
-const RSA: [(&str, &str); 8] = [
-    (
-        "n",
-        "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
-    ),
-    ("e", "AQAB"),
-    (
-        "d",
-        "Eq5xpGnNCivDflJsRQBXHx1hdR1k6Ulwe2JZD50LpXyWPEAeP88vLNO97IjlA7_GQ5sLKMgvfTeXZx9SE-7YwVol2NXOoAJe46sui395IW_GO-pWJ1O0BkTGoVEn2bKVRUCgu-GjBVaYLU6f3l9kJfFNS3E0QbVdxzubSu3Mkqzjkn439X0M_V51gfpRLI9JYanrC4D4qAdGcopV_0ZHHzQlBjudU2QvXt4ehNYTCBr6XCLQUShb1juUO1ZdiYoFaFQT5Tw8bGUl_x_jTj3ccPDVZFD9pIuhLhBOneufuBiB4cS98l2SR_RQyGWSeWjnczT0QU91p1DhOVRuOopznQ",
-    ),
-    (
-        "p",
-        "4BzEEOtIpmVdVEZNCqS7baC4crd0pqnRH_5IB3jw3bcxGn6QLvnEtfdUdiYrqBdss1l58BQ3KhooKeQTa9AB0Hw_Py5PJdTJNPY8cQn7ouZ2KKDcmnPGBY5t7yLc1QlQ5xHdwW1VhvKn-nXqhJTBgIPgtldC-KDV5z-y2XDwGUc",
-    ),
-    (
-        "q",
-        "uQPEfgmVtjL0Uyyx88GZFF1fOunH3-7cepKmtH4pxhtCoHqpWmT8YAmZxaewHgHAjLYsp1ZSe7zFYHj7C6ul7TjeLQeZD_YwD66t62wDmpe_HlB-TnBA-njbglfIsRLtXlnDzQkv5dTltRJ11BKBBypeeF6689rjcJIDEz9RWdc",
-    ),
-    (
-        "dp",
-        "BwKfV3Akq5_MFZDFZCnW-wzl-CCo83WoZvnLQwCTeDv8uzluRSnm71I3QCLdhrqE2e9YkxvuxdBfpT_PI7Yz-FOKnu1R6HsJeDCjn12Sk3vmAktV2zb34MCdy7cpdTh_YVr7tss2u6vneTwrA86rZtu5Mbr1C1XsmvkxHQAdYo0",
-    ),
-    (
-        "dq",
-        "h_96-mK1R_7glhsum81dZxjTnYynPbZpHziZjeeHcXYsXaaMwkOlODsWa7I9xXDoRwbKgB719rrmI2oKr6N3Do9U0ajaHF-NKJnwgjMd2w9cjz3_-kyNlxAr2v4IKhGNpmM5iIgOS1VZnOZ68m6_pbLBSp3nssTdlqvd0tIiTHU",
-    ),
-    (
-        "qi",
-        "IYd7DHOhrWvxkwPQsRM2tOgrjbcrfvtQJipd-DlcxyVuuM9sQLdgjVk2oy26F0EmpScGLq2MowX7fhd_QJQ3ydy5cY7YIBi87w93IKLEdfnbJtoOPLUW0ITrJReOgo1cq9SbsxYawBgfp_gh6A5603k2-ZQwVK0JKSHuLFkuQ3U",
-    ),
-];
+/// The RSA key of RFC 7515, appendix A.2, as it is written there: ring makes none.
+const RSA: &str = r#"{"kty":"RSA",
+"n":"ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ",
+"e":"AQAB",
+"d":"Eq5xpGnNCivDflJsRQBXHx1hdR1k6Ulwe2JZD50LpXyWPEAeP88vLNO97IjlA7_GQ5sLKMgvfTeXZx9SE-7YwVol2NXOoAJe46sui395IW_GO-pWJ1O0BkTGoVEn2bKVRUCgu-GjBVaYLU6f3l9kJfFNS3E0QbVdxzubSu3Mkqzjkn439X0M_V51gfpRLI9JYanrC4D4qAdGcopV_0ZHHzQlBjudU2QvXt4ehNYTCBr6XCLQUShb1juUO1ZdiYoFaFQT5Tw8bGUl_x_jTj3ccPDVZFD9pIuhLhBOneufuBiB4cS98l2SR_RQyGWSeWjnczT0QU91p1DhOVRuOopznQ",
+"p":"4BzEEOtIpmVdVEZNCqS7baC4crd0pqnRH_5IB3jw3bcxGn6QLvnEtfdUdiYrqBdss1l58BQ3KhooKeQTa9AB0Hw_Py5PJdTJNPY8cQn7ouZ2KKDcmnPGBY5t7yLc1QlQ5xHdwW1VhvKn-nXqhJTBgIPgtldC-KDV5z-y2XDwGUc",
+"q":"uQPEfgmVtjL0Uyyx88GZFF1fOunH3-7cepKmtH4pxhtCoHqpWmT8YAmZxaewHgHAjLYsp1ZSe7zFYHj7C6ul7TjeLQeZD_YwD66t62wDmpe_HlB-TnBA-njbglfIsRLtXlnDzQkv5dTltRJ11BKBBypeeF6689rjcJIDEz9RWdc",
+"dp":"BwKfV3Akq5_MFZDFZCnW-wzl-CCo83WoZvnLQwCTeDv8uzluRSnm71I3QCLdhrqE2e9YkxvuxdBfpT_PI7Yz-FOKnu1R6HsJeDCjn12Sk3vmAktV2zb34MCdy7cpdTh_YVr7tss2u6vneTwrA86rZtu5Mbr1C1XsmvkxHQAdYo0",
+"dq":"h_96-mK1R_7glhsum81dZxjTnYynPbZpHziZjeeHcXYsXaaMwkOlODsWa7I9xXDoRwbKgB719rrmI2oKr6N3Do9U0ajaHF-NKJnwgjMd2w9cjz3_-kyNlxAr2v4IKhGNpmM5iIgOS1VZnOZ68m6_pbLBSp3nssTdlqvd0tIiTHU",
+"qi":"IYd7DHOhrWvxkwPQsRM2tOgrjbcrfvtQJipd-DlcxyVuuM9sQLdgjVk2oy26F0EmpScGLq2MowX7fhd_QJQ3ydy5cY7YIBi87w93IKLEdfnbJtoOPLUW0ITrJReOgo1cq9SbsxYawBgfp_gh6A5603k2-ZQwVK0JKSHuLFkuQ3U"}"#;
 
 /// A key of an identity provider.
 enum Key {
@@ -84,7 +61,9 @@ impl Key {
     }
 
     fn rsa() -> Self {
-        let [n, e, d, p, q, dp, dq, qi] = RSA.map(|(_, number)| URL_SAFE_NO_PAD.decode(number).unwrap());
+        let rsa = rsa_jwk();
+        let number = |name: &str| URL_SAFE_NO_PAD.decode(rsa[name].as_str().unwrap()).unwrap();
+        let [n, e, d, p, q, dp, dq, qi] = ["n", "e", "d", "p", "q", "dp", "dq", "qi"].map(number);
         let public_key = PublicKeyComponents { n, e };
         Self::Rsa(
             RsaKeyPair::from_components(&KeyPairComponents { public_key, d, p, q, dP: dp, dQ: dq, qInv: qi })
@@ -111,7 +90,10 @@ impl Key {
                 let (x, y) = pair.public_key().as_ref()[1..].split_at(32);
                 json!({ "kty": "EC", "crv": "P-256", "x": part(x), "y": part(y), "kid": kid, "use": "sig" })
             }
-            Self::Rsa(_) => json!({ "kty": "RSA", "n": RSA[0].1, "e": RSA[1].1, "kid": kid, "alg": "RS256" }),
+            Self::Rsa(_) => {
+                let rsa = rsa_jwk();
+                json!({ "kty": "RSA", "n": rsa["n"], "e": rsa["e"], "kid": kid, "alg": "RS256" })
+            }
         }
     }
 
@@ -128,6 +110,10 @@ impl Key {
         let signed = unsigned_token(header, claims);
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(self.sign(signed.as_bytes())))
     }
+}
+
+fn rsa_jwk() -> Value {
+    serde_json::from_str(RSA).unwrap()
 }
 
 fn signed_by_rsa(
@@ -212,6 +198,11 @@ fn an_agent(list: &List, subject: &str) {
     about(list, subject, subject, &["--role", "agent", "--agent", AGENT]);
 }
 
+/// The status of a request with a token.
+fn status(executor: &Executor, token: &str) -> u16 {
+    ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status
+}
+
 fn challenge(answer: &HttpAnswer) -> &str {
     let asks = answer.headers.iter().find(|(name, _)| name == "www-authenticate");
     asks.map_or("", |(_, asks)| asks)
@@ -273,87 +264,59 @@ fn unknown_credentials_are_rejected_and_logged() {
     let raw = |part: &str| URL_SAFE_NO_PAD.decode(part).unwrap();
     let x = ed25519.jwk("")["x"].as_str().unwrap().to_owned();
     let Key::Rsa(pair) = rsa else { unreachable!("the third is RSA") };
+    let sealed = |signed: String, signature: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let signature = URL_SAFE_NO_PAD.encode(signature(signed.as_bytes()));
+        format!("{signed}.{signature}")
+    };
     let rs512 = unsigned_token(&json!({ "alg": "RS256", "kid": "RS256" }).to_string(), &text);
-    let rs512 = format!(
-        "{rs512}.{}",
-        URL_SAFE_NO_PAD.encode(signed_by_rsa(pair, &RSA_PKCS1_SHA512, rs512.as_bytes()))
-    );
-    let der = {
-        // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
-        let signed = unsigned_token(&header(p256).to_string(), &text);
-        let fixed = p256.sign(signed.as_bytes());
+    let rs512 = sealed(rs512, &|signed| signed_by_rsa(pair, &RSA_PKCS1_SHA512, signed));
+    // ECDSA as X.509 writes it, not as JWS does: two integers of ASN.1.
+    let der = sealed(unsigned_token(&header(p256).to_string(), &text), &|signed| {
+        let fixed = p256.sign(signed);
         let integer = |half: &[u8]| [&[2, 33, 0], half].concat();
         let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
-        format!("{signed}.{}", URL_SAFE_NO_PAD.encode([&[0x30, 70], &both[..]].concat()))
-    };
+        [&[0x30, 70], &both[..]].concat()
+    });
     let last = signature.chars().next_back().unwrap();
     let leftover = if last == 'A' { 'B' } else { char::from(u8::try_from(u32::from(last)).unwrap() + 1) };
     let long = with(good.clone(), "scope", json!("x".repeat(8000)));
+    let no_end = json!({ "iss": ISSUER, "sub": "anna", "aud": DID });
+    let unsigned = |header: &str| format!("{}.", unsigned_token(header, &text));
+    let named = |key: &Key, alg: &str, kid: &str| by(key, &json!({ "alg": alg, "kid": kid }), &good);
+    let twice = |text: &str, member: &str| text.replacen('{', &format!(r#"{{"{member}":"x","#), 1);
+    let (header_twice, claims_twice) = (twice(&usual.to_string(), "kid"), twice(&text, "sub"));
+    let brought = with(usual.clone(), "jwk", stranger.jwk("EdDSA"));
+    let by_address = json!({ "alg": "EdDSA", "kid": "x", "jku": "https://a.example" });
+    let other = unsigned_token(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string());
+    let other_did = json!("did:a2g:executor:1.0:other");
+    let n = raw(rsa_jwk()["n"].as_str().unwrap());
+    let as_json = rsa.jwk("RS256").to_string();
+    let (alg, mismatch) = ("`alg` must be one of", "its signature does not match");
     let cases = [
-        ("alg none", format!("{}.", unsigned_token(r#"{"alg":"none"}"#, &text)), "`alg` must be one of"),
-        (
-            "alg none, named key",
-            format!("{}.", unsigned_token(r#"{"alg":"none","kid":"EdDSA"}"#, &text)),
-            "`alg` must",
-        ),
-        ("no signature", format!("{front}."), "its signature does not match"),
-        ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), "`alg` must be one of"),
-        ("HS256, RSA", confused(rsa, &raw(RSA[0].1), "RS256"), "`alg` must be one of"),
-        (
-            "HS256, JSON",
-            confused(rsa, rsa.jwk("RS256").to_string().as_bytes(), "RS256"),
-            "`alg` must be one of",
-        ),
-        (
-            "RS256 for a key of P-256",
-            by(p256, &json!({ "alg": "RS256", "kid": "ES256" }), &good),
-            "has the key `ES256` for RS256",
-        ),
-        (
-            "ES256 for an RSA key",
-            by(rsa, &json!({ "alg": "ES256", "kid": "RS256" }), &good),
-            "has the key `RS256` for ES256",
-        ),
-        ("RS512 under RS256", rs512, "its signature does not match"),
-        ("ECDSA in ASN.1", der, "its signature does not match"),
-        ("a stranger's key", by(&stranger, &usual, &good), "its signature does not match"),
-        (
-            "a stranger's key, brought along",
-            by(&stranger, &with(usual.clone(), "jwk", stranger.jwk("EdDSA")), &good),
-            "its signature does not match",
-        ),
+        ("alg none", unsigned(r#"{"alg":"none"}"#), alg),
+        ("alg none, named key", unsigned(r#"{"alg":"none","kid":"EdDSA"}"#), alg),
+        ("no signature", format!("{front}."), mismatch),
+        ("HS256, Ed25519", confused(ed25519, &raw(&x), "EdDSA"), alg),
+        ("HS256, RSA", confused(rsa, &n, "RS256"), alg),
+        ("HS256, JSON", confused(rsa, as_json.as_bytes(), "RS256"), alg),
+        ("RS256 for a key of P-256", named(p256, "RS256", "ES256"), "has the key `ES256` for RS256"),
+        ("ES256 for an RSA key", named(rsa, "ES256", "RS256"), "has the key `RS256` for ES256"),
+        ("RS512 under RS256", rs512, mismatch),
+        ("ECDSA in ASN.1", der, mismatch),
+        ("a stranger's key", by(&stranger, &usual, &good), mismatch),
+        ("a stranger's key, brought along", by(&stranger, &brought, &good), mismatch),
         ("an unknown key", heads("kid", json!("EdDSA ")), "has the key `EdDSA ` for EdDSA"),
-        (
-            "a key by address",
-            by(&stranger, &json!({ "alg": "EdDSA", "kid": "x", "jku": "https://a.example" }), &good),
-            "has the key `x`",
-        ),
-        (
-            "another key's name",
-            by(ed25519, &json!({ "alg": "EdDSA", "kid": "ES256" }), &good),
-            "has the key `ES256` for EdDSA",
-        ),
-        (
-            "two names",
-            ed25519.token(&usual.to_string().replacen('{', r#"{"kid":"x","#, 1), &text),
-            "duplicate key `kid`",
-        ),
+        ("a key by address", by(&stranger, &by_address, &good), "has the key `x`"),
+        ("another key's name", named(ed25519, "EdDSA", "ES256"), "has the key `ES256` for EdDSA"),
+        ("two names", ed25519.token(&header_twice, &text), "duplicate key `kid`"),
         ("crit", heads("crit", json!(["exp"])), "`crit`: this executor supports no extension"),
         ("another type", heads("typ", json!("JOSE")), "`typ` must be one of"),
         ("expired", says("exp", json!(now() - 1)), "it expired at"),
-        (
-            "without an end",
-            by(ed25519, &usual, &json!({ "iss": ISSUER, "sub": "anna", "aud": DID })),
-            "`exp` is missing",
-        ),
+        ("without an end", by(ed25519, &usual, &no_end), "`exp` is missing"),
         ("an end as text", says("exp", json!("9999999999")), "`exp` must be an integer"),
         ("not yet", says("nbf", json!(now() + 90)), "not valid before"),
         ("from the future", says("iat", json!(now() + 90)), "not valid before"),
-        (
-            "another audience",
-            says("aud", json!("did:a2g:executor:1.0:other")),
-            "for another audience than `did:a2g",
-        ),
+        ("another audience", says("aud", other_did), "for another audience than `did:a2g"),
         ("no audience", says("aud", json!([])), "for another audience"),
         (
             "another issuer",
@@ -362,11 +325,7 @@ fn unknown_credentials_are_rejected_and_logged() {
         ),
         ("an unlisted subject", says("sub", json!("Anna")), "no caller is listed for the subject `Anna`"),
         ("no subject", says("sub", json!("")), "no caller is listed for the subject ``"),
-        (
-            "two subjects",
-            ed25519.token(&usual.to_string(), &text.replacen('{', r#"{"sub":"root","#, 1)),
-            "duplicate key `sub`",
-        ),
+        ("two subjects", ed25519.token(&usual.to_string(), &claims_twice), "duplicate key `sub`"),
         (
             "bits left over",
             format!("{}{leftover}", &whole[..whole.len() - 1]),
@@ -377,14 +336,7 @@ fn unknown_credentials_are_rejected_and_logged() {
             format!("{front}.{}", URL_SAFE.encode(ed25519.sign(front.as_bytes()))),
             "not three parts",
         ),
-        (
-            "other claims",
-            format!(
-                "{}.{signature}",
-                unsigned_token(&usual.to_string(), &with(good.clone(), "sub", json!("x")).to_string())
-            ),
-            "its signature does not match",
-        ),
+        ("other claims", format!("{other}.{signature}"), mismatch),
         ("too long", by(ed25519, &usual, &long), "but at most 8192 are accepted"),
     ];
     let mut client = executor.client();
@@ -401,19 +353,15 @@ fn unknown_credentials_are_rejected_and_logged() {
         std::thread::sleep(std::time::Duration::from_millis(40));
     }
     executor.assert_workspace_is_empty("tokens that are not taken");
-    assert_eq!(
-        ask(&mut client, Some(&bearer(&whole)), "a2g/tools", &json!({})).status,
-        200,
-        "the good one is"
-    );
+    assert_eq!(status(&executor, &whole), 200, "the good one is");
     // Each over HTTP and as a WebSocket.
     let figures = executor.client().request("GET", "/metrics", &[("Authorization", &bearer(&operator))], b"");
     let figures = Exposition::read(&figures.text());
     for (reason, of) in
         [("signature", 6.0), ("expired", 1.0), ("claims", 3.0), ("unlisted", 2.0), ("too_long", 1.0)]
     {
-        let found = figures.value(&format!("a2g_refused_tokens_total{{reason=\"{reason}\"}}"));
-        assert!((found - 2.0 * of).abs() < f64::EPSILON, "{reason}: {found}");
+        let series = format!("a2g_refused_tokens_total{{reason=\"{reason}\"}}");
+        assert!(figures.is(&series, 2.0 * of), "{reason}: {}", figures.value(&series));
     }
     let log = executor.stderr();
     for (what, token, _) in &cases {
@@ -426,12 +374,7 @@ fn unknown_credentials_are_rejected_and_logged() {
 fn invalid_or_writable_key_files_are_refused() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
-    let refused = |options: Options, words: &str| {
-        let home = Home::new(options);
-        ends(&mut home.command(), 2, words);
-        let mut check = Command::new(program());
-        ends(check.args(["config", "check", "--config"]).arg(home.config()), 2, words);
-    };
+    let refused = assert_unusable;
     set_mode(&provider.path(), 0o666);
     refused(provider.options(&list), "other users may change it");
     set_mode(&provider.path(), 0o644);
@@ -458,9 +401,7 @@ fn invalid_or_writable_key_files_are_refused() {
     let token = |audience: &str| {
         provider.keys[0].token(&header, &with(claims("anna"), "aud", json!(audience)).to_string())
     };
-    let status =
-        |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
-    assert_eq!((status(&token("tools")), status(&token(DID))), (200, 401));
+    assert_eq!((status(&executor, &token("tools")), status(&executor, &token(DID))), (200, 401));
 }
 
 #[test]
@@ -472,14 +413,15 @@ fn a_subject_is_valid_only_for_its_own_issuer() {
         { "issuer": "https://other.example", "keys": theirs.path() },
     ]);
     let executor = Executor::start(ours.options(&list).set("server.issuer", issuers));
-    let status =
-        |token: &str| ask(&mut executor.client(), Some(&bearer(token)), "a2g/tools", &json!({})).status;
-    assert_eq!(status(&ours.token(&claims("anna"))), 200);
+    assert_eq!(status(&executor, &ours.token(&claims("anna"))), 200);
     // Tokens signed by one issuer that claim to be of the other.
-    assert_eq!(status(&theirs.token(&claims("anna"))), 401);
+    assert_eq!(status(&executor, &theirs.token(&claims("anna"))), 401);
     executor.line_with("its issuer is `https://id.example`, to which its key");
     // A subject of the same name is somebody else.
-    assert_eq!(status(&theirs.token(&with(claims("anna"), "iss", json!("https://other.example")))), 401);
+    assert_eq!(
+        status(&executor, &theirs.token(&with(claims("anna"), "iss", json!("https://other.example")))),
+        401
+    );
     executor.line_with("for the subject `anna` of the issuer `https://other.example`");
 }
 
@@ -494,18 +436,18 @@ fn tokens_of_a_removed_key_are_rejected() {
         let key = &provider.keys[nth];
         key.token(&header(key).to_string(), &claims("anna").to_string())
     });
-    let status = |token: &str| {
-        ask(&mut HttpClient::connect(address), Some(&bearer(token)), "a2g/tools", &json!({})).status
-    };
     let mut socket = WebSocketClient::upgrade(address, &[("Authorization", &bearer(&first))]).unwrap();
     socket.send(TOOLS);
     assert!(socket.receive().unwrap().contains("write_file"));
-    assert_eq!((status(&first), status(&second)), (200, 200));
+    assert_eq!((status(&executor, &first), status(&executor, &second)), (200, 200));
 
     provider.publish(&["ES256"]);
     executor.process().hang_up();
     executor.line_with("\"callers\":2,\"keys\":1");
-    assert_eq!((status(&first), status(&second), status(&kept)), (401, 200, 200));
+    assert_eq!(
+        (status(&executor, &first), status(&executor, &second), status(&executor, &kept)),
+        (401, 200, 200)
+    );
     socket.send(TOOLS);
     assert_eq!(socket.receive(), None, "it is closed without an answer");
 
@@ -513,18 +455,18 @@ fn tokens_of_a_removed_key_are_rejected() {
     std::fs::write(provider.path(), "{").unwrap();
     executor.process().hang_up();
     executor.line_with("all JSON Web Tokens are rejected until the keys of all issuers can be read again");
-    eventually("the callers are read", || (status(&second) == 401).then_some(()));
-    assert_eq!(status(&kept), 200);
+    eventually("the callers are read", || (status(&executor, &second) == 401).then_some(()));
+    assert_eq!(status(&executor, &kept), 200);
     executor.line_with("no issuer's keys are loaded");
 
     provider.publish(&["EdDSA", "ES256"]);
     executor.process().hang_up();
-    eventually("the keys are there again", || (status(&first) == 200).then_some(()));
+    eventually("the keys are there again", || (status(&executor, &first) == 200).then_some(()));
 
     // A subject whose entry is removed is rejected, although its provider still vouches for it.
     list.remove("anna");
     executor.process().hang_up();
-    eventually("the list is read again", || (status(&first) == 401).then_some(()));
+    eventually("the list is read again", || (status(&executor, &first) == 401).then_some(()));
     executor.line_with("no caller is listed for the subject `anna`");
 }
 
@@ -603,15 +545,12 @@ fn a_session_continues_with_the_token_of_its_latest_handshake() {
     about(&list, "anna", "anna", &["--role", "agent", "--agent", "*"]);
     let executor = Executor::start(provider.options(&list));
     let short = provider.token(&with(claims("anna"), "exp", json!(now() + 3)));
-    let (long, address) = (provider.token(&claims("anna")), executor.address());
+    let long = provider.token(&claims("anna"));
     let mut renewed = A2eSession::open(&executor, Some(&short));
     renewed.shake_hands("planner", &long);
     let mut left = A2eSession::open(&executor, Some(&short));
     left.shake_hands("planner", "");
-    eventually("it has expired", || {
-        let answer = ask(&mut HttpClient::connect(address), Some(&bearer(&short)), "a2g/tools", &json!({}));
-        (answer.status == 401).then_some(())
-    });
+    eventually("it has expired", || (status(&executor, &short) == 401).then_some(()));
     assert_eq!(left.rest(), [] as [Value; 0], "its stream ends");
     renewed.as_seen_by(Some(&long)).tell(&a2e_call("1", "write_file", write("later", "x")));
     let (_, answer) = renewed.answer("1");

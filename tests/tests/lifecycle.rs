@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use crate::methods::{self, write};
+use crate::proofs;
 use serde_json::{Value, json};
 use std::thread::JoinHandle;
 
@@ -11,21 +12,28 @@ fn start(options: Options) -> (Executor, Catalogue) {
 }
 
 /// Calls from a thread of its own.
-fn call_aside(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
+pub fn call_aside(executor: &Executor, method: &'static str, params: &Value) -> JoinHandle<Value> {
     let (mut client, params) = (executor.client(), params.clone());
     std::thread::spawn(move || client.rpc(method, &params))
 }
 
-fn runs(executor: &Executor) -> usize {
-    executor.file("runs").map_or(0, |runs| runs.len())
+/// An executor whose one slot a gate has, and the answer to that.
+fn start_with_a_gate(options: Options) -> (Executor, Catalogue, JoinHandle<Value>) {
+    let (executor, catalogue) = start(options);
+    let running = call_aside(&executor, "a2g/execute", &execute("gate", json!({})));
+    executor.wait_at_the_gate(1);
+    (executor, catalogue, running)
 }
 
-fn wait_for_runs(executor: &Executor, count: usize) {
-    eventually("the gate runs", || (runs(executor) >= count).then_some(()));
+/// Makes a call that waits for the slot.
+pub fn call_queued(executor: &Executor, call: &Value) -> JoinHandle<Value> {
+    let answer = call_aside(executor, "a2g/execute", call);
+    eventually("it waits", || (state(executor, call) == "queued").then_some(()));
+    answer
 }
 
-fn open_the_gate(executor: &Executor) {
-    std::fs::write(executor.workspace().join("go"), "").unwrap();
+fn one_slot() -> Options {
+    Options::new().set("executor.concurrent", 1)
 }
 
 fn state(executor: &Executor, call: &Value) -> String {
@@ -89,13 +97,11 @@ fn a_repeated_intent_with_other_content_is_an_invalid_request() {
             other["intent"]["arguments"] =
                 json!({ "path": "/workspace/one", "edits": [{ "old": "x", "new": "y" }] });
         }
-        let response = client.rpc("a2g/execute", &other);
-        if response["error"]["code"] != -32602 {
-            error(&response, -32600);
-        }
-        let response = client.rpc("a2g/intent", &other["intent"]);
-        if response["error"]["code"] != -32602 {
-            error(&response, -32600);
+        for (method, params) in [("a2g/execute", &other), ("a2g/intent", &other["intent"])] {
+            let response = client.rpc(method, params);
+            if response["error"]["code"] != -32602 {
+                error(&response, -32600);
+            }
         }
     }
     let names: Vec<_> =
@@ -106,50 +112,55 @@ fn a_repeated_intent_with_other_content_is_an_invalid_request() {
 
 #[test]
 fn an_intent_sent_by_32_clients_runs_once_and_is_answered_32_times() {
-    let (executor, _catalogue) = start(Options::new());
-    let call = execute("gate", json!({}));
-    let clients: Vec<_> = (0..32).map(|_| call_aside(&executor, "a2g/execute", &call)).collect();
-    wait_for_runs(&executor, 1);
-    open_the_gate(&executor);
-    let answers: Vec<Value> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-    for answer in &answers {
-        assert_eq!(result(answer), result(&answers[0]));
+    let policies = methods::policy_folder(&[methods::policy()]);
+    for (method, call) in [
+        ("a2g/execute", execute("gate", json!({}))),
+        ("a2g/intent", intent("gate", json!({ "path": "/workspace/x" }))),
+    ] {
+        let (executor, _catalogue) = start(Options::new().policies(policies.path()));
+        let clients: Vec<_> = (0..32).map(|_| call_aside(&executor, method, &call)).collect();
+        executor.wait_at_the_gate(1);
+        executor.open_the_gate();
+        let answers: Vec<Value> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+        let report = |answer: &Value| match method {
+            "a2g/execute" => result(answer).clone(),
+            _ => {
+                assert_eq!(result(answer)["verdict"], "APPROVED");
+                result(answer)["report"].clone()
+            }
+        };
+        let first = report(&answers[0]);
+        assert!(answers.iter().all(|answer| report(answer) == first), "{method}: {answers:?}");
+        assert_eq!(first["result"], json!({ "waited": true }), "{first}");
+        assert_eq!(executor.runs_of_the_gate(), 1);
+        assert_eq!(executor.wait_for_reports(1).len(), 1);
     }
-    assert_eq!(result(&answers[0])["result"], json!({ "waited": true }));
-    assert_eq!(runs(&executor), 1);
-    assert_eq!(executor.wait_for_reports(1).len(), 1);
 }
 
 #[test]
 fn a_run_continues_after_its_client_disconnects() {
     let (mut executor, _catalogue) = start(Options::new());
     let call = execute("gate", json!({}));
-    let body = json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": call, "id": 1 }).to_string();
-    let head = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    let stream = HttpClient::send_only(executor.address(), format!("{head}{body}").as_bytes());
-    wait_for_runs(&executor, 1);
+    let message = |call: &Value| {
+        json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": call, "id": 1 }).to_string()
+    };
+    let request = post_request("/jsonrpc", &[], &message(&call));
+    let stream = HttpClient::send_only(executor.address(), request.as_bytes());
+    executor.wait_at_the_gate(1);
     drop(stream);
     let socket_call = execute("gate", json!({ "second": true }));
     let mut socket = executor.web_socket();
-    socket.send(
-        json!({ "jsonrpc": "2.0", "method": "a2g/execute", "params": socket_call, "id": 1 })
-            .to_string()
-            .as_bytes(),
-    );
-    wait_for_runs(&executor, 2);
+    socket.send(message(&socket_call).as_bytes());
+    executor.wait_at_the_gate(2);
     drop(socket);
-    open_the_gate(&executor);
+    executor.open_the_gate();
     for call in [&call, &socket_call] {
         eventually("the run ends", || (state(&executor, call) == "finished").then_some(()));
         let again = executor.rpc("a2g/execute", call);
         assert_eq!(result(&again)["status"], "SUCCESS", "{again}");
     }
-    executor.process().terminate();
-    assert!(executor.process().wait_for_exit().success());
-    assert_eq!((runs(&executor), executor.reports().len()), (2, 2));
+    executor.process().stop();
+    assert_eq!((executor.runs_of_the_gate(), executor.reports().len()), (2, 2));
 }
 
 #[test]
@@ -161,9 +172,9 @@ fn a_run_completes_and_is_reported_after_sigterm() {
         let mut executor = Executor::start(options);
         let call = execute("gate", json!({}));
         let running = call_aside(&executor, "a2g/execute", &call);
-        wait_for_runs(&executor, 1);
+        executor.wait_at_the_gate(1);
         executor.process().terminate();
-        open_the_gate(&executor);
+        executor.open_the_gate();
         let answer = running.join().unwrap();
         assert_eq!(result(&answer)["status"], "SUCCESS", "{answer}");
         let status = executor.process().wait_for_exit();
@@ -177,10 +188,8 @@ fn a_run_completes_and_is_reported_after_sigterm() {
 
 #[test]
 fn a_run_that_outlasts_the_drain_limit_is_aborted_and_reported() {
-    let (mut executor, _catalogue) = start(Options::new().set("executor.drain_seconds", 1));
-    let call = execute("gate", json!({}));
-    let running = call_aside(&executor, "a2g/execute", &call);
-    wait_for_runs(&executor, 1);
+    let (mut executor, _catalogue, running) =
+        start_with_a_gate(Options::new().set("executor.drain_seconds", 1));
     executor.process().terminate();
     let answer = running.join().unwrap();
     assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED", "{answer}");
@@ -190,11 +199,10 @@ fn a_run_that_outlasts_the_drain_limit_is_aborted_and_reported() {
 
 #[test]
 fn new_intents_are_refused_after_sigterm() {
-    let (mut executor, _catalogue) = start(Options::new().set("executor.drain_seconds", 60));
+    let (mut executor, _catalogue, running) =
+        start_with_a_gate(Options::new().set("executor.drain_seconds", 60));
     let mut socket = executor.web_socket();
     result(&socket.exchange(r#"{"jsonrpc":"2.0","method":"a2g/tools","id":0}"#));
-    let running = call_aside(&executor, "a2g/execute", &execute("gate", json!({})));
-    wait_for_runs(&executor, 1);
     executor.process().terminate();
     // The signal arrives some time soon, and from then on everything new is refused.
     let mut taken = 0;
@@ -208,7 +216,7 @@ fn new_intents_are_refused_after_sigterm() {
     let busy = error(&refusal, -32003);
     assert!(busy["data"]["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0), "{refusal}");
     assert!(busy["message"].as_str().unwrap().contains("shutting down"), "{refusal}");
-    open_the_gate(&executor);
+    executor.open_the_gate();
     result(&running.join().unwrap());
     assert_eq!(executor.process().wait_for_exit().code(), Some(0));
     assert_eq!(executor.reports().len(), taken + 1);
@@ -216,19 +224,15 @@ fn new_intents_are_refused_after_sigterm() {
 
 #[test]
 fn a_full_queue_answers_with_a_retry_delay() {
-    let (executor, _catalogue) = start(Options::new().set("executor.concurrent", 1).set("executor.queue", 1));
-    let call = |n: usize| execute("gate", json!({ "n": n }));
-    let (first, second, third) = (call(1), call(2), call(3));
-    let first_answer = call_aside(&executor, "a2g/execute", &first);
-    wait_for_runs(&executor, 1);
-    let second_answer = call_aside(&executor, "a2g/execute", &second);
-    eventually("the second waits", || (state(&executor, &second) == "queued").then_some(()));
+    let (executor, _catalogue, first_answer) = start_with_a_gate(one_slot().set("executor.queue", 1));
+    let [second, third] = [2, 3].map(|n| execute("gate", json!({ "n": n })));
+    let second_answer = call_queued(&executor, &second);
     let refused = executor.rpc("a2g/execute", &third);
     let busy = error(&refused, -32003);
     assert!(busy["data"]["retry_after_ms"].as_u64().is_some_and(|ms| ms > 0), "{refused}");
     assert!(busy["message"].as_str().unwrap().contains("queue is full"), "{refused}");
     assert_eq!(state(&executor, &third), "unknown");
-    open_the_gate(&executor);
+    executor.open_the_gate();
     for answer in [first_answer, second_answer] {
         assert_eq!(result(&answer.join().unwrap())["status"], "SUCCESS");
     }
@@ -238,57 +242,45 @@ fn a_full_queue_answers_with_a_retry_delay() {
         answer.get("result").is_some().then_some(answer)
     });
     assert_eq!(result(&again)["status"], "SUCCESS");
-    assert_eq!(runs(&executor), 3);
+    assert_eq!(executor.runs_of_the_gate(), 3);
 }
 
 #[test]
 fn a_waiting_intent_can_be_cancelled_and_never_starts() {
-    let (executor, _catalogue) = start(Options::new().set("executor.concurrent", 1));
-    let (first, second) = (execute("gate", json!({ "n": 1 })), execute("gate", json!({ "n": 2 })));
-    let first_answer = call_aside(&executor, "a2g/execute", &first);
-    wait_for_runs(&executor, 1);
-    let second_answer = call_aside(&executor, "a2g/execute", &second);
-    eventually("the second waits", || (state(&executor, &second) == "queued").then_some(()));
+    let (executor, _catalogue, first_answer) = start_with_a_gate(one_slot());
+    let second = execute("gate", json!({ "n": 2 }));
+    let second_answer = call_queued(&executor, &second);
     let cancelled = executor.rpc("a2g/cancel", &json!({ "intent_id": id_of(&second) }));
     assert_eq!(result(&cancelled)["cancelled"], true);
-    open_the_gate(&executor);
+    executor.open_the_gate();
     result(&first_answer.join().unwrap());
     let answer = second_answer.join().unwrap();
-    assert_eq!(error(&answer, -32001)["data"]["report"]["status"], "ABORTED", "{answer}");
-    assert_eq!(runs(&executor), 1);
+    let aborted = error(&answer, -32001);
+    assert!(aborted["message"].as_str().unwrap().contains("cancelled"), "{answer}");
+    assert_eq!(aborted["data"]["report"]["status"], "ABORTED", "{answer}");
+    assert_eq!(executor.runs_of_the_gate(), 1);
+    assert!(executor.wait_for_reports(2).contains(&aborted["data"]["report"]));
 }
 
 #[test]
-fn a_verdict_that_expires_in_the_queue_never_starts() {
-    let (executor, _catalogue) = start(Options::new().set("executor.concurrent", 1));
-    let first = execute("gate", json!({ "n": 1 }));
-    let first_answer = call_aside(&executor, "a2g/execute", &first);
-    wait_for_runs(&executor, 1);
-    let mut second = execute("gate", json!({ "n": 2 }));
+fn a_verdict_or_proof_that_expires_in_the_queue_never_starts() {
+    let keys = Keys::new();
+    let options = proofs::with_leave(&keys).set("executor.concurrent", 1);
+    let (executor, _catalogue, first_answer) = start_with_a_gate(options);
     let expiry = time::OffsetDateTime::now_utc() + time::Duration::seconds(5);
-    second["verdict"]["expires_at"] =
+    let mut unproven = execute("gate", json!({ "n": 2 }));
+    unproven["verdict"]["expires_at"] =
         json!(expiry.format(&time::format_description::well_known::Rfc3339).unwrap());
-    let second_answer = call_aside(&executor, "a2g/execute", &second);
-    eventually("the verdict expires", || (time::OffsetDateTime::now_utc() > expiry).then_some(()));
-    open_the_gate(&executor);
+    let mut proven = execute("gate", json!({ "n": 3 }));
+    let claims = proofs::with(&claims(&proven), "exp", json!(expiry.unix_timestamp()));
+    proven["proof"] = keys.sign(&claims).into();
+    let late = [&unproven, &proven].map(|call| (call, call_queued(&executor, call)));
+    eventually("both expire", || (time::OffsetDateTime::now_utc() > expiry).then_some(()));
+    executor.open_the_gate();
     result(&first_answer.join().unwrap());
-    expect_blocked(&second_answer.join().unwrap(), "verdict_expired");
-    assert_eq!(runs(&executor), 1);
-    assert_eq!(state(&executor, &second), "unknown");
-}
-
-#[test]
-fn concurrent_copies_of_a_governed_intent_share_one_run() {
-    let policies = methods::policy_folder(&[methods::policy()]);
-    let (executor, _catalogue) = start(Options::new().policies(policies.path()));
-    let call = intent("gate", json!({ "path": "/workspace/x" }));
-    let askers: Vec<_> = (0..8).map(|_| call_aside(&executor, "a2g/intent", &call)).collect();
-    wait_for_runs(&executor, 1);
-    open_the_gate(&executor);
-    let answers: Vec<Value> = askers.into_iter().map(|asker| asker.join().unwrap()).collect();
-    for answer in &answers {
-        assert_eq!(result(answer)["report"], result(&answers[0])["report"]);
-        assert_eq!(result(answer)["verdict"], "APPROVED");
+    for (call, answer) in late {
+        expect_blocked(&answer.join().unwrap(), "verdict_expired");
+        assert_eq!(state(&executor, call), "unknown");
     }
-    assert_eq!(runs(&executor), 1);
+    assert_eq!(executor.runs_of_the_gate(), 1);
 }

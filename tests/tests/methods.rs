@@ -55,9 +55,7 @@ pub fn policy() -> Value {
 /// A folder with the policies in it.
 pub fn policy_folder(policies: &[Value]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for (index, policy) in policies.iter().enumerate() {
-        std::fs::write(folder.path().join(format!("{index}.json")), policy.to_string()).unwrap();
-    }
+    write_policies(folder.path(), policies);
     folder
 }
 

@@ -1,6 +1,6 @@
 //! Metrics, logs and traces.
 
-use crate::durability::crash::under_strace;
+use crate::durability::crash::{has_strace, under_strace};
 use crate::harness::*;
 use crate::methods::{self, write};
 use serde_json::{Value, json};
@@ -20,10 +20,6 @@ fn scrape(executor: &Executor) -> Exposition {
 /// Scrapes until something holds.
 fn scrape_until(executor: &Executor, what: &str, holds: impl Fn(&Exposition) -> bool) -> Exposition {
     eventually(what, || Some(scrape(executor)).filter(&holds))
-}
-
-fn is(exposition: &Exposition, series: &str, value: f64) -> bool {
-    (exposition.value(series) - value).abs() < f64::EPSILON
 }
 
 /// All lines so far, each of which has to be a JSON object with what every line has.
@@ -55,9 +51,15 @@ fn line_of(executor: &Executor, intent: &str, message: &str) -> Value {
     })
 }
 
-fn into_denied_call(mut call: Value) -> Value {
+/// A call whose verdict denies it.
+fn denied() -> Value {
+    let mut call = write_file("two");
     call["verdict"]["verdict"] = json!("DENIED");
     call
+}
+
+fn write_file(name: &str) -> Value {
+    execute("write_file", write(name, "x"))
 }
 
 #[test]
@@ -65,23 +67,20 @@ fn metrics_count_every_execution_and_refusal_once() {
     let catalogue = methods::catalogue().add(Tool::command("slow", GATE).limit("timeout_seconds", 1));
     let executor = Executor::start(Options::new().catalogue(&catalogue));
     let before = scrape(&executor);
-    assert!(is(&before, "a2g_journal_receipts_total", 0.0) && !before.has("a2g_queue_seconds_total"));
+    assert!(before.is("a2g_journal_receipts_total", 0.0) && !before.has("a2g_queue_seconds_total"));
     let mut client = executor.client();
-    let twice = execute("write_file", write("one", "x"));
+    let twice = write_file("one");
     result(&client.rpc("a2g/execute", &twice));
     // The stored report is no second run.
     result(&client.rpc("a2g/execute", &twice));
     result(&client.rpc("a2g/intent", &intent("write_file", write("two", "x"))));
     error(&client.rpc("a2g/execute", &execute("read_file", json!({ "path": "/workspace/none" }))), -32001);
     error(&client.rpc("a2g/execute", &execute("slow", json!({}))), -32003);
-    expect_blocked(
-        &client.rpc("a2g/execute", &into_denied_call(execute("write_file", write("three", "x")))),
-        "verdict_denied",
-    );
+    expect_blocked(&client.rpc("a2g/execute", &denied()), "verdict_denied");
     let unknown = client.rpc("a2g/execute", &execute("no_such_tool", json!({})));
     error(&unknown, -32602);
     let after = scrape_until(&executor, "all reports are delivered", |now| {
-        is(now, "a2g_deliveries_total{outcome=\"delivered\"}", 4.0)
+        now.is("a2g_deliveries_total{outcome=\"delivered\"}", 4.0)
     });
     for (series, count) in [
         ("a2g_executions_total{tool=\"write_file\",status=\"SUCCESS\"}", 2.0),
@@ -103,7 +102,7 @@ fn metrics_count_every_execution_and_refusal_once() {
         ("a2g_running", 0.0),
         ("a2g_queued", 0.0),
     ] {
-        assert!(is(&after, series, count), "{series}: {} and not {count}", after.value(series));
+        assert!(after.is(series, count), "{series}: {} and not {count}", after.value(series));
     }
     let ran = after.series().filter(|series| series.starts_with("a2g_executions_total"));
     assert_eq!(ran.count(), 3);
@@ -134,16 +133,16 @@ fn a_scrape_counts_32_active_runs() {
             std::thread::spawn(move || client.rpc("a2g/execute", &execute("gate", json!({}))))
         })
         .collect();
-    let full = |now: &Exposition| is(now, "a2g_running", 8.0) && is(now, "a2g_queued", 24.0);
+    let full = |now: &Exposition| now.is("a2g_running", 8.0) && now.is("a2g_queued", 24.0);
     let busy = scrape_until(&executor, "8 run and 24 wait", full);
     assert!(busy.value("a2g_connections") >= 33.0, "{}", busy.value("a2g_connections"));
     assert!(!busy.series().any(|series| series.starts_with("a2g_executions_total")));
     error(&executor.rpc("a2g/execute", &execute("gate", json!({}))), -32003);
-    std::fs::write(executor.workspace().join("go"), "").unwrap();
+    executor.open_the_gate();
     calls.into_iter().for_each(|call| drop(result(&call.join().unwrap()).clone()));
-    let after = scrape_until(&executor, "nobody runs", |now| is(now, "a2g_running", 0.0));
-    assert!(is(&after, "a2g_executions_total{tool=\"gate\",status=\"SUCCESS\"}", 32.0));
-    assert!(is(&after, "a2g_queued", 0.0) && is(&after, "a2g_busy_total", 1.0));
+    let after = scrape_until(&executor, "nobody runs", |now| now.is("a2g_running", 0.0));
+    assert!(after.is("a2g_executions_total{tool=\"gate\",status=\"SUCCESS\"}", 32.0));
+    assert!(after.is("a2g_queued", 0.0) && after.is("a2g_busy_total", 1.0));
 }
 
 #[test]
@@ -152,15 +151,15 @@ fn undelivered_reports_and_their_age_are_shown() {
     let executor = Executor::start(Options::new().governor(&governor.http_url()));
     executor.line_with("registered with the governor");
     governor.stop();
-    result(&executor.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
+    result(&executor.rpc("a2g/execute", &write_file("one")));
     let waits = scrape_until(&executor, "a report waits for a second", |now| {
-        is(now, "a2g_undelivered_reports", 1.0) && now.value("a2g_oldest_undelivered_report_seconds") > 1.0
+        now.is("a2g_undelivered_reports", 1.0) && now.value("a2g_oldest_undelivered_report_seconds") > 1.0
     });
     assert!(waits.value("a2g_deliveries_total{outcome=\"failed\"}") >= 1.0);
     assert!(waits.value("a2g_oldest_undelivered_report_seconds") < 120.0);
     governor.restart();
-    let gone = scrape_until(&executor, "it is delivered", |now| is(now, "a2g_undelivered_reports", 0.0));
-    assert!(is(&gone, "a2g_oldest_undelivered_report_seconds", 0.0));
+    let gone = scrape_until(&executor, "it is delivered", |now| now.is("a2g_undelivered_reports", 0.0));
+    assert!(gone.is("a2g_oldest_undelivered_report_seconds", 0.0));
 }
 
 #[test]
@@ -187,8 +186,7 @@ fn every_log_line_without_a_terminal_is_json() {
     result(&executor.rpc("a2g/intent", &call));
     line_of(&executor, &id, "delivered");
     executor.client().post(b"no JSON");
-    executor.process().terminate();
-    assert!(executor.process().wait_for_exit().success());
+    executor.process().stop();
     let said = log(&executor.process().whole_stderr());
     assert!(
         said.iter().any(|line| line["message"].as_str().unwrap().contains("listens on http://127.0.0.1:"))
@@ -207,8 +205,7 @@ fn every_log_line_without_a_terminal_is_json() {
 /// A zygote that the kernel lets down says so, and its server says it on.
 #[test]
 fn zygote_messages_are_logged_by_the_server() {
-    if !std::path::Path::new("/usr/bin/strace").exists() {
-        eprintln!("skipped: there is no strace here (`cargo xtask torture` installs it)");
+    if !has_strace() {
         return;
     }
     let home = Executor::start(Options::new().set("executor.isolation", "process")).kill();
@@ -226,7 +223,7 @@ fn every_log_line_about_an_intent_has_its_fields() {
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).environment("RUST_LOG", "debug");
     let executor = Executor::start(options);
-    let call = execute("write_file", write("one", "x"));
+    let call = write_file("one");
     let id = id_of(&call);
     result(&executor.rpc("a2g/execute", &call));
     let stages = [("queued", "queue"), ("started", "run"), ("finished", "intent"), ("delivered", "delivery")];
@@ -240,7 +237,7 @@ fn every_log_line_about_an_intent_has_its_fields() {
     let end = line_of(&executor, &id, "finished");
     assert_eq!((&end["level"], &end["status"]), (&json!("INFO"), &json!("SUCCESS")), "{end}");
     assert!(["wall_us", "queue_us", "overhead_us"].iter().all(|name| end[name].is_u64()), "{end}");
-    let refused = into_denied_call(execute("write_file", write("two", "x")));
+    let refused = denied();
     expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
     let line = line_of(&executor, &id_of(&refused), "refused");
     assert_eq!(line["level"], "WARN", "{line}");
@@ -258,13 +255,10 @@ fn rust_log_sets_the_log_filter() {
         // The log filter contains the address, so the port is chosen before the start.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut executor = Executor::start_at(port, options);
-        let (ran, refused) =
-            (execute("write_file", write("one", "x")), execute("write_file", write("two", "x")));
+        let (ran, refused) = (write_file("one"), denied());
         result(&executor.rpc("a2g/execute", &ran));
-        let refused = into_denied_call(refused);
         expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
-        executor.process().terminate();
-        assert!(executor.process().wait_for_exit().success());
+        executor.process().stop();
         let said = log(&executor.process().whole_stderr());
         let of = |intent: &str| {
             let lines = lines_of(&said, intent).into_iter();
@@ -296,9 +290,8 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
             "additionalProperties": false,
         })));
         let url = format!("{scheme}://operator:{CANARY}@{}/jsonrpc", governor.address());
-        let options = Options::new().catalogue(&catalogue).governor(&url);
-        let options = options.environment("RUST_LOG", "trace").environment("OTEL_BSP_SCHEDULE_DELAY", "50");
-        let options = options.environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
+        let options = tracing_options(&collector).environment("RUST_LOG", "trace");
+        let options = options.catalogue(&catalogue).governor(&url);
         let executor = Executor::start(options);
         executor.line_with("registered with the governor");
         let mut client = executor.client();
@@ -324,15 +317,15 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         for wrong in [json!({ "n": CANARY }), json!({ CANARY: [CANARY] }), json!({ "n": [{ CANARY: 1 }] })] {
             assert!(client.rpc("a2g/execute", &execute("counted", wrong)).get("error").is_some());
         }
-        client.post(format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"{CANARY}\": {CANARY}").as_bytes());
-        client.post(format!("{{\"{CANARY}\": 1, \"{CANARY}\": 2}}").as_bytes());
-        client.post(
-            format!("{{\"jsonrpc\": \"2.0\", \"method\": \"x\", \"params\": [\"{CANARY}\"]}}").as_bytes(),
-        );
-        client.post_with(
-            &[("Content-Type", "application/json"), ("Authorization", &format!("Bearer {CANARY}"))],
-            b"[]",
-        );
+        for malformed in [
+            format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"{CANARY}\": {CANARY}"),
+            format!("{{\"{CANARY}\": 1, \"{CANARY}\": 2}}"),
+            format!("{{\"jsonrpc\": \"2.0\", \"method\": \"x\", \"params\": [\"{CANARY}\"]}}"),
+        ] {
+            client.post(malformed.as_bytes());
+        }
+        let bearer = format!("Bearer {CANARY}");
+        client.post_with(&[("Content-Type", "application/json"), ("Authorization", &bearer)], b"[]");
         let response = client.request("GET", "/metrics", &[], b"").text();
         line_of(&executor, asked["intent_id"].as_str().unwrap(), "delivered");
         collector.spans_of(asked["intent_id"].as_str().unwrap(), 4);
@@ -360,9 +353,12 @@ fn base64_of(text: &str) -> String {
 }
 
 fn tracing_options(collector: &Collector) -> Options {
-    Options::new()
-        .environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())
-        .environment("OTEL_BSP_SCHEDULE_DELAY", "50")
+    tracing_options_to(collector.url())
+}
+
+fn tracing_options_to(url: &str) -> Options {
+    let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", url);
+    options.environment("OTEL_BSP_SCHEDULE_DELAY", "50")
 }
 
 #[test]
@@ -371,7 +367,7 @@ fn each_intent_is_one_trace_from_queue_to_delivery() {
     let options = tracing_options(&collector).environment("OTEL_EXPORTER_OTLP_HEADERS", "x-key=1");
     // Exported spans do not depend on the log filter.
     let executor = Executor::start(options.environment("RUST_LOG", "a2g_executor::cli=info"));
-    let call = execute("write_file", write("one", "x"));
+    let call = write_file("one");
     let id = id_of(&call);
     result(&executor.rpc("a2g/execute", &call));
     let spans = collector.spans_of(&id, 4);
@@ -392,7 +388,7 @@ fn each_intent_is_one_trace_from_queue_to_delivery() {
     result(&executor.rpc("a2g/execute", &call));
     let spans = collector.spans_of(&id, 5);
     assert_eq!(spans.iter().filter(|span| span.id == root.id).count(), 1);
-    let refused = into_denied_call(execute("write_file", write("two", "x")));
+    let refused = denied();
     expect_blocked(&executor.rpc("a2g/execute", &refused), "verdict_denied");
     assert_eq!(collector.spans_of(&id_of(&refused), 1)[0].attribute("a2g.blocked_by"), "verdict_denied");
     let failed = execute("read_file", json!({ "path": "/workspace/none" }));
@@ -408,7 +404,7 @@ fn a_delivery_after_a_restart_belongs_to_the_same_trace() {
     let executor = Executor::start(tracing_options(&collector).governor(&governor.http_url()));
     executor.line_with("registered with the governor");
     governor.stop();
-    let call = execute("write_file", write("one", "x"));
+    let call = write_file("one");
     result(&executor.rpc("a2g/execute", &call));
     let spans = collector.spans_of(&id_of(&call), 4);
     assert!(spans.iter().any(|span| span.name == "delivery" && span.failed), "{spans:?}");
@@ -428,7 +424,7 @@ fn a_tls_collector_must_present_a_trusted_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("collector.pem");
     std::fs::write(&file, certificate).unwrap();
-    let call = execute("write_file", write("one", "x"));
+    let call = write_file("one");
     let mut distrusting = Executor::start(tracing_options(&collector));
     result(&distrusting.rpc("a2g/execute", &call));
     distrusting.line_with("the collector does not accept traces");
@@ -438,7 +434,7 @@ fn a_tls_collector_must_present_a_trusted_certificate() {
     let trusting =
         tracing_options(&collector).environment("OTEL_EXPORTER_OTLP_CERTIFICATE", file.to_str().unwrap());
     let trusting = Executor::start(trusting);
-    let call = execute("write_file", write("one", "x"));
+    let call = write_file("one");
     result(&trusting.rpc("a2g/execute", &call));
     collector.spans_of(&id_of(&call), 4);
 }
@@ -446,14 +442,13 @@ fn a_tls_collector_must_present_a_trusted_certificate() {
 #[test]
 fn pending_traces_are_flushed_at_shutdown() {
     let collector = Collector::start();
-    let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url());
-    let mut executor = Executor::start(options.environment("OTEL_BSP_SCHEDULE_DELAY", "3600000"));
-    let call = execute("write_file", write("one", "x"));
+    let options = tracing_options(&collector).environment("OTEL_BSP_SCHEDULE_DELAY", "3600000");
+    let mut executor = Executor::start(options);
+    let call = write_file("one");
     result(&executor.rpc("a2g/execute", &call));
     line_of(&executor, &id_of(&call), "finished");
     assert!(collector.spans().is_empty());
-    executor.process().terminate();
-    assert!(executor.process().wait_for_exit().success());
+    executor.process().stop();
     collector.spans_of(&id_of(&call), 4);
 }
 
@@ -463,24 +458,22 @@ fn an_absent_or_silent_collector_delays_nothing() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     for address in [silent.local_addr().unwrap(), away] {
-        let options = Options::new().environment("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"));
-        let mut executor = Executor::start(options.environment("OTEL_BSP_SCHEDULE_DELAY", "50"));
+        let mut executor = Executor::start(tracing_options_to(&format!("http://{address}")));
         let mut client = executor.client();
         let began = Instant::now();
         for _ in 0..20 {
-            result(&client.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
+            result(&client.rpc("a2g/execute", &write_file("one")));
         }
         assert!(began.elapsed() < Duration::from_secs(15), "{address}: {:?}", began.elapsed());
-        executor.process().terminate();
         let began = Instant::now();
-        assert!(executor.process().wait_for_exit().success());
+        executor.process().stop();
         assert!(began.elapsed() < Duration::from_secs(15), "{address}: {:?}", began.elapsed());
         log(&executor.process().whole_stderr());
     }
     let collector = Collector::start();
     for (name, value) in [("OTEL_SDK_DISABLED", "true"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "")] {
         let executor = Executor::start(tracing_options(&collector).environment(name, value));
-        result(&executor.rpc("a2g/execute", &execute("write_file", write("one", "x"))));
+        result(&executor.rpc("a2g/execute", &write_file("one")));
         assert!(collector.spans().is_empty());
     }
 }

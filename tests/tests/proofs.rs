@@ -5,6 +5,7 @@
 use crate::harness::*;
 use crate::methods::{self, write};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::Barrier;
 
 /// An executor that trusts these keys, takes nothing unsigned, and has no governor elsewhere.
@@ -13,7 +14,7 @@ pub fn trusting(keys: &Keys) -> Options {
 }
 
 /// As [`trusting`], but unsigned verdicts are taken as well.
-fn with_leave(keys: &Keys) -> Options {
+pub fn with_leave(keys: &Keys) -> Options {
     Options::new().set("executor.did", EXECUTOR).set("trust.keys", json!(keys.trusted_folder()))
 }
 
@@ -139,21 +140,20 @@ fn an_invalid_proof_runs_nothing() {
     cases.push(("expired".into(), keys.sign(&expired), "verdict_expired", "proof expired at"));
 
     let proof = keys.sign(&good);
-    let parts: Vec<&str> = proof.split('.').collect();
+    let [head, payload, signature] = proof.split('.').collect::<Vec<_>>().try_into().unwrap();
     let forged = stranger.sign_under(&header, &good);
     for (what, tampered, words) in [
         ("the signature of another key", forged, "is not signed by the key"),
-        ("no signature", format!("{}.{}.", parts[0], parts[1]), "is not signed by the key"),
-        ("two parts", format!("{}.{}", parts[0], parts[1]), "three parts"),
-        ("four parts", format!("{proof}.{}", parts[2]), "three parts"),
+        ("no signature", format!("{head}.{payload}."), "is not signed by the key"),
+        ("two parts", format!("{head}.{payload}"), "three parts"),
+        ("four parts", format!("{proof}.{signature}"), "three parts"),
         ("padding", format!("{proof}=="), "three parts"),
         ("nothing", String::new(), "three parts"),
     ] {
         cases.push((what.into(), tampered, untrusted, words));
     }
     let swapped = keys.sign(&with(&good, "jti", json!("other")));
-    let swapped: Vec<&str> = swapped.split('.').collect();
-    let mixed = format!("{}.{}.{}", parts[0], swapped[1], parts[2]);
+    let mixed = format!("{head}.{}.{signature}", swapped.split('.').nth(1).unwrap());
     cases.push(("the payload of another proof".into(), mixed, untrusted, "is not signed by the key"));
 
     for (what, proof, by, words) in cases {
@@ -200,27 +200,10 @@ fn a_proof_with_any_changed_character_runs_nothing() {
 }
 
 #[test]
-fn a_proof_used_by_64_clients_at_once_runs_once() {
-    let keys = Keys::new();
-    let executor = Executor::start(trusting(&keys));
-    let call = keys.proven(append());
-    let answers = at_once(&executor, &vec![call; 64]);
-    assert!(answers.iter().all(|answer| result(answer) == result(&answers[0])), "{answers:?}");
-    assert_eq!(runs(&executor), 1);
-    assert_eq!(executor.wait_for_reports(1).len(), 1);
-}
-
-#[test]
 fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let keys = Keys::new();
     let executor = Executor::start(trusting(&keys));
-    let calls: Vec<Value> = (0..64)
-        .map(|_| {
-            let call = append();
-            let proof = keys.sign(&with(&claims(&call), "jti", json!("the-same")));
-            with(&call, "proof", json!(proof))
-        })
-        .collect();
+    let calls = of_one_identifier(&keys, 64);
     let answers = at_once(&executor, &calls);
     let (ran, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.get("result").is_some());
     assert_eq!(ran.len(), 1, "{answers:?}");
@@ -232,6 +215,16 @@ fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let first = answers.iter().position(|answer| answer.get("result").is_some()).unwrap();
     assert_eq!(result(&executor.rpc("a2g/execute", &calls[first])), result(&answers[first]));
     assert_eq!(runs(&executor), 1);
+}
+
+/// Calls that differ in their intents alone: their proofs have one identifier.
+pub fn of_one_identifier(keys: &Keys, count: usize) -> Vec<Value> {
+    let calls = (0..count).map(|_| {
+        let call = append();
+        let proof = keys.sign(&with(&claims(&call), "jti", json!("the-same")));
+        with(&call, "proof", json!(proof))
+    });
+    calls.collect()
 }
 
 /// Sends each call over a connection of its own, all at the same moment.
@@ -249,35 +242,6 @@ pub fn at_once(executor: &Executor, calls: &[Value]) -> Vec<Value> {
         let clients: Vec<_> = clients.collect();
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     })
-}
-
-#[test]
-fn a_proof_that_expires_in_the_queue_runs_nothing() {
-    let keys = Keys::new();
-    let catalogue = methods::catalogue();
-    let executor = Executor::start(trusting(&keys).catalogue(&catalogue).set("executor.concurrent", 1));
-    let holding = keys.proven(execute("gate", json!({})));
-    let (executor, holding) = (&executor, &holding);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| executor.rpc("a2g/execute", holding));
-        eventually("the gate is held", || executor.file("runs"));
-        let call = append();
-        let claims = claims(&call);
-        let soon = claims["iat"].as_i64().unwrap() + 4;
-        let proof = keys.sign(&with(&claims, "exp", json!(soon)));
-        let late = with(&call, "proof", json!(proof));
-        let waiting = scope.spawn(move || executor.rpc("a2g/execute", &late));
-        eventually("the proof ends", || (in_seconds(-1) > format_time(soon)).then_some(()));
-        std::fs::write(executor.workspace().join("go"), "").unwrap();
-        expect_blocked(&waiting.join().unwrap(), "verdict_expired");
-        result(&held.join().unwrap());
-    });
-    assert_eq!(runs(executor), 0);
-}
-
-fn format_time(second: i64) -> String {
-    let at = time::OffsetDateTime::from_unix_timestamp(second).unwrap();
-    at.format(&time::format_description::well_known::Rfc3339).unwrap()
 }
 
 #[test]
@@ -311,8 +275,7 @@ fn sighup_adds_and_removes_trusted_keys() {
     let mut client = executor.client();
     result(&client.rpc("a2g/execute", &keys.proven(append())));
     let hang_up = |executor: &mut Executor, says: &str| {
-        let id = rustix::process::Pid::from_child(executor.process().child());
-        rustix::process::kill_process(id, rustix::process::Signal::HUP).unwrap();
+        executor.process().hang_up();
         executor.line_with(says);
     };
     let file = std::fs::read_dir(keys.trusted_folder()).unwrap().next().unwrap().unwrap().path();
@@ -430,24 +393,16 @@ fn key_commands_never_print_a_private_key() {
     assert_eq!(std::fs::read_dir(trusted).unwrap().count(), 1);
     // A private key is not trusted, nor is one for another issuer as well, nor one that speaks for nobody.
     assert!(fails(&["key", "trust", pair, "--keys", trusted]).contains("private key"));
-    let mut twice = json.clone();
-    twice["iss"] = json!("did:a2g:governor:1.0:another");
-    assert!(fails(&["key", "trust", &twice.to_string(), "--keys", trusted]).contains("another trusted key"));
+    let twice = with(&json, "iss", json!("did:a2g:governor:1.0:another")).to_string();
+    assert!(fails(&["key", "trust", &twice, "--keys", trusted]).contains("another trusted key"));
     let mut nobody = json.clone();
     nobody.as_object_mut().unwrap().remove("iss");
     let empty = tempfile::tempdir().unwrap();
     let folder = empty.path().join("keys");
     let folder = folder.to_str().unwrap();
-    assert!(fails(&["key", "trust", &nobody.to_string(), "--keys", folder]).contains("--issuer"));
-    succeeds(&[
-        "key",
-        "trust",
-        &nobody.to_string(),
-        "--keys",
-        folder,
-        "--issuer",
-        "https://governor.example",
-    ]);
+    let trust = ["key", "trust", &nobody.to_string(), "--keys", folder];
+    assert!(fails(&trust).contains("--issuer"));
+    succeeds(&[&trust[..], &["--issuer", "https://governor.example"]].concat());
     let list = String::from_utf8(succeeds(&["key", "list", "--keys", folder])).unwrap();
     assert!(list.contains("https://governor.example"), "{list}");
 
@@ -465,7 +420,7 @@ fn keys_exposed_to_others_or_to_guests_prevent_the_start() {
     let place = tempfile::tempdir().unwrap();
     let config = place.path().join("executor.toml");
     let tools = tools();
-    let check = |trust: Value, scope: &str| {
+    let check = |trust: &Value, scope: &str| {
         let text = json!({
             "executor": { "did": EXECUTOR },
             "catalog": { "tools": tools, "cache": cache() },
@@ -484,31 +439,32 @@ fn keys_exposed_to_others_or_to_guests_prevent_the_start() {
     let signature = json!({ "key_file": key_file, "key_form": "ascii", "escape_non_ascii": true });
     let trust = json!({ "keys": keys.trusted_folder(), "intent_signature": signature });
 
-    let (code, says) = check(trust.clone(), "/workspace/**");
+    let (code, says) = check(&trust, "/workspace/**");
     assert_eq!(code, Some(0), "{says}");
     assert!(says.contains("trusted: 1") && says.contains("agents.key") && !says.contains(&secret), "{says}");
-    let inside = format!("{}/**", keys.trusted_folder().parent().unwrap().display());
-    let (code, says) = check(trust.clone(), &inside);
-    assert!(code == Some(2) && says.contains("trusted"), "{says}");
-    let (code, says) = check(trust.clone(), &format!("{}/**", place.path().display()));
-    assert!(code == Some(2) && says.contains("agents.key"), "{says}");
+    let refused = |trust: &Value, scope: &str, words: &str| {
+        let (code, says) = check(trust, scope);
+        assert!(code == Some(2) && says.contains(words) && !says.contains(&secret), "{trust}: {says}");
+    };
+    let holding = |folder: &Path| format!("{}/**", folder.display());
+    refused(&trust, &holding(keys.trusted_folder().parent().unwrap()), "trusted");
+    refused(&trust, &holding(place.path()), "agents.key");
     for wrong in [
         json!({ "keys": place.path().join("missing") }),
         json!({ "max_proof_seconds": 0 }),
         json!({ "intent_signature": { "key_file": key_file } }),
         json!({ "intent_signature": with(&signature, "key_form", json!("hex")) }),
-        json!({ "intent_signature": with(&signature, "key", json!(secret)) }),
     ] {
-        let (code, says) = check(wrong.clone(), "/workspace/**");
-        assert_eq!(code, Some(2), "{wrong}: {says}");
+        refused(&wrong, "/workspace/**", "");
     }
+    let (code, says) =
+        check(&json!({ "intent_signature": with(&signature, "key", json!(secret)) }), "/workspace/**");
+    assert_eq!(code, Some(2), "{says}");
     set_mode(&key_file, 0o644);
-    let (code, says) = check(trust.clone(), "/workspace/**");
-    assert!(code == Some(2) && says.contains("chmod 600") && !says.contains(&secret), "{says}");
+    refused(&trust, "/workspace/**", "chmod 600");
     set_mode(&key_file, 0o600);
     set_mode(&keys.trusted_folder(), 0o777);
-    let (code, says) = check(trust, "/workspace/**");
-    assert!(code == Some(2) && says.contains("other users may change it"), "{says}");
+    refused(&trust, "/workspace/**", "other users may change it");
 }
 
 // --- signed intents ---
@@ -553,12 +509,13 @@ fn intents_must_be_signed_if_the_operator_requires_it() {
         assert!(expect_blocked(&response, "intent_untrusted").contains("5 minutes"), "{response}");
     }
     let good = sign(ask(), 0);
-    let mut other = good.clone();
-    other["intent_id"] = json!(intent_id());
-    expect_blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
-    let mut other = good.clone();
-    other["arguments"]["path"] = json!("/workspace/elsewhere");
-    expect_blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    for (pointer, value) in
+        [("/intent_id", json!(intent_id())), ("/arguments/path", json!("/workspace/elsewhere"))]
+    {
+        let mut other = good.clone();
+        *other.pointer_mut(pointer).unwrap() = value;
+        expect_blocked(&client.rpc("a2g/intent", &other), "intent_untrusted");
+    }
     executor.assert_workspace_is_empty("unsigned intents");
 
     let response = client.rpc("a2g/intent", &good);

@@ -48,7 +48,7 @@ pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     registry.init();
     command().unwrap_or_else(|error| {
         tracing::error!("{}", ErrorChain(error.as_ref()));
-        super::code_of(&error)
+        super::exit_code_of(&error)
     })
 }
 

@@ -6,9 +6,10 @@
 
 use super::{assert_chain_holds, catalogue, load, options, wait_until_delivered};
 use crate::harness::{
-    Executor, FakeGovernor, HttpClient, Keys, Options, Reply, WallClock, error, eventually, execute,
-    expect_blocked, id_of, in_seconds, result,
+    Executor, FakeGovernor, Keys, Options, Reply, WallClock, error, eventually, execute, expect_blocked,
+    in_seconds, result,
 };
+use crate::lifecycle::{call_aside, call_queued};
 use crate::methods;
 use crate::proofs::{append, runs, trusting};
 use serde_json::{Value, json};
@@ -24,40 +25,23 @@ fn gate(n: usize, seconds: i64) -> Value {
     call
 }
 
-fn open_the_gate(executor: &Executor) {
-    std::fs::write(executor.workspace().join("go"), "").unwrap();
-}
-
-fn wait_for_runs(executor: &Executor, count: usize) {
-    eventually("the gate runs", || {
-        executor.file("runs").is_some_and(|runs| runs.len() >= count).then_some(())
-    });
-}
-
 #[test]
 fn a_clock_jump_forward_expires_queued_verdicts_but_ends_no_run() {
     let Some(clock) = WallClock::new() else { return };
     let catalogue = methods::catalogue();
     let options = Options::new().catalogue(&catalogue).set("executor.concurrent", 1);
     let executor = Executor::start(clock.for_server(options));
-    let (first, second) = (gate(1, 2 * HOUR), gate(2, HOUR / 2));
-    let call = |call: &Value| HttpClient::connect(executor.address()).rpc("a2g/execute", call);
-    std::thread::scope(|scope| {
-        let running = scope.spawn(|| call(&first));
-        wait_for_runs(&executor, 1);
-        let waiting = scope.spawn(|| call(&second));
-        eventually("the second waits", || {
-            let status = executor.rpc("a2g/status", &json!({ "intent_id": id_of(&second) }));
-            (status["result"]["state"] == "queued").then_some(())
-        });
-        clock.set(HOUR);
-        expect_blocked(&call(&gate(3, HOUR / 2)), "verdict_expired");
-        open_the_gate(&executor);
-        let ran = running.join().unwrap();
-        assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
-        expect_blocked(&waiting.join().unwrap(), "verdict_expired");
-    });
-    assert_eq!(executor.file("runs").unwrap().len(), 1);
+    let second = gate(2, HOUR / 2);
+    let running = call_aside(&executor, "a2g/execute", &gate(1, 2 * HOUR));
+    executor.wait_at_the_gate(1);
+    let waiting = call_queued(&executor, &second);
+    clock.set(HOUR);
+    expect_blocked(&executor.rpc("a2g/execute", &gate(3, HOUR / 2)), "verdict_expired");
+    executor.open_the_gate();
+    let ran = running.join().unwrap();
+    assert_eq!(result(&ran)["status"], "SUCCESS", "{ran}");
+    expect_blocked(&waiting.join().unwrap(), "verdict_expired");
+    assert_eq!(executor.runs_of_the_gate(), 1);
 }
 
 #[test]
@@ -72,7 +56,7 @@ fn run_time_limits_ignore_clock_jumps() {
         let asked = Instant::now();
         let answer = std::thread::scope(|scope| {
             let asking = scope.spawn(|| executor.rpc("a2g/execute", &call));
-            wait_for_runs(&executor, nth + 1);
+            executor.wait_at_the_gate(nth + 1);
             clock.set(jump);
             asking.join().unwrap()
         });

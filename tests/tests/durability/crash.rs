@@ -1,7 +1,9 @@
 //! SIGKILL at any moment.
 
-use super::{assert_chain_holds, catalogue, load, moment, options, times, wait_until_settled};
-use crate::harness::{Executor, Governor, Home, Process, print_skipped, run};
+use super::{
+    assert_chain_holds, assert_settled, catalogue, load, moment, options, times, wait_until_settled,
+};
+use crate::harness::{Executor, Governor, Home, Process, print_skipped};
 use std::path::Path;
 use std::process::Command;
 
@@ -35,28 +37,15 @@ fn killed_again_and_again(durability: &str) {
     }
     load.send_again(executor.address());
     let reports = wait_until_settled(&executor, &governor);
-    executor.process().terminate();
-    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
+    executor.process().stop();
     let ran = load.assert_balanced(executor.home(), &reports);
     assert!(ran > times(12), "only {ran} intents ran");
     // Refused calls are on record, except those in progress at the kill.
-    let journal = executor.home().journal();
-    let listed = run([
-        "journal",
-        "list",
-        "--refused",
-        "--limit",
-        "1000000",
-        "--json",
-        "--journal",
-        journal.to_str().unwrap(),
-    ]);
-    let refused = String::from_utf8(listed.stdout).unwrap();
-    assert!(
-        refused.lines().count() > 0 && refused.lines().all(|line| line.contains("verdict_expired")),
-        "{refused}"
-    );
-    assert_chain_holds(executor.home()); // Every report says so, where a power cut could take it.
+    let refused = executor.home().list_journal(&["--refused", "--limit", "1000000"]);
+    let all_expired = refused.iter().all(|line| line.to_string().contains("verdict_expired"));
+    assert!(!refused.is_empty() && all_expired, "{refused:?}");
+    assert_chain_holds(executor.home());
+    // Every report says so, where a power cut could take it.
     let said = reports.iter().filter(|report| report.get("durability").is_some()).count();
     assert_eq!(said, if durability == "power-loss" { 0 } else { reports.len() });
 }
@@ -65,8 +54,7 @@ fn killed_again_and_again(durability: &str) {
 /// ring live on.
 #[test]
 fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
-    if !Path::new("/usr/bin/strace").exists() {
-        print_skipped("there is no strace here");
+    if !has_strace() {
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
@@ -89,19 +77,28 @@ fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
         });
         home = Executor::start_in(home).kill();
     }
-    let executor = Executor::start_in(home);
-    load.send_again(executor.address());
-    let reports = wait_until_settled(&executor, &governor);
-    let ran = load.assert_balanced(executor.home(), &reports);
-    assert!(ran > 0);
-    assert_chain_holds(executor.home());
+    assert!(assert_settled(&Executor::start_in(home), &load, &governor) > 0);
+}
+
+/// True if there is a strace; otherwise the test is named as skipped.
+pub(crate) fn has_strace() -> bool {
+    let has = Path::new("/usr/bin/strace").exists();
+    if !has {
+        print_skipped("there is no strace here (`cargo xtask torture` installs it)");
+    }
+    has
 }
 
 /// The executor under strace, which watches one `call` and does to it what `inject` says.
 pub(crate) fn under_strace(home: &Home, call: &str, inject: &str) -> Command {
+    trace(&home.command(), call, inject)
+}
+
+/// As [`under_strace`], of any command.
+pub(super) fn trace(command: &Command, call: &str, inject: &str) -> Command {
     let trace = format!("--trace={call}");
     let strace = ["/usr/bin/strace", "--follow-forks", "--quiet=all", "--output=/dev/null", &trace, inject];
-    under(&strace, &home.command())
+    under(&strace, command)
 }
 
 /// A command as the last arguments of another one, with its folder and its environment.

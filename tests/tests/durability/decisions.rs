@@ -1,26 +1,12 @@
 //! Decisions of people are durable: once one was answered, a kill changes nothing about it.
 
-use super::{assert_chain_holds, catalogue};
-use crate::callers::{List, agent};
+use super::{assert_chain_holds, catalogue, escalating};
+use crate::callers::{List, agent, rpc};
 use crate::harness::{
-    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Reply, Tool, error,
-    eventually, expect_blocked, in_seconds, intent, result, run,
+    AGENT, Catalogue, Executor, FakeGovernor, GATE, Home, HttpClient, Options, Tool, error, eventually,
+    expect_blocked, intent, result,
 };
 use serde_json::{Value, json};
-use std::path::PathBuf;
-
-/// A governor that lets a person decide about every intent.
-fn escalating() -> FakeGovernor {
-    FakeGovernor::start(|method, params| {
-        if method != "a2g/intent" {
-            return Reply::Result(json!({ "accepted": true }));
-        }
-        Reply::Result(json!({
-            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
-            "capability_manifest": { "filesystem_scope": ["/workspace/**"] }, "expires_at": in_seconds(3600),
-        }))
-    })
-}
 
 /// An executor with two approvers, an operator, a governor and an agent, and one slot.
 struct EscalationFixture {
@@ -33,7 +19,7 @@ struct EscalationFixture {
 
 impl EscalationFixture {
     fn new() -> Self {
-        let (list, governor) = (List::new(), escalating());
+        let (list, governor) = (List::new(), escalating(3600));
         let catalogue = catalogue().add(Tool::command("gate", GATE));
         let mut tokens = vec![("agent", agent(&list, "agent", AGENT))];
         for (name, role) in
@@ -53,11 +39,7 @@ impl EscalationFixture {
 
     fn ask(&self, who: &str, method: &str, params: &Value) -> Value {
         let token = &self.tokens.iter().find(|(name, _)| *name == who).unwrap().1;
-        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        let authorization = format!("Bearer {token}");
-        let headers = [("Content-Type", "application/json"), ("Authorization", &*authorization)];
-        let mut client = HttpClient::connect(self.executor().address());
-        client.request("POST", "/jsonrpc", &headers, body.as_bytes()).json()
+        rpc(&mut self.executor().client(), token, method, params)
     }
 
     /// Sends an intent that waits for a person.
@@ -67,13 +49,27 @@ impl EscalationFixture {
         call
     }
 
+    /// Has an approved gate take the one slot.
+    fn take_the_slot(&self) -> Value {
+        let holds = self.waits("gate", 0);
+        result(&self.decide("anna", &holds, "APPROVED"));
+        eventually("the slot is taken", || self.executor().file("runs"));
+        holds
+    }
+
     fn decide(&self, who: &str, call: &Value, decision: &str) -> Value {
         self.ask(who, "g2a/directive", &json!({ "intent_id": call["intent_id"], "decision": decision }))
     }
 
     fn state(&self, call: &Value) -> String {
         let status = self.ask("agent", "a2g/status", &json!({ "intent_id": call["intent_id"] }));
-        status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
+        match status["result"]["state"].as_str() {
+            Some(state) => state.to_owned(),
+            None => {
+                error(&status, -32602);
+                "unknown".to_owned()
+            }
+        }
     }
 
     /// Kills it and starts it again.
@@ -93,8 +89,7 @@ impl EscalationFixture {
 
 /// All records of a journal.
 pub fn records(home: &Home) -> Vec<Value> {
-    let config: PathBuf = home.config();
-    let output = run(["journal", "records", "--config", config.to_str().unwrap()]);
+    let output = home.run(&["journal", "records"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -111,27 +106,19 @@ fn record<'a>(records: &'a [Value], kind: &str, call: &Value) -> &'a Value {
 #[test]
 fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
     let mut place = EscalationFixture::new();
-    let holds = place.waits("gate", 0);
-    result(&place.decide("anna", &holds, "APPROVED"));
-    eventually("the slot is taken", || place.executor().file("runs"));
+    place.take_the_slot();
     let calls = (1..4).map(|n| place.waits("mark", n)).collect::<Vec<_>>();
     for call in &calls {
         assert_eq!(result(&place.decide("anna", call, "APPROVED"))["accepted"], true);
         error(&place.decide("bert", call, "DENIED"), -32602);
     }
     assert!((1..4).all(|n| place.runs(n) == 0));
-    for round in 0..3 {
-        if round > 0 {
-            place.crash();
-        }
-        if round == 1 {
-            std::fs::write(place.executor().workspace().join("go"), "").unwrap();
-        }
-        if round > 0 {
-            for (n, call) in (1..4).zip(&calls) {
-                eventually("it ran", || (place.state(call) == "finished").then_some(()));
-                assert_eq!(place.runs(n), 1, "{round}");
-            }
+    for round in 0..2 {
+        place.crash();
+        std::fs::write(place.executor().workspace().join("go"), "").unwrap();
+        for (n, call) in (1..4).zip(&calls) {
+            eventually("it ran", || (place.state(call) == "finished").then_some(()));
+            assert_eq!(place.runs(n), 1, "{round}");
         }
     }
     let all = place.records();
@@ -148,14 +135,11 @@ fn an_approved_intent_without_a_slot_runs_once_after_a_crash() {
 #[test]
 fn an_approved_intent_that_has_not_started_survives_a_shutdown() {
     let mut place = EscalationFixture::new();
-    let holds = place.waits("gate", 0);
-    result(&place.decide("anna", &holds, "APPROVED"));
-    eventually("the slot is taken", || place.executor().file("runs"));
+    let holds = place.take_the_slot();
     let call = place.waits("mark", 1);
     result(&place.decide("anna", &call, "APPROVED"));
     let mut executor = place.executor.take().unwrap();
-    executor.process().terminate();
-    assert_eq!(executor.process().wait_for_exit().code(), Some(0), "{}", executor.stderr());
+    executor.process().stop();
     place.executor = Some(Executor::start_in(executor.kill()));
     eventually("it ran", || (place.state(&call) == "finished").then_some(()));
     assert_eq!(place.runs(1), 1);
@@ -188,9 +172,7 @@ fn a_denied_intent_stays_denied_after_any_restart() {
 #[test]
 fn cancels_and_revocations_are_recorded_before_they_are_answered() {
     let mut place = EscalationFixture::new();
-    let holds = place.waits("gate", 0);
-    result(&place.decide("anna", &holds, "APPROVED"));
-    eventually("the slot is taken", || place.executor().file("runs"));
+    let holds = place.take_the_slot();
     let [cancelled, revoked, stays] = [1, 2, 3].map(|n| place.waits("mark", n));
     let id = |call: &Value| json!({ "intent_id": call["intent_id"] });
     assert_eq!(result(&place.ask("otto", "a2g/cancel", &id(&cancelled)))["cancelled"], true);
@@ -214,7 +196,10 @@ fn cancels_and_revocations_are_recorded_before_they_are_answered() {
     result(&place.ask("gov", "g2a/revoke", &json!({ "agent_did": AGENT })));
     assert_eq!(place.state(&stays), "unknown");
     place.crash();
-    assert_eq!(record(&place.records(), "revoked", &stays)["says"]["by"], "gov");
+    let all = place.records();
+    assert_eq!(record(&all, "revoked", &stays)["says"]["by"], "gov");
+    let of_agent = all.iter().find(|record| record["kind"] == "revocation" && record["intent_id"].is_null());
+    assert_eq!(of_agent.expect("a record")["says"]["by"], "gov", "{all:?}");
     assert_chain_holds(place.executor().home());
 }
 
@@ -256,15 +241,7 @@ fn answered_decisions_survive_a_kill() {
 /// Without a list of callers, what nobody could decide any more is on record as well.
 #[test]
 fn an_escalation_that_expires_undecided_is_recorded() {
-    let governor = FakeGovernor::start(|method, params| {
-        if method != "a2g/intent" {
-            return Reply::Result(json!({ "accepted": true }));
-        }
-        Reply::Result(json!({
-            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
-            "capability_manifest": { "filesystem_scope": ["/workspace/**"] }, "expires_at": in_seconds(2),
-        }))
-    });
+    let governor = escalating(2);
     let catalogue = catalogue();
     let executor = Executor::start(Options::new().catalogue(&catalogue).governor(&governor.url()));
     let call = intent("mark", json!({ "n": "000001" }));

@@ -1,13 +1,13 @@
 //! A disk that is full, that takes its time, or that does not keep what it was given.
 
-use super::{assert_chain_holds, catalogue, load, options, wait_until_settled};
+use super::{catalogue, load, options};
 use crate::harness::{
     Catalogue, Executor, GATE, Governor, Home, HttpClient, Options, Process, Tool, error, eventually,
     execute, id_of, print_skipped, program,
 };
 use serde_json::{Value, json};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -23,10 +23,7 @@ impl SmallDisk {
     /// `None`, with the reason on standard error, where no disk can be mounted.
     fn new() -> Option<Self> {
         let place = tempfile::tempdir().expect("a temp folder").keep();
-        let can =
-            Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
-        if !can {
-            print_skipped("no file system can be mounted here");
+        if !can_mount() {
             return None;
         }
         let mount = format!(
@@ -39,15 +36,21 @@ impl SmallDisk {
         Some(Self { holder, place })
     }
 
-    /// With its journal there.
-    fn options(&self, options: Options) -> Options {
-        options.set("journal.path", self.place.join("journal.db").to_str().unwrap())
-    }
-
     /// Starts a command that sees the disk.
     fn command(&mut self, command: &Command) -> Command {
         let id = self.holder.child().id().to_string();
         super::crash::under(&["nsenter", "--target", &id, "--mount"], command)
+    }
+
+    /// An executor with these tools and a governor, which keeps its journal there.
+    fn serve(catalogue: &Catalogue) -> Option<(Self, Governor, Home, Process, SocketAddr)> {
+        let governor = Governor::start(&[]);
+        let mut disk = Self::new()?;
+        let journal = disk.place.join("journal.db");
+        let options = options(catalogue, &governor.http_url()).set("journal.path", json!(journal));
+        let home = Home::new(options);
+        let (process, address) = disk.start(&home);
+        Some((disk, governor, home, process, address))
     }
 
     fn start(&mut self, home: &Home) -> (Process, SocketAddr) {
@@ -89,6 +92,16 @@ impl SmallDisk {
     }
 }
 
+/// True if this user may mount file systems of its own; otherwise the test is named as skipped.
+pub(super) fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["--mount", "true"]).status();
+    let can = tried.is_ok_and(|status| status.success());
+    if !can {
+        print_skipped("no file system can be mounted here");
+    }
+    can
+}
+
 fn busy(answer: &Value) -> bool {
     answer["error"]["code"] == -32003 && answer["error"]["data"]["retry_after_ms"].is_u64()
 }
@@ -105,10 +118,8 @@ fn status(address: SocketAddr) -> u16 {
 
 #[test]
 fn a_full_disk_starts_no_run_and_loses_no_record() {
-    let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let Some(mut disk) = SmallDisk::new() else { return };
-    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
-    let (process, address) = disk.start(&home);
+    let (catalogue, load) = (catalogue(), load());
+    let Some((mut disk, governor, home, process, address)) = SmallDisk::serve(&catalogue) else { return };
     load.during(4, address, || std::thread::sleep(Duration::from_millis(300)));
     assert_eq!((status(address), lines(&process)), (200, (0, 0)));
     let began = Instant::now();
@@ -146,11 +157,8 @@ fn a_full_disk_starts_no_run_and_loses_no_record() {
 /// The caller is told that it ran, and gets the receipt when there is room for it.
 #[test]
 fn a_run_that_ends_on_a_full_disk_is_answered_in_seconds() {
-    let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
-    let Some(mut disk) = SmallDisk::new() else { return };
-    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
-    let (process, address) = disk.start(&home);
+    let Some((mut disk, _governor, home, process, address)) = SmallDisk::serve(&catalogue) else { return };
     let call = execute("gate", json!({}));
     let id = json!({ "intent_id": id_of(&call) });
     let ask = |method: &str, params: &Value| HttpClient::ask(address, method, params).expect("an answer");
@@ -192,11 +200,9 @@ fn a_run_that_ends_on_a_full_disk_is_answered_in_seconds() {
 /// Runs that a kill cut off find no room for their receipts: the server says 503, and goes on when there is room.
 #[test]
 fn a_server_started_on_a_full_disk_waits_for_space() {
-    let governor = Governor::start(&[]);
     let catalogue = Catalogue::empty().add(Tool::command("gate", GATE));
-    let Some(mut disk) = SmallDisk::new() else { return };
-    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
-    let (mut process, address) = disk.start(&home);
+    let served = SmallDisk::serve(&catalogue);
+    let Some((mut disk, _governor, home, mut process, address)) = served else { return };
     let call = execute("gate", json!({}));
     std::thread::scope(|scope| {
         scope.spawn(|| HttpClient::ask(address, "a2g/execute", &call));
@@ -221,8 +227,7 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
     process.line_with("the journal can be written again");
     // Without what SQLite had made before there is nothing that could wait: it says so and ends.
     let mut process = process;
-    process.terminate();
-    assert_eq!(process.wait_for_exit().code(), Some(0), "{}", process.stderr());
+    process.stop();
     // A server that still finds a little room ends, and the disk is filled again.
     let mut process = loop {
         disk.fill();
@@ -240,10 +245,8 @@ fn a_server_started_on_a_full_disk_waits_for_space() {
 /// A task of A2A that was refused for want of room never was, also when there is room again.
 #[test]
 fn a_task_that_could_not_be_stored_is_absent_later() {
-    let (governor, catalogue) = (Governor::start(&[]), catalogue());
-    let Some(mut disk) = SmallDisk::new() else { return };
-    let home = Home::new(disk.options(options(&catalogue, &governor.http_url())));
-    let (_process, address) = disk.start(&home);
+    let catalogue = catalogue();
+    let Some((mut disk, _governor, _home, _process, address)) = SmallDisk::serve(&catalogue) else { return };
     let mut client = HttpClient::connect(address);
     let mut ask = |method: &str, params: &Value| {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
@@ -273,8 +276,7 @@ const AN_FSYNC: Duration = Duration::from_secs(2);
 
 /// An executor whose disk takes its time for each fsync, started as `command` makes of it.
 fn on_a_slow_disk(command: impl FnOnce(Command) -> Command) -> Option<(Process, Home)> {
-    if !Path::new("/usr/bin/strace").exists() {
-        print_skipped("there is no strace here");
+    if !super::crash::has_strace() {
         return None;
     }
     let home = Executor::start(Options::new()).kill();
@@ -340,8 +342,7 @@ fn on_one_core(command: Command) -> Command {
 /// After a failed fsync nobody knows what is on the disk: the process ends instead of going on.
 #[test]
 fn a_failed_fsync_ends_the_process_without_reporting_success() {
-    if !Path::new("/usr/bin/strace").exists() {
-        print_skipped("there is no strace here");
+    if !super::crash::has_strace() {
         return;
     }
     let (governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
@@ -359,9 +360,5 @@ fn a_failed_fsync_ends_the_process_without_reporting_success() {
         assert!(said.contains("the journal cannot be written any more"), "{call} {error}: {said}");
         home = Executor::start_in(home).kill();
     }
-    let executor = Executor::start_in(home);
-    load.send_again(executor.address());
-    let reports = wait_until_settled(&executor, &governor);
-    load.assert_balanced(executor.home(), &reports);
-    assert_chain_holds(executor.home());
+    super::assert_settled(&Executor::start_in(home), &load, &governor);
 }

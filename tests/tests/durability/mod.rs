@@ -15,8 +15,8 @@ mod tamper;
 mod vanish;
 
 use crate::harness::{
-    Catalogue, Executor, Governor, Home, HttpClient, Options, Tool, approved, eventually, in_seconds, intent,
-    manifest, run,
+    Catalogue, Executor, FakeGovernor, Governor, Home, HttpClient, Options, Reply, Tool, approved,
+    eventually, execute, in_seconds, intent, manifest, run, verdict,
 };
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -61,8 +61,24 @@ fn catalogue() -> Catalogue {
     Catalogue::empty().add(Tool::command("mark", MARK))
 }
 
+/// A call of [`MARK`].
+fn mark(n: u32) -> Value {
+    execute("mark", json!({ "n": format!("{n:06}") }))
+}
+
 fn options(catalogue: &Catalogue, governor: &str) -> Options {
     Options::new().catalogue(catalogue).governor(governor)
+}
+
+/// A governor that lets a person decide about every intent, in so many seconds.
+fn escalating(seconds: i64) -> FakeGovernor {
+    FakeGovernor::deciding(move |intent| {
+        let manifest = json!({ "filesystem_scope": ["/workspace/**"] });
+        let mut escalation = verdict(intent["intent_id"].as_str().unwrap(), &manifest);
+        escalation["verdict"] = "ESCALATE".into();
+        escalation["expires_at"] = in_seconds(seconds).into();
+        Reply::Result(escalation)
+    })
 }
 
 /// One intent that was sent.
@@ -194,6 +210,14 @@ fn ended_early(report: Option<&&Value>) -> bool {
 fn wait_until_settled(executor: &Executor, governor: &Governor) -> Vec<Value> {
     wait_until_delivered(executor);
     governor.reports()
+}
+
+/// Sends again what has no answer, compares the books and checks the chain. Gives how many ran.
+fn assert_settled(executor: &Executor, load: &Load, governor: &Governor) -> usize {
+    load.send_again(executor.address());
+    let ran = load.assert_balanced(executor.home(), &wait_until_settled(executor, governor));
+    assert_chain_holds(executor.home());
+    ran
 }
 
 /// Waits until the journal has no report that its governor has not taken.

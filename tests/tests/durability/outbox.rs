@@ -1,16 +1,15 @@
 //! A governor that is away, slow, broken or forgetful.
 
-use super::{catalogue, load, options};
+use super::{catalogue, escalating, load, mark, options};
 use crate::harness::{
-    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, error, eventually, execute, id_of, intent,
-    intent_id, print_skipped, program, result, run, succeeds,
+    Executor, FakeGovernor, Governor, HttpClient, Process, Reply, Server, error, eventually, id_of, intent,
+    intent_id, program, result, run, succeeds,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, VerifyingKey};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,8 +35,7 @@ fn reports_survive_an_absent_governor_and_a_restart() {
     }
     // Also a server that is stopped in good order leaves them in its journal.
     let mut executor = executor;
-    executor.process().terminate();
-    assert_eq!(executor.process().wait_for_exit().code(), Some(0));
+    executor.process().stop();
     assert!(executor.stderr().contains("and wait for the next start"), "{}", executor.stderr());
     let executor = Executor::start_in(executor.kill());
     governor.restart();
@@ -45,54 +43,43 @@ fn reports_survive_an_absent_governor_and_a_restart() {
     assert!(load.assert_balanced(executor.home(), &reports) > 10);
 }
 
-/// Behaviour of a governor for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum GovernorBehaviour {
-    Well,
-    Slow,
-    /// It answers 500.
-    Broken,
-    /// It reads what comes, and closes the connection.
-    Drops,
-    /// It answers, and takes nothing.
-    Refuses,
+fn broken() -> Reply {
+    Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec())
 }
+
+fn refusal(code: i64) -> Reply {
+    Reply::Body(format!(r#"{{"jsonrpc":"2.0","id":$ID,"error":{{"code":{code},"message":"no"}}}}"#))
+}
+
+/// The answer of a governor in some mood, which may accept.
+type Mood = fn(accept: &dyn Fn() -> Reply) -> Reply;
 
 /// The load goes on while the governor is in each of its moods; afterwards the books agree.
 #[test]
 fn a_slow_failing_or_forgetful_governor_loses_no_report() {
     let (catalogue, load) = (catalogue(), load());
-    let mood = Arc::new(Mutex::new(GovernorBehaviour::Well));
+    let moods: [Mood; 5] = [
+        |accept| Reply::Late(Duration::from_millis(300), Box::new(accept())),
+        |_| broken(),
+        // It reads what comes, and closes the connection.
+        |_| Reply::Hangup,
+        |_| refusal(-32603),
+        |accept| accept(),
+    ];
+    let mood = Arc::new(Mutex::new(moods[4]));
     // The acknowledged reports: only these must have arrived.
     let taken: Arc<Mutex<Vec<Value>>> = Arc::default();
     let (now, takes) = (Arc::clone(&mood), Arc::clone(&taken));
     let governor = FakeGovernor::start(move |method, params| {
-        let accepted = || {
+        let mood = *now.lock().unwrap();
+        mood(&|| {
             if method == "a2g/report" {
                 takes.lock().unwrap().push(params.clone());
             }
             Reply::Result(json!({ "accepted": true }))
-        };
-        match *now.lock().unwrap() {
-            GovernorBehaviour::Well => accepted(),
-            GovernorBehaviour::Slow => Reply::Late(Duration::from_millis(300), Box::new(accepted())),
-            GovernorBehaviour::Broken => {
-                Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec())
-            }
-            GovernorBehaviour::Drops => Reply::Hangup,
-            GovernorBehaviour::Refuses => {
-                Reply::Body(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#.to_owned())
-            }
-        }
+        })
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
-    let moods = [
-        GovernorBehaviour::Slow,
-        GovernorBehaviour::Broken,
-        GovernorBehaviour::Drops,
-        GovernorBehaviour::Refuses,
-        GovernorBehaviour::Well,
-    ];
     load.during(CLIENTS, executor.address(), || {
         for next in moods {
             *mood.lock().unwrap() = next;
@@ -112,7 +99,7 @@ fn a_slow_failing_or_forgetful_governor_loses_no_report() {
 /// The same with one that is killed, over both of its transports.
 #[test]
 fn a_governor_killed_under_load_loses_no_report() {
-    for url in [Governor::http_url, Governor::web_socket_url] {
+    for url in [Server::http_url, Server::web_socket_url] {
         let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
         let executor = Executor::start(options(&catalogue, &url(&governor)));
         executor.line_with("registered with the governor");
@@ -138,26 +125,25 @@ fn a_report_is_resent_until_it_is_acknowledged() {
     let counted = Arc::clone(&tries);
     let governor = FakeGovernor::start(move |method, _| {
         if method != "a2g/report" {
-            return Reply::Result(json!({ "accepted": true }));
+            // What else it is told, it need not answer in any form.
+            return Reply::Result(json!("welcome"));
         }
         match counted.fetch_add(1, Ordering::SeqCst) {
             0 => Reply::Hangup,
-            1 => Reply::Raw(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n".to_vec()),
-            2 => {
-                Reply::Body(r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32603,"message":"no"}}"#.to_owned())
-            }
+            1 => broken(),
+            2 => refusal(-32603),
             3 => Reply::Body("not JSON".to_owned()),
             _ => Reply::Result(Value::Null),
         }
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
-    let call = execute("mark", json!({ "n": "000000" }));
+    let call = mark(0);
     let answer = executor.rpc("a2g/execute", &call);
     eventually("it is taken", || (sent_reports(&governor).len() == 5).then_some(()));
     assert!(sent_reports(&governor).iter().all(|report| report == result(&answer)));
     std::thread::sleep(Duration::from_millis(500));
     let executor = Executor::start_in(executor.kill());
-    executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000001" })));
+    executor.rpc("a2g/execute", &mark(1));
     eventually("the next one is taken", || (sent_reports(&governor).len() >= 6).then_some(()));
     let last: Vec<Value> = sent_reports(&governor).split_off(5);
     assert!(last.iter().all(|report| report["intent_id"] != id_of(&call)), "{last:?}");
@@ -171,16 +157,14 @@ fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
     let governor = FakeGovernor::start(move |method, params| {
         let of = params["intent_id"].as_str().unwrap_or_default();
         if method == "a2g/report" && of == *refused.lock().unwrap() {
-            return Reply::Body(
-                r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32600,"message":"never"}}"#.to_owned(),
-            );
+            return refusal(-32600);
         }
         Reply::Result(json!({ "accepted": true }))
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let calls: Vec<Value> = (0..12)
         .map(|nth| {
-            let mut call = execute("mark", json!({ "n": format!("{nth:06}") }));
+            let mut call = mark(nth);
             call["intent"]["agent_did"] = format!("did:test:agent:{}", nth % 3).into();
             call
         })
@@ -189,14 +173,13 @@ fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
     for call in &calls {
         result(&executor.rpc("a2g/execute", call));
     }
+    let poisoned = id_of(&calls[3]);
+    let is_poisoned = |report: &Value| report["intent_id"] == poisoned;
     let accepted = || {
-        let mut accepted: HashMap<String, Vec<String>> = HashMap::new();
-        for report in
-            sent_reports(&governor).into_iter().filter(|report| report["intent_id"] != id_of(&calls[3]))
-        {
-            let (agent, intent) =
-                (report["agent_did"].as_str().unwrap(), report["intent_id"].as_str().unwrap());
-            accepted.entry(agent.to_owned()).or_default().push(intent.to_owned());
+        let mut accepted: HashMap<String, Vec<Value>> = HashMap::new();
+        for report in sent_reports(&governor).into_iter().filter(|report| !is_poisoned(report)) {
+            let agent = report["agent_did"].as_str().unwrap().to_owned();
+            accepted.entry(agent).or_default().push(report["intent_id"].clone());
         }
         accepted
     };
@@ -204,17 +187,12 @@ fn reports_arrive_in_order_and_a_refused_one_delays_others_briefly() {
         (accepted().values().map(Vec::len).sum::<usize>() == calls.len() - 1).then_some(())
     });
     for (agent, intents) in accepted() {
-        let of: Vec<String> = calls
-            .iter()
-            .filter(|c| c["intent"]["agent_did"] == *agent)
-            .map(id_of)
-            .filter(|id| *id != id_of(&calls[3]))
-            .collect();
-        assert_eq!(intents, of);
+        let of = calls.iter().map(|call| &call["intent"]).filter(|intent| intent["agent_did"] == *agent);
+        let of = of.filter(|intent| !is_poisoned(intent)).map(|intent| intent["intent_id"].clone());
+        assert_eq!(intents, of.collect::<Vec<_>>());
     }
     // It is still tried.
-    let tried =
-        || sent_reports(&governor).iter().filter(|report| report["intent_id"] == id_of(&calls[3])).count();
+    let tried = || sent_reports(&governor).iter().filter(|report| is_poisoned(report)).count();
     let before = tried();
     eventually("it is tried again", || (tried() > before).then_some(()));
 }
@@ -227,7 +205,7 @@ fn no_run_starts_at_the_backlog_limit() {
     let executor = Executor::start(options);
     executor.line_with("registered with the governor");
     governor.stop();
-    let run = |nth: usize| executor.rpc("a2g/execute", &execute("mark", json!({ "n": format!("{nth:06}") })));
+    let run = |nth: u32| executor.rpc("a2g/execute", &mark(nth));
     for nth in 0..3 {
         result(&run(nth));
     }
@@ -239,23 +217,9 @@ fn no_run_starts_at_the_backlog_limit() {
     eventually("the governor takes them and there is room", || run(3).get("result").map(drop));
 }
 
-/// A governor that lets a person decide about every intent.
-fn escalating() -> FakeGovernor {
-    FakeGovernor::start(|method, params| {
-        if method != "a2g/intent" {
-            return Reply::Result(json!({ "accepted": true }));
-        }
-        Reply::Result(json!({
-            "verdict": "ESCALATE", "intent_id": params["intent_id"], "conditions": [],
-            "capability_manifest": { "filesystem_scope": ["/workspace/**"] },
-            "expires_at": crate::harness::in_seconds(3600),
-        }))
-    })
-}
-
 #[test]
 fn an_escalated_intent_stays_pending_across_a_restart() {
-    let (catalogue, governor) = (catalogue(), escalating());
+    let (catalogue, governor) = (catalogue(), escalating(3600));
     let executor = Executor::start(options(&catalogue, &governor.url()));
     let call = intent("mark", json!({ "n": "000000" }));
     let denied = intent("mark", json!({ "n": "000001" }));
@@ -281,49 +245,6 @@ fn an_escalated_intent_stays_pending_across_a_restart() {
     assert!(executor.file("000001").is_none());
 }
 
-/// An answer that an intent is no longer pending stays true after an immediate crash.
-#[test]
-fn a_decided_escalation_is_not_pending_again_after_a_crash() {
-    let (catalogue, governor) = (catalogue(), escalating());
-    let mut executor = Executor::start(options(&catalogue, &governor.url()));
-    let stays = intent("mark", json!({ "n": "000009" }));
-    result(&executor.rpc("a2g/intent", &stays));
-    for (method, more) in [
-        ("g2a/directive", json!({ "decision": "DENIED" })),
-        ("a2g/cancel", json!({})),
-        ("g2a/revoke", json!({})),
-    ] {
-        let call = intent("mark", json!({ "n": "000000" }));
-        assert_eq!(result(&executor.rpc("a2g/intent", &call))["verdict"], "ESCALATE");
-        let mut params = more;
-        params["intent_id"] = call["intent_id"].clone();
-        let mut client = executor.client();
-        result(&client.rpc(method, &params));
-        executor = Executor::start_in(executor.kill());
-        let status = executor.rpc("a2g/status", &json!({ "intent_id": call["intent_id"] }));
-        assert_eq!(status["error"]["code"], -32602, "{method}: {status}");
-    }
-    let status = executor.rpc("a2g/status", &json!({ "intent_id": stays["intent_id"] }));
-    assert_eq!(status["result"]["state"], "escalated", "{status}");
-}
-
-#[test]
-fn reports_are_resent_after_the_web_socket_breaks() {
-    let (mut governor, catalogue, load) = (Governor::start(&[]), catalogue(), load());
-    let executor = Executor::start(options(&catalogue, &governor.web_socket_url()));
-    executor.line_with("registered with the governor");
-    for round in 0..3 {
-        for _ in 0..10 {
-            load.send(executor.address());
-        }
-        if round < 2 {
-            governor.restart();
-        }
-    }
-    let reports = super::wait_until_settled(&executor, &governor);
-    assert!(load.assert_balanced(executor.home(), &reports) > 20);
-}
-
 /// Stored checkpoints of heartbeats prove later whether the journal has the same history.
 #[test]
 fn heartbeats_contain_a_signed_journal_checkpoint() {
@@ -336,7 +257,7 @@ fn heartbeats_contain_a_signed_journal_checkpoint() {
         options.set("journal.key", key.to_str().unwrap()).set("executor.did", "did:test:executor:1");
     let executor = Executor::start(options);
     for nth in 0..3 {
-        result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": format!("{nth:06}") }))));
+        result(&executor.rpc("a2g/execute", &mark(nth)));
     }
     let journal = eventually("a heartbeat after three runs", || {
         let beats = governor.seen().into_iter().filter(|(method, _)| method == "a2g/heartbeat");
@@ -388,15 +309,14 @@ fn the_bundled_governor_stores_a_repeated_report_once() {
 
 #[test]
 fn the_bundled_governor_acknowledges_only_stored_reports() {
-    if !Path::new("/usr/bin/strace").exists() {
-        print_skipped("there is no strace here");
+    if !super::crash::has_strace() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
-    let mut traced = Command::new("/usr/bin/strace");
-    traced.args(["--follow-forks", "--quiet=all", "--output=/dev/null", "--trace=fdatasync"]);
-    traced.arg("--inject=fdatasync:error=EIO:when=1").arg(program()).current_dir(home.path());
-    traced.args(["governor", "--listen", "127.0.0.1:0", "--reports", "reports.ndjson"]);
+    let mut governor = Command::new(program());
+    governor.current_dir(home.path());
+    governor.args(["governor", "--listen", "127.0.0.1:0", "--reports", "reports.ndjson"]);
+    let mut traced = super::crash::trace(&governor, "fdatasync", "--inject=fdatasync:error=EIO:when=1");
     let mut governor = Process::spawn("traced governor", &mut traced);
     let mut client = HttpClient::to_governor(governor.listens_on());
     let report = report(&intent_id(), "SUCCESS");
@@ -419,7 +339,7 @@ fn a_report_resent_after_a_kill_is_identical() {
         _ => Reply::Result(json!({ "accepted": true })),
     });
     let executor = Executor::start(options(&catalogue, &governor.url()));
-    result(&executor.rpc("a2g/execute", &execute("mark", json!({ "n": "000000" }))));
+    result(&executor.rpc("a2g/execute", &mark(0)));
     let count = |least: usize| {
         eventually("it is sent", || Some(sent_reports(&governor).len()).filter(|n| *n >= least))
     };

@@ -1,15 +1,13 @@
 //! An OpenTelemetry collector: it takes traces over OTLP (HTTP, protobuf), and keeps them.
 
 use super::http::read_message;
-use super::{eventually, tls_config};
+use super::{Listener, eventually, tls_config};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::AnyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use prost::Message as _;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// One span, as it was sent.
@@ -43,8 +41,7 @@ struct CollectedSpans {
 /// A running one.
 pub struct Collector {
     url: String,
-    address: SocketAddr,
-    stopped: Arc<AtomicBool>,
+    _listener: Listener,
     kept: Arc<Mutex<CollectedSpans>>,
 }
 
@@ -61,27 +58,16 @@ impl Collector {
     }
 
     fn start_as(place: &str, tls: Option<Arc<ServerConfig>>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let (stopped, kept) = (Arc::<AtomicBool>::default(), Arc::<Mutex<CollectedSpans>>::default());
-        let (until, into) = (Arc::clone(&stopped), Arc::clone(&kept));
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if until.load(Ordering::SeqCst) {
-                    break;
-                }
-                let Ok(stream) = stream else { continue };
-                let (into, tls) = (Arc::clone(&into), tls.clone());
-                std::thread::spawn(move || match tls {
-                    None => converse(stream, &into),
-                    Some(config) => {
-                        let server = ServerConnection::new(config).expect("a connection");
-                        converse(StreamOwned::new(server, stream), &into);
-                    }
-                });
+        let kept = Arc::<Mutex<CollectedSpans>>::default();
+        let into = Arc::clone(&kept);
+        let listener = Listener::start(move |stream| match &tls {
+            None => converse(stream, &into),
+            Some(config) => {
+                let server = ServerConnection::new(Arc::clone(config)).expect("a connection");
+                converse(StreamOwned::new(server, stream), &into);
             }
         });
-        Self { url: format!("{place}:{}", address.port()), address, stopped, kept }
+        Self { url: format!("{place}:{}", listener.address.port()), _listener: listener, kept }
     }
 
     /// URL of the collector for `OTEL_EXPORTER_OTLP_ENDPOINT`.
@@ -105,13 +91,6 @@ impl Collector {
     /// Everything that was sent to it.
     pub fn bytes(&self) -> Vec<u8> {
         self.kept.lock().unwrap().bytes.clone()
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        self.stopped.store(true, Ordering::SeqCst);
-        let _wakes_the_listener = TcpStream::connect(self.address);
     }
 }
 

@@ -1,10 +1,10 @@
 //! `a2g-executor serve` in a place of its own.
 
-use super::{Catalogue, HttpClient, Process, WebSocketClient, cache, program, tools};
+use super::{Catalogue, HttpClient, Process, Server, WebSocketClient, cache, program, tools};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// Isolation of tools, from the variable `A2G_TEST_ISOLATION`, so that the same tests run in both
@@ -140,12 +140,17 @@ impl Home {
         self.folder.path().join("state/journal.db")
     }
 
+    /// Runs a command to its end, with this configuration.
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        let config = self.config();
+        super::run([arguments, &["--config", config.to_str().expect("UTF-8")]].concat())
+    }
+
     /// Output of `journal list --json` with these arguments, one value for each line.
     pub fn list_journal(&self, arguments: &[&str]) -> Vec<Value> {
-        let config = self.config();
-        let list = ["journal", "list", "--json", "--config", config.to_str().expect("UTF-8")];
-        let listed = super::succeeds(&[&list, arguments].concat());
-        let listed = String::from_utf8(listed).expect("UTF-8");
+        let listed = self.run(&[&["journal", "list", "--json"], arguments].concat());
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        let listed = String::from_utf8(listed.stdout).expect("UTF-8");
         listed.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
 
@@ -183,9 +188,16 @@ impl Home {
 
 /// A serving executor.
 pub struct Executor {
-    process: Process,
+    server: Server,
     home: Home,
-    address: SocketAddr,
+}
+
+impl std::ops::Deref for Executor {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Executor {
@@ -197,8 +209,7 @@ impl Executor {
     /// Starts one where another has been, and waits until it listens.
     pub fn start_in(home: Home) -> Self {
         let process = Process::spawn("executor", &mut home.command());
-        let address = process.serves_on();
-        Self { process, home, address }
+        Self::serving(process, home)
     }
 
     /// Starts one at an address, and waits until it answers there, whatever it says.
@@ -206,7 +217,7 @@ impl Executor {
         let home = Home::new(options.argument("--listen").argument(&address.to_string()));
         let process = Process::spawn("executor", &mut home.command());
         super::eventually("it answers", || std::net::TcpStream::connect(address).ok());
-        Self { process, home, address }
+        Self { server: Server { process, address }, home }
     }
 
     /// Starts one as the last arguments of another command.
@@ -217,42 +228,18 @@ impl Executor {
         let mut under = Command::new(program);
         under.args(arguments).arg(plain.get_program()).args(plain.get_args()).current_dir(home.folder());
         under.env_remove("RUST_LOG").env("TMPDIR", home.temporary());
-        let process = Process::spawn("executor", &mut under);
+        Self::serving(Process::spawn("executor", &mut under), home)
+    }
+
+    fn serving(process: Process, home: Home) -> Self {
         let address = process.serves_on();
-        Self { process, home, address }
+        Self { server: Server { process, address }, home }
     }
 
     /// Kills it, and gives its folders as they are.
     pub fn kill(mut self) -> Home {
-        self.process.kill();
+        self.server.process.kill();
         self.home
-    }
-
-    /// Its process id.
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// One number of `/proc/PID/status`, such as `VmRSS` in KiB.
-    pub fn status(&self, name: &str) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
-        let line = text.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a known name");
-        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
-    }
-
-    /// Address that it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// `http://ADDRESS/jsonrpc`.
-    pub fn http_url(&self) -> String {
-        format!("http://{}/jsonrpc", self.address)
-    }
-
-    /// `ws://ADDRESS/jsonrpc`.
-    pub fn web_socket_url(&self) -> String {
-        format!("ws://{}/jsonrpc", self.address)
     }
 
     /// A new client with a connection of its own.
@@ -272,17 +259,7 @@ impl Executor {
 
     /// The process.
     pub fn process(&mut self) -> &mut Process {
-        &mut self.process
-    }
-
-    /// All that it has written to standard error.
-    pub fn stderr(&self) -> String {
-        self.process.stderr()
-    }
-
-    /// Waits for a line on standard error.
-    pub fn line_with(&self, mark: &str) -> String {
-        self.process.line_with(mark)
+        &mut self.server.process
     }
 
     /// The host folder that guests know as `/workspace`.
@@ -298,6 +275,21 @@ impl Executor {
     /// A file of the workspace, when it is there.
     pub fn file(&self, name: &str) -> Option<String> {
         std::fs::read_to_string(self.workspace().join(name)).ok()
+    }
+
+    /// The number of runs of the gate so far.
+    pub fn runs_of_the_gate(&self) -> usize {
+        self.file("runs").map_or(0, |runs| runs.len())
+    }
+
+    /// Waits until the gate has been run so often.
+    pub fn wait_at_the_gate(&self, runs: usize) {
+        super::eventually("the gate runs", || (self.runs_of_the_gate() >= runs).then_some(()));
+    }
+
+    /// Lets all runs of the gate end.
+    pub fn open_the_gate(&self) {
+        std::fs::write(self.workspace().join("go"), "").expect("a file");
     }
 
     /// Shows that no guest has written anything.

@@ -58,6 +58,11 @@ impl Exposition {
         self.0.get(series).copied().unwrap_or(0.0)
     }
 
+    /// True if a series has this value.
+    pub fn is(&self, series: &str, value: f64) -> bool {
+        (self.value(series) - value).abs() < f64::EPSILON
+    }
+
     /// True if there is such a series.
     pub fn has(&self, series: &str) -> bool {
         self.0.contains_key(series)

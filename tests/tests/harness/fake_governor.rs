@@ -1,13 +1,14 @@
 //! A governor that answers what a test wants, valid or not, over HTTP and WebSocket.
 
+use super::Listener;
 use super::http::read_message;
 use super::web_socket::{read_frame, write_frame};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,7 +35,6 @@ type Decide = dyn Fn(&str, &Value) -> Reply + Send + Sync;
 /// The state that its connections share.
 struct Shared {
     decide: Box<Decide>,
-    stopped: AtomicBool,
     sockets: AtomicUsize,
     /// Each request as it came.
     seen: Mutex<Vec<Value>>,
@@ -42,43 +42,38 @@ struct Shared {
 
 /// A running one.
 pub struct FakeGovernor {
-    address: SocketAddr,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
 impl FakeGovernor {
     /// Starts one that answers method and params by `decide`. Over a WebSocket each request has a thread of its own.
     pub fn start(decide: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
             decide: Box::new(decide),
-            stopped: AtomicBool::new(false),
             sockets: AtomicUsize::new(0),
             seen: Mutex::default(),
         });
         let serving = Arc::clone(&shared);
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                if serving.stopped.load(Ordering::SeqCst) {
-                    break;
-                }
-                let Ok(stream) = stream else { continue };
-                let serving = Arc::clone(&serving);
-                std::thread::spawn(move || converse(stream, &serving));
-            }
-        });
-        Self { address, shared }
+        Self { listener: Listener::start(move |stream| converse(stream, &serving)), shared }
+    }
+
+    /// Starts one that answers intents by `decide`, and accepts all else.
+    pub fn deciding(decide: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start(move |method, params| match method {
+            "a2g/intent" => decide(params),
+            _ => Reply::Result(json!({ "accepted": true })),
+        })
     }
 
     /// `http://ADDRESS/jsonrpc`.
     pub fn url(&self) -> String {
-        format!("http://{}/jsonrpc", self.address)
+        format!("http://{}/jsonrpc", self.listener.address)
     }
 
     /// `ws://ADDRESS/jsonrpc`.
     pub fn web_socket_url(&self) -> String {
-        format!("ws://{}/jsonrpc", self.address)
+        format!("ws://{}/jsonrpc", self.listener.address)
     }
 
     /// The requests so far, as they came.
@@ -104,13 +99,6 @@ impl FakeGovernor {
     /// WebSockets that there were.
     pub fn sockets(&self) -> usize {
         self.shared.sockets.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for FakeGovernor {
-    fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        let _wakes_the_listener = TcpStream::connect(self.address);
     }
 }
 

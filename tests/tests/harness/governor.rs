@@ -1,8 +1,7 @@
 //! `a2g-executor governor` in a process of its own.
 
-use super::{HttpClient, Process, eventually, program};
+use super::{HttpClient, Process, Server, eventually, program};
 use serde_json::{Map, Value, json};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -19,6 +18,13 @@ pub fn policy_for_all(tools: &[(&str, Value)]) -> Value {
     })
 }
 
+/// Writes policies to a folder.
+pub fn write_policies(folder: &Path, policies: &[Value]) {
+    for (index, policy) in policies.iter().enumerate() {
+        std::fs::write(folder.join(format!("{index}.json")), policy.to_string()).expect("a policy");
+    }
+}
+
 /// The lines of an NDJSON file so far. One that a kill cut off was not acknowledged, and comes again.
 pub(super) fn read_reports(path: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -32,11 +38,18 @@ pub(super) fn read_reports(path: &Path) -> Vec<Value> {
 
 /// A governor process.
 pub struct Governor {
-    process: Process,
-    address: SocketAddr,
+    server: Server,
     home: TempDir,
     arguments: Vec<String>,
     filter: Option<String>,
+}
+
+impl std::ops::Deref for Governor {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
 }
 
 impl Governor {
@@ -59,16 +72,14 @@ impl Governor {
         let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let home = tempfile::tempdir().expect("a temp folder");
         if !policies.is_empty() {
-            std::fs::create_dir(home.path().join("policies")).expect("a folder");
-            for (index, policy) in policies.iter().enumerate() {
-                let path = home.path().join(format!("policies/{index}.json"));
-                std::fs::write(path, policy.to_string()).expect("a policy");
-            }
+            let folder = home.path().join("policies");
+            std::fs::create_dir(&folder).expect("a folder");
+            write_policies(&folder, policies);
         }
         let filter = filter.map(str::to_owned);
         let process = Self::spawn(&home, "127.0.0.1:0", &arguments, filter.as_deref());
         let address = process.listens_on();
-        Self { process, address, home, arguments, filter }
+        Self { server: Server { process, address }, home, arguments, filter }
     }
 
     fn spawn(home: &TempDir, listen: &str, arguments: &[String], filter: Option<&str>) -> Process {
@@ -85,40 +96,15 @@ impl Governor {
 
     /// Kills it, as a crash would.
     pub fn stop(&mut self) {
-        self.process.kill();
+        self.server.process.kill();
     }
 
     /// Starts it again on the same port.
     pub fn restart(&mut self) {
-        self.process.kill();
-        self.process =
-            Self::spawn(&self.home, &self.address.to_string(), &self.arguments, self.filter.as_deref());
+        self.stop();
+        let listen = self.address.to_string();
+        self.server.process = Self::spawn(&self.home, &listen, &self.arguments, self.filter.as_deref());
         assert_eq!(self.process.listens_on(), self.address);
-    }
-
-    /// All that it has written to standard error.
-    pub fn stderr(&self) -> String {
-        self.process.stderr()
-    }
-
-    /// Waits for a line on standard error.
-    pub fn line_with(&self, mark: &str) -> String {
-        self.process.line_with(mark)
-    }
-
-    /// Address that it listens on.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// `http://ADDRESS/jsonrpc`.
-    pub fn http_url(&self) -> String {
-        format!("http://{}/jsonrpc", self.address)
-    }
-
-    /// `ws://ADDRESS/jsonrpc`.
-    pub fn web_socket_url(&self) -> String {
-        format!("ws://{}/jsonrpc", self.address)
     }
 
     /// Calls a method and gives the whole response.

@@ -27,6 +27,15 @@ impl HttpAnswer {
     }
 }
 
+/// A whole request that posts JSON to a path, with these lines of its head beside those that say what it is.
+pub fn post_request(path: &str, lines: &[&str], body: &str) -> String {
+    let more: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{more}Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
 /// A client with one connection, which is kept and made again when the server has closed it.
 pub struct HttpClient {
     address: SocketAddr,
@@ -61,24 +70,20 @@ impl HttpClient {
     /// As [`Self::rpc`], over a connection of its own to a server that may be gone at any moment:
     /// `None` when there was no whole answer.
     pub fn ask(address: SocketAddr, method: &str, params: &Value) -> Option<Value> {
-        Self::ask_with(address, "", method, params)
+        Self::ask_with(address, &[], method, params)
     }
 
     /// As [`Self::ask`], by the caller who has a token.
     pub fn ask_as(address: SocketAddr, token: &str, method: &str, params: &Value) -> Option<Value> {
-        Self::ask_with(address, &format!("Authorization: Bearer {token}\r\n"), method, params)
+        Self::ask_with(address, &[&format!("Authorization: Bearer {token}")], method, params)
     }
 
-    fn ask_with(address: SocketAddr, header: &str, method: &str, params: &Value) -> Option<Value> {
+    fn ask_with(address: SocketAddr, lines: &[&str], method: &str, params: &Value) -> Option<Value> {
         let request = json!({ "jsonrpc": "2.0", "method": method, "params": params, "id": 1 }).to_string();
-        let head = format!(
-            "POST /jsonrpc HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n{header}Content-Length: {}\r\n\r\n",
-            request.len()
-        );
         let stream = TcpStream::connect(address).ok()?;
         stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         let mut client = Self { connection: Some(BufReader::new(stream)), ..Self::connect(address) };
-        let answer = client.exchange([&*head, &*request].concat().as_bytes()).ok()?;
+        let answer = client.exchange(post_request("/jsonrpc", lines, &request).as_bytes()).ok()?;
         check_answers(request.as_bytes(), &answer.body);
         Some(answer.json())
     }

@@ -37,17 +37,19 @@ pub use collector::{Collector, Span};
 pub use executor::{Executor, Home, Options, isolation};
 pub use exposition::Exposition;
 pub use fake_governor::{FakeGovernor, Reply};
-pub use governor::{Governor, policy_for_all};
-pub use http::{HttpAnswer, HttpClient, read_message};
+pub use governor::{Governor, policy_for_all, write_policies};
+pub use http::{HttpAnswer, HttpClient, post_request, read_message};
 pub use keys::{EXECUTOR, ISSUER, Keys, claims, set_mode, sha256, succeeds};
 pub use message::*;
-pub use process::Process;
+pub use process::{Process, Server, children_of, parent_of};
 pub use published::check_answer;
 pub use stdio::StdioClient;
 pub use wall_clock::WallClock;
 pub use web_socket::WebSocketClient;
 
 use std::io::Write as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
@@ -68,6 +70,37 @@ pub fn tls_config(names: &[&str]) -> (Arc<rustls::ServerConfig>, String) {
         .with_single_cert(vec![made.cert.der().clone()], key)
         .expect("a configuration");
     (Arc::new(config), made.cert.pem())
+}
+
+/// A server of a test's own on loopback, which ends with its value.
+pub struct Listener {
+    pub address: SocketAddr,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Listener {
+    /// Does this with each connection, on a thread of its own.
+    pub fn start(converse: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stopped = Arc::<AtomicBool>::default();
+        let (until, converse) = (Arc::clone(&stopped), Arc::new(converse));
+        std::thread::spawn(move || {
+            let streams = listener.incoming().take_while(|_| !until.load(Ordering::SeqCst));
+            for stream in streams.flatten() {
+                let converse = Arc::clone(&converse);
+                std::thread::spawn(move || converse(stream));
+            }
+        });
+        Self { address, stopped }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        let _wakes_the_listener = TcpStream::connect(self.address);
+    }
 }
 
 /// Names the running test as one that is left out, and why.
@@ -91,6 +124,15 @@ fn say(what: &str, why: &str) {
     let test = std::thread::current().name().unwrap_or("a thread of a test").to_owned();
     // Not `eprintln!`, which a test keeps to itself until the end.
     let _nowhere_to_say_it = writeln!(std::io::stderr(), "{what} {test}: {why}");
+}
+
+/// Sets it at the end of a block, however that ends: whoever waits for it would go on for ever.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Asks again until there is an answer.

@@ -110,14 +110,30 @@ impl Process {
 
     /// Asks it to stop.
     pub fn terminate(&self) {
-        let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("the child is there");
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Stops it in good order.
+    pub fn stop(&mut self) {
+        self.terminate();
+        assert_eq!(self.wait_for_exit().code(), Some(0), "{}", self.stderr());
     }
 
     /// Asks it to read its files again.
     pub fn hang_up(&self) {
+        self.signal(rustix::process::Signal::HUP);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
         let id = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(id, rustix::process::Signal::HUP).expect("the child is there");
+        rustix::process::kill_process(id, signal).expect("the child is there");
+    }
+
+    /// One number of `/proc/PID/status`, such as `VmRSS` in KiB.
+    pub fn status(&self, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).expect("it runs");
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a known name");
+        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
 
     /// Waits until it has ended.
@@ -146,6 +162,49 @@ impl Process {
     }
 }
 
+/// A process that serves A2G at an address.
+pub struct Server {
+    pub(super) process: Process,
+    pub(super) address: std::net::SocketAddr,
+}
+
+impl Server {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// One number of `/proc/PID/status`, such as `VmRSS` in KiB.
+    pub fn status(&self, name: &str) -> u64 {
+        self.process.status(name)
+    }
+
+    /// Address that it listens on.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
+    }
+
+    /// `http://ADDRESS/jsonrpc`.
+    pub fn http_url(&self) -> String {
+        format!("http://{}/jsonrpc", self.address)
+    }
+
+    /// `ws://ADDRESS/jsonrpc`.
+    pub fn web_socket_url(&self) -> String {
+        format!("ws://{}/jsonrpc", self.address)
+    }
+
+    /// All that it has written to standard error.
+    pub fn stderr(&self) -> String {
+        self.process.stderr()
+    }
+
+    /// Waits for a line on standard error.
+    pub fn line_with(&self, mark: &str) -> String {
+        self.process.line_with(mark)
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
@@ -153,4 +212,20 @@ impl Drop for Process {
             eprintln!("---- standard error of the {}:\n{}", self.name, self.stderr());
         }
     }
+}
+
+/// The processes whose parent is `parent`, without those that are gone and only not reaped.
+pub fn children_of(parent: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| parent_of(*pid).is_some_and(|of| of == parent)).collect()
+}
+
+/// The parent of a process that lives.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (!matches!(state, "Z" | "X")).then_some(parent)
 }

@@ -165,6 +165,12 @@ impl Bench {
         Self::start_catalogue(options, Catalogue::with_tools())
     }
 
+    /// Gives the agent a standing policy.
+    pub(super) fn set_policy(&self, capabilities: &Value) {
+        let policy = json!({ "agent_did": AGENT, "version": "1", "capabilities": capabilities });
+        crate::harness::result(&self.executor.rpc("g2a/policy", &policy));
+    }
+
     /// A call to a tool, under a manifest that grants nothing that is not asked for.
     pub(super) fn call(&self, tool: &str) -> Call<'_> {
         Call {
@@ -179,6 +185,18 @@ impl Bench {
         }
     }
 
+    /// The state of an intent.
+    pub(super) fn state(&self, intent: &str) -> String {
+        let status = self.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
+        status["result"]["state"].as_str().unwrap_or("unknown").to_owned()
+    }
+
+    /// Cancels an intent; true if there was something to cancel.
+    pub(super) fn cancel(&self, intent: &str) -> bool {
+        let cancelled = self.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        crate::harness::result(&cancelled)["cancelled"] == true
+    }
+
     /// Shows that the executor goes on: `/health` answers, and the harmless tool runs.
     pub(super) fn assert_well(&self, after: &str) {
         let health = self.executor.client().request("GET", "/health", &[], b"");
@@ -189,9 +207,7 @@ impl Bench {
 
     /// One number of `/proc/PID/status`, such as `VmRSS` (in KiB) or `Threads`.
     pub(super) fn status(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process)).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with(&format!("{name}:"))).expect("a known name");
-        line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+        self.executor.status(name)
     }
 
     /// Remembers the most memory that the server has had, which a reset forgets.
@@ -354,16 +370,17 @@ impl CallAnswer {
 
     /// The report of a run that failed by itself, which this has to be. Its sentence holds `words`.
     pub(super) fn failure(self, words: &str) -> Report {
-        crate::harness::error(&self.response, -32001);
-        let report = self.ended("FAILURE");
-        assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
-        report
+        self.ended_by_itself("FAILURE", words)
     }
 
     /// The report of a run that was stopped from outside, which this has to be.
     pub(super) fn aborted(self, words: &str) -> Report {
+        self.ended_by_itself("ABORTED", words)
+    }
+
+    fn ended_by_itself(&self, status: &str, words: &str) -> Report {
         crate::harness::error(&self.response, -32001);
-        let report = self.ended("ABORTED");
+        let report = self.ended(status);
         assert!(report.sentence().contains(words), "not `{words}`: {report:?}");
         report
     }
@@ -413,6 +430,11 @@ impl Report {
                 (text("what"), text("reason"), denial["count"].as_u64().expect("a count"))
             })
             .collect()
+    }
+
+    /// Why each was denied.
+    pub(super) fn reasons(&self) -> Vec<&str> {
+        self.denied().into_iter().map(|(_, reason, _)| reason).collect()
     }
 
     /// The messages of its log.

@@ -2,8 +2,8 @@
 //! subscriptions, entries of folders.
 
 use super::bench::{Bench, Call, Report};
-use super::guest::{Guest, errno, wasm};
-use super::host::most_descriptors;
+use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
+use super::host::{most_descriptors, opens};
 use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -23,24 +23,12 @@ fn ends_at(call: Call<'_>, limit: &str, key: &str, most: u64) {
 
 /// A component that calls a function of `wasi:random` again and again.
 fn random_component(interface: &str, function: &str) -> Vec<u8> {
-    wasm(&format!(
-        r#"(component
-        (import "wasi:random/{interface}@0.2.0" (instance $random
+    let before = format!(
+        r#"(import "wasi:random/{interface}@0.2.0" (instance $random
           (export "{function}" (func (result u64)))))
-        (core func $take (canon lower (func $random "{function}")))
-        (core module $m
-          (import "host" "take" (func $take (result i64)))
-          (func (export "run") (result i32) (local $left i32)
-            (local.set $left (i32.const 100000))
-            (loop $more
-              (drop (call $take))
-              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-            (i32.const 0)))
-        (core instance $i (instantiate $m (with "host" (instance (export "take" (func $take))))))
-        (func $run (result (result)) (canon lift (core func $i "run")))
-        (instance $command (export "run" (func $run)))
-        (export "wasi:cli/run@0.2.0" (instance $command)))"#
-    ))
+        (core func $take (canon lower (func $random "{function}")))"#
+    );
+    component(&before, &[("take", "(result i64)")], &repeat("", 100_000, "(drop (call $take))"))
 }
 
 #[test]
@@ -67,86 +55,34 @@ fn random_bytes_have_a_ceiling() {
     }
 }
 
-/// A component that makes handles of a resource of its own, which the host knows nothing of.
-const OWN_HANDLES: &str = r#"(component
-    (type $thing (resource (rep i32)))
+/// A resource of a component's own, which the host knows nothing of.
+const THING: &str = r#"(type $thing (resource (rep i32)))
     (core func $new (canon resource.new $thing))
-    (core module $m
-      (import "own" "new" (func $new (param i32) (result i32)))
-      (func (export "run") (result i32) (local $left i32)
-        (local.set $left (i32.const 100))
-        (loop $more
-          (drop (call $new (i32.const 7)))
-          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-        (i32.const 0)))
-    (core instance $i (instantiate $m (with "own" (instance (export "new" (func $new))))))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
-
-/// A component that has 50 handles, one of them of the host, and lends that one to a call.
-const LENDS: &str = r#"(component
-    (import "wasi:io/poll@0.2.0" (instance $poll
-      (export "pollable" (type $pollable (sub resource)))
-      (export "[method]pollable.ready" (func (param "self" (borrow $pollable)) (result bool)))))
-    (alias export $poll "pollable" (type $pollable))
-    (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
-      (alias outer 1 $pollable (type $outer))
-      (export "pollable" (type $pollable (eq $outer)))
-      (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-    (type $thing (resource (rep i32)))
-    (core func $new (canon resource.new $thing))
-    (core func $subscribe (canon lower (func $clock "subscribe-duration")))
-    (core func $ready (canon lower (func $poll "[method]pollable.ready")))
-    (core module $m
-      (import "own" "new" (func $new (param i32) (result i32)))
-      (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
-      (import "host" "ready" (func $ready (param i32) (result i32)))
-      (func (export "run") (result i32) (local $left i32) (local $pollable i32)
-        (local.set $pollable (call $subscribe (i64.const 0)))
-        (local.set $left (i32.const 49))
-        (loop $more
-          (drop (call $new (i32.const 7)))
-          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-        (drop (call $ready (local.get $pollable)))
-        (i32.const 0)))
-    (core instance $i (instantiate $m
-      (with "own" (instance (export "new" (func $new))))
-      (with "host" (instance (export "subscribe" (func $subscribe)) (export "ready" (func $ready))))))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
-
-/// A component that names a handle that it never had.
-const WRONG_HANDLE: &str = r#"(component
-    (type $thing (resource (rep i32)))
-    (core func $drop (canon resource.drop $thing))
-    (core module $m
-      (import "own" "drop" (func $drop (param i32)))
-      (func (export "run") (result i32) (call $drop (i32.const 7)) (i32.const 0)))
-    (core instance $i (instantiate $m (with "own" (instance (export "drop" (func $drop))))))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
+    (core func $drop (canon resource.drop $thing))"#;
 
 #[test]
 fn handles_have_a_ceiling() {
-    let opens = |times: u32| {
-        Guest::new(format!(
-            r#"(local $left i32)
-            (local.set $left (i32.const {times}))
-            (loop $more
-              (if (call $open (i32.const 3) @"file") (then (unreachable)))
-              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
-        ))
-        .wasm()
-    };
+    let opens = |times: u32| Guest::new(opens(times)).wasm();
+    let new = ("new", "(param i32) (result i32)");
+    let ready = r#"(export "[method]pollable.ready" (func (param "self" (borrow $pollable)) (result bool)))"#;
+    let lendable = format!(
+        r#"{THING} {} (core func $ready (canon lower (func $poll "[method]pollable.ready")))"#,
+        pollables(ready)
+    );
+    // It has 50 handles, one of them of the host, and lends that one to a call.
+    let subscribe = "(local.set $p (call $subscribe (i64.const 0)))";
+    let lends = repeat(subscribe, 49, "(drop (call $new (i32.const 7)))");
+    let lends = format!("(local $p i32) {lends} (drop (call $ready (local.get $p)))");
+    let lends = component(&lendable, &[new, SUBSCRIBE, ("ready", "(param i32) (result i32)")], &lends);
+    let own = component(THING, &[new], &repeat("", 100, "(drop (call $new (i32.const 7)))"));
+    // It names a handle that it never had.
+    let wrong = component(THING, &[("drop", "(param i32)")], "(call $drop (i32.const 7))");
     let tools = [
         Tool::command_bytes("opens_40", opens(40)),
         Tool::command_bytes("opens_60", opens(60)),
-        Tool::command_bytes("own", wasm(OWN_HANDLES)),
-        Tool::command_bytes("lends", wasm(LENDS)),
-        Tool::command_bytes("wrong", wasm(WRONG_HANDLE)),
+        Tool::command_bytes("own", own),
+        Tool::command_bytes("lends", lends),
+        Tool::command_bytes("wrong", wrong),
     ];
     let bench = Bench::start_tools(Options::new().set("ceilings.max_handles", 50), tools);
     std::fs::write(bench.executor.workspace().join("file"), "").expect("a file");
@@ -174,66 +110,14 @@ fn handles_have_a_ceiling() {
     }
 }
 
-/// A component that polls one pollable, listed so many times.
-fn component_poll(times: u32) -> Vec<u8> {
-    wasm(&format!(
-        r#"(component
-        (import "wasi:io/poll@0.2.0" (instance $poll
-          (export "pollable" (type $pollable (sub resource)))
-          (export "poll" (func (param "in" (list (borrow $pollable))) (result (list u32))))))
-        (alias export $poll "pollable" (type $pollable))
-        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
-          (alias outer 1 $pollable (type $outer))
-          (export "pollable" (type $pollable (eq $outer)))
-          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-        (core module $libc
-          (memory (export "memory") 1)
-          (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 8192)))
-        (core instance $libc (instantiate $libc))
-        (core func $poll (canon lower (func $poll "poll")
-          (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-        (core func $subscribe (canon lower (func $clock "subscribe-duration")))
-        (core module $m
-          (import "libc" "memory" (memory 1))
-          (import "host" "poll" (func $poll (param i32 i32 i32)))
-          (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
-          (func (export "run") (result i32) (local $handle i32) (local $left i32)
-            (local.set $handle (call $subscribe (i64.const 0)))
-            (local.set $left (i32.const {times}))
-            (loop $more
-              (i32.store (i32.add (i32.const 1024) (i32.shl (local.get $left) (i32.const 2))) (local.get $handle))
-              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-            (call $poll (i32.const 1028) (i32.const {times}) (i32.const 0))
-            (i32.const 0)))
-        (core instance $i (instantiate $m
-          (with "libc" (instance $libc))
-          (with "host" (instance (export "poll" (func $poll)) (export "subscribe" (func $subscribe))))))
-        (func $run (result (result)) (canon lift (core func $i "run")))
-        (instance $command (export "run" (func $run)))
-        (export "wasi:cli/run@0.2.0" (instance $command)))"#
-    ))
-}
-
 #[test]
 fn subscriptions_have_a_ceiling() {
-    // A list of equal subscriptions: the monotonic clock, in no time at all.
-    let poll = |count: u32| {
-        Guest::new(format!(
-            "(local $at i32)
-            (local.set $at (i32.const 65536))
-            (loop $more
-              (i32.store offset=16 (local.get $at) (i32.const 1))
-              (local.set $at (i32.add (local.get $at) (i32.const 48)))
-              (br_if $more (i32.lt_u (local.get $at) (i32.const 70000))))
-            (call $note (call $poll (i32.const 65536) (i32.const 80000) (i32.const {count}) (i32.const 8)))"
-        ))
-        .wasm()
-    };
+    let poll = |count: u32| Guest::new(poll(count)).wasm();
     let tools = [
         Tool::command_bytes("command_5", poll(5)),
         Tool::command_bytes("command_6", poll(6)),
-        Tool::command_bytes("component_5", component_poll(5)),
-        Tool::command_bytes("component_6", component_poll(6)),
+        Tool::command_bytes("component_5", component_poll(5, 1)),
+        Tool::command_bytes("component_6", component_poll(6, 1)),
     ];
     let bench = Bench::start_tools(Options::new().set("ceilings.max_subscriptions", 5), tools);
     for tool in ["command_5", "component_5"] {
@@ -341,13 +225,12 @@ fn component_directory_listings_have_the_same_ceiling() {
 fn the_host_reads_directory_entries_on_demand() {
     // Five hundred times the first entries of twenty thousand: whole, each would take the host a
     // twentieth of a second and more.
-    let peeks = r#"(local $left i32)
-        (local.set $left (i32.const 500))
-        (if (call $open_dir (i32.const 3) @"large") (then (unreachable)))
-        (loop $more
-          (if (call $fd_readdir (global.get $fd) (i32.const 65536) (i32.const 200) (i64.const 0) (i32.const 8))
-            (then (unreachable)))
-          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#;
+    let peeks = repeat(
+        r#"(if (call $open_dir (i32.const 3) @"large") (then (unreachable)))"#,
+        500,
+        "(if (call $fd_readdir (global.get $fd) (i32.const 65536) (i32.const 200) (i64.const 0) (i32.const 8))
+          (then (unreachable)))",
+    );
     let bench = Bench::start([("peeks", Guest::new(peeks).memory(2))]);
     fill(&bench.executor.workspace().join("large"), 20_000);
     let report = bench.call("peeks").scope("/workspace/**").grant("timeout_seconds", 5).send().success();
@@ -355,20 +238,11 @@ fn the_host_reads_directory_entries_on_demand() {
     assert!((1500..=3500).contains(&listed), "{listed}");
 }
 
-/// Counts down from so many.
-fn counts(times: u32) -> Guest {
-    Guest::new(format!(
-        "(local $left i32)
-        (local.set $left (i32.const {times}))
-        (loop $more (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"
-    ))
-}
-
 #[test]
 fn fuel_is_limited_and_metered() {
     let guests = [
-        ("counts", counts(100_000)),
-        ("counts_on", counts(2_000_000)),
+        ("counts", Guest::new(repeat("", 100_000, ""))),
+        ("counts_on", Guest::new(repeat("", 2_000_000, ""))),
         ("traps", Guest::new("(unreachable)")),
         ("never_ends", Guest::new("(loop $more (br $more))")),
         ("sleeps", Guest::new("(drop (call $sleep (i64.const 3600000000000)))")),

@@ -2,7 +2,7 @@
 //! network it says what to change.
 
 use super::bench::{Bench, Call, Report};
-use super::network::{Web, at, options};
+use super::peer::{Peer, at, options};
 use crate::harness::Options;
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -21,8 +21,8 @@ fn expect_error(bench: &Bench, arguments: &Value, code: &str) -> Report {
 }
 
 /// A server that redirects `/307?http://…` to there with 307, and says what it was asked to all else.
-fn redirecting() -> Web {
-    Web::start(|request, stream| {
+fn redirecting() -> Peer {
+    Peer::web(|request, stream| {
         let target = request.split(' ').nth(1).unwrap_or_default();
         let answer = match target.trim_start_matches('/').split_once('?') {
             Some((status, location)) => {
@@ -36,7 +36,7 @@ fn redirecting() -> Web {
 
 #[test]
 fn http_fetch_without_a_network_fails_with_advice() {
-    let web = Web::saying("reached");
+    let web = Peer::page("reached");
     let arguments = json!({ "url": format!("http://{}/?key=secret", at(&web)) });
     let off = |bench: &Bench, call: Call<'_>| {
         let report = call.send().failure("the tool failed with `network_off`: ");
@@ -75,7 +75,7 @@ fn http_fetch_sends_the_request_and_returns_the_answer() {
 
 #[test]
 fn every_redirect_is_authorized_again() {
-    let (web, next, private) = (redirecting(), redirecting(), Web::saying("private"));
+    let (web, next, private) = (redirecting(), redirecting(), Peer::page("private"));
     let bench = Bench::start_typed(options(&[&web, &next]));
     let redirect = |to: &str| json!({ "url": format!("http://{}/302?{to}", at(&web)) });
 
@@ -96,8 +96,7 @@ fn every_redirect_is_authorized_again() {
     ];
     for (to, code, reason) in cases {
         let report = expect_error(&bench, &redirect(&to), code);
-        let reasons: Vec<_> = report.denied().into_iter().map(|(_, reason, _)| reason.to_owned()).collect();
-        assert_eq!(reasons, [reason], "{to}");
+        assert_eq!(report.reasons(), [reason], "{to}");
         assert!(report.sentence().contains("`usage.denied`"), "{to}: {report:?}");
     }
     assert_eq!(private.connections(), 0);
@@ -129,15 +128,15 @@ fn credentials_do_not_follow_to_another_origin() {
 
 #[test]
 fn http_fetch_applies_its_own_bounds_before_the_run_limits() {
-    let silent = Web::start(|_, _| {});
-    let large = Web::start(|_, stream| {
+    let silent = Peer::silent();
+    let large = Peer::web(|_, stream| {
         let body = "\"".repeat(4 << 20);
         let _gone = stream
             .write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
     });
     let room = options(&[&silent, &large]).set("ceilings.max_output_bytes", 16 << 20);
     let bench = Bench::start_typed(room);
-    let url = |web: &Web| format!("http://{}/", at(web));
+    let url = |web: &Peer| format!("http://{}/", at(web));
     expect_error(&bench, &json!({ "url": url(&silent), "timeout_seconds": 1 }), "network_timeout");
     expect_error(&bench, &json!({ "url": url(&large) }), "response_too_large");
     // The most that it takes fits into the memory that it declares, in the form that takes the most.

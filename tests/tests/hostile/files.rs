@@ -2,126 +2,58 @@
 //! and every try is in `usage.denied`.
 
 use super::bench::{Bench, Report};
-use super::guest::{Guest, errno};
+use super::disk::Disk;
+use super::guest::{Guest, errno, repeat};
 use crate::harness::Options;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
 use std::process::Command;
-use tempfile::TempDir;
 
-/// A folder that is granted as `/jobs`, beside folders that are not.
-struct Disk {
-    folder: TempDir,
-}
-
-impl Disk {
-    /// ```text
-    /// jobs/inside.txt  jobs/dir/deep.txt  jobs/empty/  and links that lead out
-    /// jobsfoo/neighbour.txt               outside/secret.txt  outside/folder/
-    /// ```
-    fn new() -> Self {
-        let disk = Self { folder: tempfile::tempdir().expect("a temp folder") };
-        for folder in ["jobs/dir", "jobs/empty", "jobsfoo", "outside/folder"] {
-            fs::create_dir_all(disk.at(folder)).expect("a folder");
-        }
-        let files = ["jobs/inside.txt", "jobs/dir/deep.txt", "jobsfoo/neighbour.txt", "outside/secret.txt"];
-        for file in files {
-            fs::write(disk.at(file), file).expect("a file");
-        }
-        let links = [
-            ("relative", PathBuf::from("../outside/secret.txt")),
-            ("absolute", disk.at("outside/secret.txt")),
-            ("folder", PathBuf::from("../outside")),
-            ("absolute_folder", disk.at("outside")),
-            ("up", PathBuf::from("..")),
-            ("dir/up", PathBuf::from("../..")),
-            ("round", PathBuf::from("round")),
-            ("chain", PathBuf::from("dir/../relative")),
-            ("back", PathBuf::from("../jobs/inside.txt")),
-            ("within", PathBuf::from("dir/deep.txt")),
-            ("proc", PathBuf::from("/proc/self/root")),
-            ("dangling", PathBuf::from("../outside/new.txt")),
-        ];
-        for (name, target) in links {
-            symlink(target, disk.at("jobs").join(name)).expect("a link");
-        }
-        disk
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    /// An executor that can grant `/jobs`, and these guests.
-    fn bench<'a>(&self, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
-        self.bench_with(Options::new(), guests)
-    }
-
-    fn bench_with<'a>(&self, options: Options, guests: impl IntoIterator<Item = (&'a str, Guest)>) -> Bench {
-        Bench::start_with(options.mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"]), guests)
-    }
-
-    /// A digest of all that is not granted: names, kinds, modes, times, sizes and content.
-    fn outside(&self) -> String {
-        let mut seen = Sha256::new();
-        for folder in ["outside", "jobsfoo"] {
-            digest(&self.at(folder), &mut seen);
-        }
-        // Nothing new stands beside them.
-        let mut names: Vec<_> = entries(self.folder.path());
-        names.sort();
-        seen.update(format!("{names:?}"));
-        format!("{:x?}", seen.finalize())
-    }
-
-    /// A digest of the granted folder.
-    fn inside(&self) -> String {
-        let mut seen = Sha256::new();
-        digest(&self.at("jobs"), &mut seen);
-        format!("{:x?}", seen.finalize())
-    }
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
-}
-
-fn digest(path: &Path, seen: &mut Sha256) {
-    let metadata = fs::symlink_metadata(path).expect("it is there");
-    let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.nlink());
-    seen.update(format!("{path:?} {:?} {:o} {times:?}", metadata.file_type(), metadata.permissions().mode()));
-    if metadata.is_file() {
-        seen.update(fs::read(path).expect("a file"));
-    } else if metadata.is_dir() {
-        let mut inside = entries(path);
-        inside.sort();
-        inside.iter().for_each(|path| digest(path, seen));
-    }
+/// ```text
+/// jobs/inside.txt  jobs/dir/deep.txt  jobs/empty/  and links that lead out
+/// jobsfoo/neighbour.txt               outside/secret.txt  outside/folder/
+/// ```
+fn disk() -> Disk {
+    let files = ["jobs/inside.txt", "jobs/dir/deep.txt", "jobsfoo/neighbour.txt", "outside/secret.txt"];
+    let links = [
+        ("relative", "../outside/secret.txt"),
+        ("absolute", "~/outside/secret.txt"),
+        ("folder", "../outside"),
+        ("absolute_folder", "~/outside"),
+        ("up", ".."),
+        ("dir/up", "../.."),
+        ("round", "round"),
+        ("chain", "dir/../relative"),
+        ("back", "../jobs/inside.txt"),
+        ("within", "dir/deep.txt"),
+        ("proc", "/proc/self/root"),
+        ("dangling", "../outside/new.txt"),
+    ];
+    Disk::with(&files, &["jobs/empty", "outside/folder"], &links)
 }
 
 fn run(bench: &Bench, tool: &str) -> Report {
     bench.call(tool).scope("/jobs/**").send().success()
 }
 
-/// Runs each body as a guest of its own, and checks the error number that it notes and that the
-/// one thing that was denied is this, for this reason; and that nothing outside has changed.
-fn assert_denied(cases: &[(&str, &[u64], &str, &str)]) {
-    let disk = Disk::new();
-    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
-    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
-    let bench = disk.bench(names.iter().map(String::as_str).zip(guests));
-    let before = disk.outside();
-    for (name, (call, errors, what, reason)) in names.iter().zip(cases) {
-        let report = run(&bench, name);
+/// Runs each host call, and checks the error number that it notes and that the one thing that was denied is this, for
+/// this reason; and that nothing has changed.
+fn assert_denied<C: AsRef<str>>(errors: &[u64], reason: &str, cases: &[(C, String)]) {
+    let calls: Vec<_> = cases.iter().map(|(call, _)| call.as_ref()).collect();
+    disk().try_calls(&calls, &["/jobs/**"], None, |index, call, report| {
         let noted = report.notes();
         assert!(noted.len() == 1 && errors.contains(&noted[0]), "{call}: {noted:?}, not {errors:?}");
-        assert_eq!(report.denied(), [(*what, *reason, 1)], "{call}");
+        assert_eq!(report.denied(), [(&*cases[index].1, reason, 1)], "{call}");
         assert_eq!(report.0["usage"]["denied_truncated"], false, "{call}");
-        assert_eq!(disk.outside(), before, "{call} changed what was not granted");
-    }
+    });
+}
+
+/// Checks that none of these paths can be opened, because each leads out.
+fn assert_no_escape(paths: &[&str]) {
+    let open = |path: &&str| (format!("(call $open (i32.const 3) @\"{path}\")"), format!("/jobs/{path}"));
+    assert_denied(ESCAPES, "escapes_root", &paths.iter().map(open).collect::<Vec<_>>());
 }
 
 /// Why a call is denied: making a link is, wherever it leads; other calls are for `otherwise`.
@@ -131,11 +63,10 @@ fn reason_for<'a>(call: &str, otherwise: &'a str) -> &'a str {
 
 /// Errnos of a path that leaves its folder.
 const ESCAPES: &[u64] = &[errno::PERM, errno::NOTCAPABLE];
-const NO_ACCESS: &[u64] = &[errno::ACCES];
 
 #[test]
 fn a_guest_has_full_access_inside_its_scope() {
-    let disk = Disk::new();
+    let disk = disk();
     let body = r#"
         (call $note (call $create (i32.const 3) @"new.txt"))
         (call $note (call $write (global.get $fd) @"hello"))
@@ -183,7 +114,7 @@ fn a_guest_has_only_its_preopened_folders() {
               (local.set $fd (i32.add (local.get $fd) (i32.const 1)))
               (br $next))))
         (call $say @"\22]")"#;
-    let disk = Disk::new();
+    let disk = disk();
     let guests = [("counts", Guest::new(body)), ("names", Guest::new(names).silent())];
     let bench = disk.bench(guests);
     let found = |report: Report| report.notes().iter().take_while(|error| **error == errno::SUCCESS).count();
@@ -203,32 +134,23 @@ fn a_guest_has_only_its_preopened_folders() {
 
 #[test]
 fn dot_dot_does_not_escape_the_scope() {
-    let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
-    let paths = [
-        ("../outside/secret.txt", "/jobs/../outside/secret.txt"),
-        ("dir/../../outside/secret.txt", "/jobs/dir/../../outside/secret.txt"),
-        ("./../outside/secret.txt", "/jobs/./../outside/secret.txt"),
-        ("..", "/jobs/.."),
-        ("../", "/jobs/../"),
-        ("../jobsfoo/neighbour.txt", "/jobs/../jobsfoo/neighbour.txt"),
-        ("../jobs/inside.txt", "/jobs/../jobs/inside.txt"),
-        ("/etc/passwd", "/jobs//etc/passwd"),
-        ("/", "/jobs//"),
-        ("//outside", "/jobs///outside"),
-    ];
-    let calls = paths.map(|(path, _)| open(path));
-    let cases: Vec<_> = calls
-        .iter()
-        .zip(paths)
-        .map(|(call, (_, what))| (call.as_str(), ESCAPES, what, "escapes_root"))
-        .collect();
-    assert_denied(&cases);
+    assert_no_escape(&[
+        "../outside/secret.txt",
+        "dir/../../outside/secret.txt",
+        "./../outside/secret.txt",
+        "..",
+        "../",
+        "../jobsfoo/neighbour.txt",
+        "../jobs/inside.txt",
+        "/etc/passwd",
+        "/",
+        "//outside",
+    ]);
 }
 
 #[test]
 fn links_do_not_escape_the_scope() {
-    let open = |path: &str| format!("(call $open (i32.const 3) @\"{path}\")");
-    let paths = [
+    assert_no_escape(&[
         "relative",
         "absolute",
         "folder/secret.txt",
@@ -241,17 +163,9 @@ fn links_do_not_escape_the_scope() {
         "folder/.",
         "folder/..",
         "proc/etc/passwd",
-    ];
-    let calls = paths.map(open);
-    let denied = paths.map(|path| format!("/jobs/{path}"));
-    let cases: Vec<_> = calls
-        .iter()
-        .zip(&denied)
-        .map(|(call, what)| (call.as_str(), ESCAPES, what.as_str(), "escapes_root"))
-        .collect();
-    assert_denied(&cases);
+    ]);
     // Links that stay inside jobs, and one that leads to itself ends.
-    let disk = Disk::new();
+    let disk = disk();
     let bench = disk.bench([
         ("within", Guest::new(r#"(call $note (call $open (i32.const 3) @"within"))"#)),
         ("round", Guest::new(r#"(call $note (i32.ne (call $open (i32.const 3) @"round") (i32.const 0)))"#)),
@@ -262,161 +176,82 @@ fn links_do_not_escape_the_scope() {
 
 #[test]
 fn access_outside_the_grant_is_refused_and_reported() {
-    let cases: [(&str, &[u64], &str, &str); 14] = [
-        (r#"(call $open (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
-        (r#"(call $open (i32.const 4) @"jobs/inside.txt")"#, NO_ACCESS, "/jobs/inside.txt", "outside_scope"),
-        (
-            r#"(call $open (i32.const 4) @"jobsfoo/neighbour.txt")"#,
-            NO_ACCESS,
-            "/jobsfoo/neighbour.txt",
-            "outside_scope",
-        ),
-        (
-            r#"(call $open (i32.const 4) @"../../etc/passwd")"#,
-            NO_ACCESS,
-            "/../../etc/passwd",
-            "outside_scope",
-        ),
-        (r#"(call $open_dir (i32.const 4) @".")"#, NO_ACCESS, "/.", "outside_scope"),
-        (r#"(call $create (i32.const 4) @"planted")"#, NO_ACCESS, "/planted", "outside_scope"),
-        (r#"(call $path_mkdir (i32.const 4) @"made")"#, NO_ACCESS, "/made", "outside_scope"),
-        (r#"(call $path_rmdir (i32.const 4) @"home")"#, NO_ACCESS, "/home", "outside_scope"),
-        (r#"(call $path_unlink (i32.const 4) @"etc/passwd")"#, NO_ACCESS, "/etc/passwd", "outside_scope"),
-        (
-            r#"(call $path_stat (i32.const 4) (i32.const 0) @"etc/passwd" (i32.const 512))"#,
-            NO_ACCESS,
-            "/etc/passwd",
-            "outside_scope",
-        ),
+    let cases = [
+        (r#"(call $open (i32.const 4) @"etc/passwd")"#, "/etc/passwd"),
+        (r#"(call $open (i32.const 4) @"jobs/inside.txt")"#, "/jobs/inside.txt"),
+        (r#"(call $open (i32.const 4) @"jobsfoo/neighbour.txt")"#, "/jobsfoo/neighbour.txt"),
+        (r#"(call $open (i32.const 4) @"../../etc/passwd")"#, "/../../etc/passwd"),
+        (r#"(call $open_dir (i32.const 4) @".")"#, "/."),
+        (r#"(call $create (i32.const 4) @"planted")"#, "/planted"),
+        (r#"(call $path_mkdir (i32.const 4) @"made")"#, "/made"),
+        (r#"(call $path_rmdir (i32.const 4) @"home")"#, "/home"),
+        (r#"(call $path_unlink (i32.const 4) @"etc/passwd")"#, "/etc/passwd"),
+        (r#"(call $path_stat (i32.const 4) (i32.const 0) @"etc/passwd" (i32.const 512))"#, "/etc/passwd"),
         (
             r#"(call $path_readlink (i32.const 4) @"proc/self/exe" (i32.const 512) (i32.const 64) (i32.const 8))"#,
-            NO_ACCESS,
             "/proc/self/exe",
-            "outside_scope",
         ),
-        (
-            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 4) @"stolen.txt")"#,
-            NO_ACCESS,
-            "/stolen.txt",
-            "outside_scope",
-        ),
-        (
-            r#"(call $path_rename (i32.const 4) @"etc/passwd" (i32.const 3) @"stolen.txt")"#,
-            NO_ACCESS,
-            "/etc/passwd",
-            "outside_scope",
-        ),
+        (r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 4) @"stolen.txt")"#, "/stolen.txt"),
+        (r#"(call $path_rename (i32.const 4) @"etc/passwd" (i32.const 3) @"stolen.txt")"#, "/etc/passwd"),
         (
             r#"(call $path_link (i32.const 4) (i32.const 0) @"etc/passwd" (i32.const 3) @"hard")"#,
-            NO_ACCESS,
             "/etc/passwd",
-            "outside_scope",
         ),
     ];
-    assert_denied(&cases);
+    assert_denied(&[errno::ACCES], "outside_scope", &cases.map(|(call, what)| (call, what.to_owned())));
 }
 
 #[test]
 fn files_cannot_be_moved_linked_or_removed_across_grants() {
-    let cases: [(&str, &[u64], &str, &str); 13] = [
-        (
-            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"../outside/moved.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"folder/moved.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_rename (i32.const 3) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_rename (i32.const 3) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_link (i32.const 3) (i32.const 0) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_link (i32.const 3) (i32.const 0) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (
-            r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"folder/mine.txt")"#,
-            ESCAPES,
-            "",
-            "",
-        ),
-        (r#"(call $path_unlink (i32.const 3) @"../outside/secret.txt")"#, ESCAPES, "", ""),
-        (r#"(call $path_unlink (i32.const 3) @"folder/secret.txt")"#, ESCAPES, "", ""),
-        (r#"(call $path_rmdir (i32.const 3) @"folder/folder")"#, ESCAPES, "", ""),
-        (r#"(call $path_mkdir (i32.const 3) @"folder/made")"#, ESCAPES, "", ""),
-        (r#"(call $create (i32.const 3) @"dangling")"#, ESCAPES, "", ""),
-        (r#"(call $path_symlink @"../inside.txt" (i32.const 3) @"folder/planted")"#, ESCAPES, "", ""),
+    let calls = [
+        r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"../outside/moved.txt")"#,
+        r#"(call $path_rename (i32.const 3) @"inside.txt" (i32.const 3) @"folder/moved.txt")"#,
+        r#"(call $path_rename (i32.const 3) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
+        r#"(call $path_rename (i32.const 3) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
+        r#"(call $path_link (i32.const 3) (i32.const 0) @"../outside/secret.txt" (i32.const 3) @"mine.txt")"#,
+        r#"(call $path_link (i32.const 3) (i32.const 0) @"folder/secret.txt" (i32.const 3) @"mine.txt")"#,
+        r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"folder/mine.txt")"#,
+        r#"(call $path_unlink (i32.const 3) @"../outside/secret.txt")"#,
+        r#"(call $path_unlink (i32.const 3) @"folder/secret.txt")"#,
+        r#"(call $path_rmdir (i32.const 3) @"folder/folder")"#,
+        r#"(call $path_mkdir (i32.const 3) @"folder/made")"#,
+        r#"(call $create (i32.const 3) @"dangling")"#,
+        r#"(call $path_symlink @"../inside.txt" (i32.const 3) @"folder/planted")"#,
     ];
-    let disk = Disk::new();
-    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
-    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
-    let bench = disk.bench(names.iter().map(String::as_str).zip(guests));
-    let before = (disk.outside(), disk.inside());
-    for (name, (call, errors, ..)) in names.iter().zip(cases) {
-        let report = run(&bench, name);
+    disk().try_calls(&calls, &["/jobs/**"], None, |_, call, report| {
         let noted = report.notes();
-        assert!(noted.len() == 1 && errors.contains(&noted[0]), "{call}: {noted:?}");
-        let denied = report.denied();
+        assert!(noted.len() == 1 && ESCAPES.contains(&noted[0]), "{call}: {noted:?}");
+        let (denied, expected) = (report.denied(), reason_for(call, "escapes_root"));
         assert!(
-            !denied.is_empty()
-                && denied.iter().all(|(_, reason, _)| *reason == reason_for(call, "escapes_root")),
+            !denied.is_empty() && denied.iter().all(|(_, why, _)| *why == expected),
             "{call}: {denied:?}"
         );
-        assert_eq!((disk.outside(), disk.inside()), before, "{call}");
-    }
+    });
 }
 
 #[test]
 fn a_guest_cannot_create_links() {
     // Not even one that leads to the guest's own files: a program of the host might follow it later.
-    let planted = |call: &'static str, what| (call, &[errno::PERM][..], what, "link");
-    assert_denied(&[
-        planted(r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#, "/jobs/planted"),
-        planted(r#"(call $path_symlink @"inside.txt" (i32.const 3) @"planted")"#, "/jobs/planted"),
-        planted(
-            r#"(call $path_symlink @"x" (i32.const 3) @"../outside/planted")"#,
-            "/jobs/../outside/planted",
-        ),
-    ]);
-    let disk = Disk::new();
-    let link = r#"(call $note (call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"other.txt"))"#;
-    let bench = disk.bench([("links", Guest::new(link))]);
-    let before = disk.inside();
-    assert_eq!(run(&bench, "links").notes(), [errno::PERM]);
-    assert_eq!(disk.inside(), before);
+    let planted = [
+        (r#"(call $path_symlink @"/etc/passwd" (i32.const 3) @"planted")"#, "/jobs/planted"),
+        (r#"(call $path_symlink @"inside.txt" (i32.const 3) @"planted")"#, "/jobs/planted"),
+        (r#"(call $path_symlink @"x" (i32.const 3) @"../outside/planted")"#, "/jobs/../outside/planted"),
+    ];
+    assert_denied(&[errno::PERM], "link", &planted.map(|(call, what)| (call, what.to_owned())));
+    let link = r#"(call $path_link (i32.const 3) (i32.const 0) @"inside.txt" (i32.const 3) @"other.txt")"#;
+    disk().try_calls(&[link], &["/jobs/**"], None, |_, _, report| assert_eq!(report.notes(), [errno::PERM]));
 }
 
 #[test]
 fn hard_linked_files_are_opened_only_if_the_operator_allows_it() {
-    let disk = Disk::new();
+    let disk = disk();
     fs::hard_link(disk.at("outside/secret.txt"), disk.at("jobs/another_name.txt")).expect("a link");
     let opens = r#"(call $note (call $open (i32.const 3) @"another_name.txt"))"#;
     let refused = run(&disk.bench([("opens", Guest::new(opens))]), "opens");
     assert_eq!(refused.notes(), [errno::PERM]);
     assert_eq!(refused.denied(), [("/jobs/another_name.txt", "hard_link", 1)]);
     let allowed = Options::new().set("ceilings.hard_links", true);
-    let report = run(&disk.bench_with(allowed, [("opens", Guest::new(opens))]), "opens");
+    let report = run(&Bench::start_with(disk.of(allowed), [("opens", Guest::new(opens))]), "opens");
     assert_eq!((report.notes(), report.denied()), (vec![errno::SUCCESS], vec![]));
 }
 
@@ -430,7 +265,7 @@ fn sets_times(name: &str, follow: u32) -> String {
 
 #[test]
 fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
-    let disk = Disk::new();
+    let disk = disk();
     let folder = disk.at("jobs/dir");
     fs::hard_link(disk.at("outside/secret.txt"), folder.join("file")).expect("a link");
     symlink("secret.txt", disk.at("outside/link")).expect("a link");
@@ -476,7 +311,7 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
     // Both names lie inside where it is allowed, so that nothing outside changes.
     fs::hard_link(disk.at("jobs/inside.txt"), disk.at("jobs/dir/inside")).expect("a link");
     let guests = [("tries", Guest::new(sets_times("dir/inside", 1)))];
-    let bench = disk.bench_with(Options::new().set("ceilings.hard_links", true), guests);
+    let bench = Bench::start_with(disk.of(Options::new().set("ceilings.hard_links", true)), guests);
     for scope in ["/jobs/**", "/jobs/di[r]/**"] {
         let report = call(&bench, "tries", scope);
         assert_eq!((report.notes(), seconds("jobs/inside.txt")), (vec![errno::SUCCESS], 1), "{scope}");
@@ -486,7 +321,7 @@ fn times_of_hard_linked_files_are_set_only_if_the_operator_allows_it() {
 
 #[test]
 fn a_folder_that_contains_a_mount_is_not_granted() {
-    let disk = Disk::new();
+    let disk = disk();
     let place = disk.at("jobs/empty");
     let mounted = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&place).status();
     if !mounted.is_ok_and(|status| status.success()) {
@@ -506,31 +341,23 @@ fn a_folder_that_contains_a_mount_is_not_granted() {
 
 #[test]
 fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
-    let makes = |count: u32| {
-        format!(
-            r#"(local $left i32)
-            (local.set $left (i32.const {count}))
-            (i32.store8 (i32.const 600) (i32.const 100))
-            (loop $next
-              (i32.store8 (i32.const 601) (i32.add (i32.const 65) (local.get $left)))
-              (if (call $path_mkdir (i32.const 3) (i32.const 600) (i32.const 2)) (then (unreachable)))
-              (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
-        )
+    let makes = |count: u64| {
+        let make = "(i32.store8 (i32.const 600) (i32.const 100))
+            (i32.store8 (i32.const 601) (i32.add (i32.const 65) (local.get $left)))
+            (if (call $path_mkdir (i32.const 3) (i32.const 600) (i32.const 2)) (then (unreachable)))";
+        repeat("", count, make)
     };
     let creates = r#"(call $note (call $create (i32.const 3) @"a")) (call $note (call $create (i32.const 3) @"a"))
         (drop (call $create (i32.const 3) @"b"))"#;
     // 64 KiB at a time, in one file: the same place again and again is writing all the same.
-    let writes = |times: u32, fd: &str| {
-        format!(
-            r#"(local $left i32)
-            (local.set $left (i32.const {times}))
-            (if (call $create (i32.const 3) @"written") (then (unreachable)))
-            {fd}
-            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 65536))
-            (loop $next
-              (if (call $fd_write (global.get $fd) (i32.const 0) (i32.const 1) (i32.const 8)) (then (unreachable)))
-              (br_if $next (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
-        )
+    let writes = |times: u64, fd: &str| {
+        let create = format!(
+            r#"(if (call $create (i32.const 3) @"written") (then (unreachable))) {fd}
+            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 65536))"#
+        );
+        let write = "(if (call $fd_write (global.get $fd) (i32.const 0) (i32.const 1) (i32.const 8))
+            (then (unreachable)))";
+        repeat(&create, times, write)
     };
     let grows = |bytes: u64| {
         format!(
@@ -539,24 +366,20 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
         )
     };
     // One byte at a time, far apart: a file takes whole blocks for them.
-    let scatters = |times: u32| {
-        format!(
-            r#"(local $left i32)
-            (local.set $left (i32.const {times}))
-            (if (call $create (i32.const 3) @"scattered") (then (unreachable)))
-            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 1))
-            (loop $next
-              (local.set $left (i32.sub (local.get $left) (i32.const 1)))
-              (if (call $fd_pwrite (global.get $fd) (i32.const 0) (i32.const 1)
-                    (i64.mul (i64.const 4096) (i64.sub (i64.const {times}) (i64.extend_i32_u (local.get $left)))) (i32.const 8))
-                (then (unreachable)))
-              (br_if $next (local.get $left)))"#
-        )
+    let scatters = |times: u64| {
+        let create = r#"(if (call $create (i32.const 3) @"scattered") (then (unreachable)))
+            (i32.store (i32.const 0) (i32.const 0)) (i32.store (i32.const 4) (i32.const 1))"#;
+        let write = format!(
+            "(if (call $fd_pwrite (global.get $fd) (i32.const 0) (i32.const 1)
+                  (i64.mul (i64.const 4096) (i64.sub (i64.const {times}) (i64.extend_i32_u (local.get $left)))) (i32.const 8))
+              (then (unreachable)))"
+        );
+        repeat(create, times, &write)
     };
     // In the place of standard output, a file is a file all the same.
     let renumbered = "(if (call $fd_renumber (global.get $fd) (i32.const 2)) (then (unreachable)))
         (global.set $fd (i32.const 2))";
-    let disk = Disk::new();
+    let disk = disk();
     let guests = [
         ("makes_five", Guest::new(makes(5))),
         ("makes_six", Guest::new(makes(6))),
@@ -570,7 +393,7 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
         ("grows_to_a_tib", Guest::new(grows(1 << 40))),
     ];
     let options = Options::new().set("ceilings.max_created", 5).set("ceilings.max_written_mb", 1);
-    let bench = disk.bench_with(options, guests);
+    let bench = Bench::start_with(disk.of(options), guests);
     let call = |tool: &str| bench.call(tool).scope("/jobs/**").send();
     let report = call("makes_five").success();
     let spent = |used: u64, granted: u64| json!({ "granted": granted, "used": used, "slack": granted - used, "set_by": "executor" });
@@ -621,7 +444,7 @@ fn a_folder_descriptor_does_not_escape_the_scope() {
         (call $note (i32.ne (call $open (i32.const 3) @"../../../../../etc/passwd") (i32.const 0)))
         (call $note (i32.ne (call $create (i32.const 3) @"planted") (i32.const 0)))
         (call $note (i32.ne (call $path_mkdir (i32.const 3) @"planted") (i32.const 0)))"#;
-    let disk = Disk::new();
+    let disk = disk();
     let bench = disk.bench([
         ("opens", Guest::new(body)),
         ("renumbers", Guest::new(renumbers)),
@@ -650,7 +473,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
         (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"../inside.txt")))
         (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"dir/deep.txt")))
         (call $note (i32.ne (i32.const 0) (call $open (i32.const 3) @"up/inside.txt")))"#;
-    let disk = Disk::new();
+    let disk = disk();
     let bench = disk.bench([("reads", Guest::new(body))]);
     assert_eq!(bench.call("reads").scope("/jobs/dir/**").send().success().notes(), [0, 1, 1, 1]);
     // A link in the place of the folder is refused before anything runs, wherever it leads.
@@ -659,7 +482,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
         let answer = bench.call("reads").scope(&format!("/jobs/{link}/**")).send();
         let words = crate::harness::expect_blocked(&answer.response, "scope_unenforceable");
         assert!(words.contains(&format!("`/jobs/{link}`")), "{words}");
-        assert!(!words.contains(disk.folder.path().to_str().expect("UTF-8")), "{words}");
+        assert!(!words.contains(disk.at("jobs").parent().and_then(Path::to_str).expect("UTF-8")), "{words}");
     }
     // A folder beside the scope is not in it, also if the rest of its name is a folder inside.
     std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
@@ -689,9 +512,15 @@ const MUTATIONS: [&str; 13] = [
 
 #[test]
 fn a_read_only_grant_refuses_every_write() {
-    let disk = Disk::new();
-    let names: Vec<_> = (0..MUTATIONS.len()).map(|index| format!("case_{index}")).collect();
-    let guests = MUTATIONS.iter().map(|call| Guest::new(format!("(call $note {call})")));
+    let disk = disk();
+    disk.try_calls(&MUTATIONS, &["/jobs/**"], Some("read_only"), |_, call, report| {
+        assert_ne!(report.notes(), [0], "{call}");
+        let (denied, expected) = (report.denied(), reason_for(call, "read_only"));
+        assert!(!denied.is_empty(), "{call}: {report:?}");
+        assert!(denied.iter().all(|(_, reason, _)| *reason == expected), "{call}: {denied:?}");
+        let tree = &report.in_force("filesystem_scope")["trees"][0];
+        assert_eq!((&tree["access"], &tree["access_set_by"]), (&"read-only".into(), &"condition".into()));
+    });
     // An open file is no way to change it either.
     let by_descriptor = r#"
         (call $note (call $open (i32.const 3) @"inside.txt"))
@@ -702,22 +531,10 @@ fn a_read_only_grant_refuses_every_write() {
         (call $note (i32.ne (i32.const 0) (call $fd_allocate (global.get $fd) (i64.const 0) (i64.const 99))))
         (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
         (call $note (i32.load (i32.const 8)))"#;
-    let guests = names.iter().map(String::as_str).zip(guests);
-    let bench = disk.bench(guests.chain([("by_descriptor", Guest::new(by_descriptor))]));
-    let run = |tool: &str| bench.call(tool).scope("/jobs/**").condition("read_only").send().success();
+    let bench = disk.bench([("by_descriptor", Guest::new(by_descriptor))]);
     let before = (disk.outside(), disk.inside());
-    for (name, call) in names.iter().zip(MUTATIONS) {
-        let report = run(name);
-        assert_ne!(report.notes(), [0], "{call}");
-        let denied = report.denied();
-        assert!(!denied.is_empty(), "{call}: {report:?}");
-        let expected = reason_for(call, "read_only");
-        assert!(denied.iter().all(|(_, reason, _)| *reason == expected), "{call}: {denied:?}");
-        assert_eq!((disk.outside(), disk.inside()), before, "{call}");
-        let tree = &report.in_force("filesystem_scope")["trees"][0];
-        assert_eq!((&tree["access"], &tree["access_set_by"]), (&"read-only".into(), &"condition".into()));
-    }
-    assert_eq!(run("by_descriptor").notes(), [0, 1, 1, 1, 1, 0, 15]);
+    let report = bench.call("by_descriptor").scope("/jobs/**").condition("read_only").send().success();
+    assert_eq!(report.notes(), [0, 1, 1, 1, 1, 0, 15]);
     assert_eq!((disk.outside(), disk.inside()), before);
 }
 
@@ -767,7 +584,7 @@ fn a_long_path_costs_the_host_as_little_as_a_short_one() {
               (call $open (i32.const {root}) (i32.const 65536) (i32.const 60000000))))"
         )
     };
-    let disk = Disk::new();
+    let disk = disk();
     let bench = disk
         .bench([("outside", Guest::new(asks(4)).memory(1000)), ("inside", Guest::new(asks(3)).memory(1000))]);
     for tool in ["outside", "inside"] {

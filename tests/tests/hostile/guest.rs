@@ -129,7 +129,7 @@ const WORDS: &str = r#"
 "#;
 
 /// A preview 1 command, in the making.
-pub(super) struct Guest {
+pub(crate) struct Guest {
     memory: String,
     beside: String,
     body: String,
@@ -138,27 +138,27 @@ pub(super) struct Guest {
 
 impl Guest {
     /// A command that does `body` and then prints its notes. It has two pages of memory.
-    pub(super) fn new(body: impl Into<String>) -> Self {
+    pub(crate) fn new(body: impl Into<String>) -> Self {
         Self { memory: "2".to_owned(), beside: String::new(), body: body.into(), prints_notes: true }
     }
 
     /// The limits of its memory, in pages of 64 KiB, instead of `2`.
-    pub(super) fn memory(self, pages: impl ToString) -> Self {
+    pub(crate) fn memory(self, pages: impl ToString) -> Self {
         Self { memory: pages.to_string(), ..self }
     }
 
     /// More memories, tables, functions or globals.
-    pub(super) fn beside(self, fields: &str) -> Self {
+    pub(crate) fn beside(self, fields: &str) -> Self {
         Self { beside: fields.to_owned(), ..self }
     }
 
     /// The body alone says what goes to standard output.
-    pub(super) fn silent(self) -> Self {
+    pub(crate) fn silent(self) -> Self {
         Self { prints_notes: false, ..self }
     }
 
     /// The module.
-    pub(super) fn wasm(&self) -> Vec<u8> {
+    pub(crate) fn wasm(&self) -> Vec<u8> {
         let Self { memory, beside, body, prints_notes } = self;
         let (texts, body) = place_texts(body);
         let last = if *prints_notes { "(call $print_notes)" } else { "" };
@@ -168,8 +168,92 @@ impl Guest {
 }
 
 /// A module or component from its text.
-pub(super) fn wasm(text: &str) -> Vec<u8> {
+pub(crate) fn wasm(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Does `first`, and then something so often. It begins with the local `$left`, which counts down to 0.
+pub(crate) fn repeat(first: &str, times: u64, what: &str) -> String {
+    format!(
+        "(local $left i32)
+        (local.set $left (i32.const {times}))
+        {first}
+        (loop $more {what} (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"
+    )
+}
+
+/// Polls a list of so many equal subscriptions: the monotonic clock, in no time at all. It needs 80 bytes of memory
+/// from 65,536 on for each.
+pub(crate) fn poll(count: u32) -> String {
+    let fill = "(i32.store offset=16 (local.get $at) (i32.const 1))
+        (local.set $at (i32.add (local.get $at) (i32.const 48)))";
+    format!(
+        "(local $at i32) {}
+        (call $note (call $poll (i32.const 65536) (local.get $at) (i32.const {count}) (i32.const 8)))",
+        repeat("(local.set $at (i32.const 65536))", count.into(), fill)
+    )
+}
+
+/// A component, a command whose `run` does `body`. Its core module has what `before` declares under these names:
+/// core functions, each with its signature, or a `memory`.
+pub(crate) fn component(before: &str, imports: &[(&str, &str)], body: &str) -> Vec<u8> {
+    let (mut imported, mut given) = (String::new(), String::new());
+    for (name, signature) in imports {
+        let kind = if *name == "memory" { "memory" } else { "func" };
+        imported += &format!("(import \"host\" \"{name}\" ({kind} ${name} {signature}))");
+        given += &format!("(export \"{name}\" ({kind} ${name}))");
+    }
+    wasm(&format!(
+        r#"(component {before}
+            (core module $m {imported} (func (export "run") (result i32) {body} (i32.const 0)))
+            (core instance $i (instantiate $m (with "host" (instance {given}))))
+            (func $run (result (result)) (canon lift (core func $i "run")))
+            (instance $command (export "run" (func $run)))
+            (export "wasi:cli/run@0.2.0" (instance $command)))"#
+    ))
+}
+
+/// Declares pollables, `more` of their functions, and `$subscribe`, which makes one of the monotonic clock.
+pub(crate) fn pollables(more: &str) -> String {
+    format!(
+        r#"(import "wasi:io/poll@0.2.0" (instance $poll
+          (export "pollable" (type $pollable (sub resource))) {more}))
+        (alias export $poll "pollable" (type $pollable))
+        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+          (alias outer 1 $pollable (type $outer))
+          (export "pollable" (type $pollable (eq $outer)))
+          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
+        (core func $subscribe (canon lower (func $clock "subscribe-duration")))"#
+    )
+}
+
+/// The import of a core function that [`pollables`] declares.
+pub(crate) const SUBSCRIBE: (&str, &str) = ("subscribe", "(param i64) (result i32)");
+
+/// A component that polls one pollable, listed so many times, and has so many pages of memory, the last half of
+/// them for the answer.
+pub(crate) fn component_poll(times: u32, pages: u32) -> Vec<u8> {
+    let poll =
+        pollables(r#"(export "poll" (func (param "in" (list (borrow $pollable))) (result (list u32))))"#);
+    let before = format!(
+        r#"{poll}
+        (core module $libc
+          (memory (export "memory") {pages})
+          (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const {})))
+        (core instance $libc (instantiate $libc))
+        (alias core export $libc "memory" (core memory $memory))
+        (core func $poll (canon lower (func $poll "poll")
+          (memory $memory) (realloc (core func $libc "realloc"))))"#,
+        u64::from(pages) * 32_768
+    );
+    let subscribe = "(local.set $handle (call $subscribe (i64.const 0)))";
+    let list = "(i32.store (i32.add (i32.const 1024) (i32.shl (local.get $left) (i32.const 2))) (local.get $handle))";
+    let body = format!(
+        "(local $handle i32) {}
+        (call $poll (i32.const 1028) (i32.const {times}) (i32.const 0))",
+        repeat(subscribe, times.into(), list)
+    );
+    component(&before, &[("memory", "1"), ("poll", "(param i32 i32 i32)"), SUBSCRIBE], &body)
 }
 
 /// Puts every `@"text"` of a body into a data segment and its place and length where it stood.
@@ -190,21 +274,21 @@ fn place_texts(body: &str) -> (String, String) {
 }
 
 /// The error numbers of preview 1 that guests note.
-pub(super) mod errno {
-    pub(in crate::hostile) const SUCCESS: u64 = 0;
-    pub(in crate::hostile) const ACCES: u64 = 2;
-    pub(in crate::hostile) const BADF: u64 = 8;
-    pub(in crate::hostile) const ILSEQ: u64 = 25;
-    pub(in crate::hostile) const INVAL: u64 = 28;
-    pub(in crate::hostile) const NOENT: u64 = 44;
-    pub(in crate::hostile) const NOMEM: u64 = 48;
-    pub(in crate::hostile) const NOTSUP: u64 = 58;
-    pub(in crate::hostile) const PERM: u64 = 63;
-    pub(in crate::hostile) const NOTCAPABLE: u64 = 76;
+pub(crate) mod errno {
+    pub(crate) const SUCCESS: u64 = 0;
+    pub(crate) const ACCES: u64 = 2;
+    pub(crate) const BADF: u64 = 8;
+    pub(crate) const ILSEQ: u64 = 25;
+    pub(crate) const INVAL: u64 = 28;
+    pub(crate) const NOENT: u64 = 44;
+    pub(crate) const NOMEM: u64 = 48;
+    pub(crate) const NOTSUP: u64 = 58;
+    pub(crate) const PERM: u64 = 63;
+    pub(crate) const NOTCAPABLE: u64 = 76;
 }
 
 /// Makes a FIFO, which nobody ever opens at the other end.
-pub(super) fn make_fifo(path: &std::path::Path) {
+pub(crate) fn make_fifo(path: &std::path::Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
 }
@@ -213,11 +297,11 @@ pub(super) fn make_fifo(path: &std::path::Path) {
 ///
 /// Another process has a write lease on it, as a file server does. The kernel waits for the lease to
 /// be given back, for as long as `/proc/sys/fs/lease-break-time` says (45 seconds).
-pub(super) struct Leased(std::process::Child);
+pub(crate) struct Leased(std::process::Child);
 
 impl Leased {
     /// Takes the lease; `None`, with a line on standard error, where there is no Python to do it.
-    pub(super) fn take(path: &std::path::Path) -> Option<Self> {
+    pub(crate) fn take(path: &std::path::Path) -> Option<Self> {
         use std::io::{BufRead, BufReader};
         use std::process::{Command, Stdio};
         const TAKE: &str = "

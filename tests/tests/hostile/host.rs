@@ -1,7 +1,7 @@
 //! Guests that want the host's own memory, descriptors and threads.
 
 use super::bench::Bench;
-use super::guest::{Guest, errno, wasm};
+use super::guest::{Guest, SUBSCRIBE, component, component_poll, errno, poll, pollables, repeat};
 use crate::harness::{Options, Tool, eventually};
 use std::time::Duration;
 
@@ -24,19 +24,6 @@ fn random_bytes_are_limited_per_call() {
 
 #[test]
 fn a_poll_of_a_hundred_thousand_subscriptions_is_refused() {
-    // A list of equal subscriptions: the monotonic clock, in no time at all.
-    let poll = |count: u32| {
-        format!(
-            "(local $at i32) (local $left i32)
-            (local.set $at (i32.const 65536))
-            (local.set $left (i32.const {count}))
-            (loop $more
-              (i32.store offset=16 (local.get $at) (i32.const 1))
-              (local.set $at (i32.add (local.get $at) (i32.const 48)))
-              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-            (call $note (call $poll (i32.const 65536) (i32.const 6000000) (i32.const {count}) (i32.const 8)))"
-        )
-    };
     let one = |count: i32| {
         format!(
             "(call $note (call $poll (i32.const 65536) (i32.const 65536) (i32.const {count}) (i32.const 8)))"
@@ -82,52 +69,11 @@ fn one_host_call_copies_a_bounded_number_of_bytes() {
     assert_eq!(written, 0);
 }
 
-/// A component that polls one pollable, listed so many times.
-fn component_poll(times: u32) -> Tool {
-    let text = format!(
-        r#"(component
-        (import "wasi:io/poll@0.2.0" (instance $poll
-          (export "pollable" (type $pollable (sub resource)))
-          (export "poll" (func (param "in" (list (borrow $pollable))) (result (list u32))))))
-        (alias export $poll "pollable" (type $pollable))
-        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
-          (alias outer 1 $pollable (type $outer))
-          (export "pollable" (type $pollable (eq $outer)))
-          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-        (core module $libc
-          (memory (export "memory") 2000)
-          (global $free (mut i32) (i32.const 67108864))
-          (func (export "realloc") (param i32 i32 i32 i32) (result i32) (global.get $free)))
-        (core instance $libc (instantiate $libc))
-        (core func $poll (canon lower (func $poll "poll")
-          (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-        (core func $subscribe (canon lower (func $clock "subscribe-duration")))
-        (core module $m
-          (import "libc" "memory" (memory 1))
-          (import "host" "poll" (func $poll (param i32 i32 i32)))
-          (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
-          (func (export "run") (result i32) (local $handle i32) (local $left i32)
-            (local.set $handle (call $subscribe (i64.const 0)))
-            (local.set $left (i32.const {times}))
-            (loop $more
-              (i32.store (i32.add (i32.const 1024) (i32.shl (local.get $left) (i32.const 2))) (local.get $handle))
-              (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
-            (call $poll (i32.const 1028) (i32.const {times}) (i32.const 0))
-            (i32.const 0)))
-        (core instance $i (instantiate $m
-          (with "libc" (instance $libc))
-          (with "host" (instance (export "poll" (func $poll)) (export "subscribe" (func $subscribe))))))
-        (func $run (result (result)) (canon lift (core func $i "run")))
-        (instance $command (export "run" (func $run)))
-        (export "wasi:cli/run@0.2.0" (instance $command)))"#
-    );
-    Tool::command_bytes(&format!("polls_{times}"), wasm(&text))
-}
-
 #[test]
 fn a_component_cannot_exhaust_host_memory_by_polling() {
     let times = [100, 100_000, 4_000_000, 12_000_000];
-    let bench = Bench::start_tools(Options::new(), times.map(component_poll));
+    let polls = |times: u32| Tool::command_bytes(&format!("polls_{times}"), component_poll(times, 2000));
+    let bench = Bench::start_tools(Options::new(), times.map(polls));
     bench.call("polls_100").send().success();
     for times in &times[1..] {
         let grown = bench.peak_since(|| {
@@ -142,39 +88,17 @@ fn a_component_cannot_exhaust_host_memory_by_polling() {
 
 #[test]
 fn a_component_holds_a_bounded_number_of_handles() {
-    let text = r#"(component
-        (import "wasi:io/poll@0.2.0" (instance $poll
-          (export "pollable" (type $pollable (sub resource)))))
-        (alias export $poll "pollable" (type $pollable))
-        (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
-          (alias outer 1 $pollable (type $outer))
-          (export "pollable" (type $pollable (eq $outer)))
-          (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-        (core func $subscribe (canon lower (func $clock "subscribe-duration")))
-        (core module $m
-          (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
-          (func (export "run") (result i32)
-            (loop $more (drop (call $subscribe (i64.const 0))) (br $more))
-            (i32.const 0)))
-        (core instance $i (instantiate $m (with "host" (instance (export "subscribe" (func $subscribe))))))
-        (func $run (result (result)) (canon lift (core func $i "run")))
-        (instance $command (export "run" (func $run)))
-        (export "wasi:cli/run@0.2.0" (instance $command)))"#;
-    let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("hoards", wasm(text))]);
+    let hoards = "(loop $more (drop (call $subscribe (i64.const 0))) (br $more))";
+    let hoards = component(&pollables(""), &[SUBSCRIBE], hoards);
+    let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("hoards", hoards)]);
     let grown = bench.peak_since(|| drop(bench.call("hoards").send().limit("handles")));
     assert!(grown < 32, "the server grew by {grown} MB");
     bench.assert_well("a component that hoards handles");
 }
 
 /// Opens a file so many times and keeps it open.
-fn opens(times: u32) -> String {
-    format!(
-        r#"(local $left i32)
-        (local.set $left (i32.const {times}))
-        (loop $more
-          (if (call $open (i32.const 3) @"file") (then (unreachable)))
-          (br_if $more (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))"#
-    )
+pub(super) fn opens(times: u32) -> String {
+    repeat("", times.into(), r#"(if (call $open (i32.const 3) @"file") (then (unreachable)))"#)
 }
 
 /// Opens a file again and again until that is refused, and notes how often that went well.
@@ -274,12 +198,8 @@ fn a_thousand_short_runs_leak_no_resources() {
     round(400);
     let grown = (bench.status("VmRSS") >> 10).saturating_sub(memory);
     assert!(grown < 64, "the server grew by {grown} MB");
-    assert!(
-        bench.descriptors() <= descriptors + 4,
-        "{} descriptors, then {}",
-        descriptors,
-        bench.descriptors()
-    );
+    let now = bench.descriptors();
+    assert!(now <= descriptors + 4, "{descriptors} descriptors, then {now}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Call};
 use super::guest::Guest;
-use crate::harness::{AGENT, Options, Tool, result};
+use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
 
 /// Grows until it is refused and then traps; computes, writes or waits for as long as it may.
@@ -11,18 +11,11 @@ const GROWS: &str =
 const WRITES: &str = "(loop $more (call $cry (i32.const 65536) (i32.const 100)) (br $more))";
 const WAITS: &str = "(drop (call $sleep (i64.const 3600000000000)))";
 
-/// A standing policy of the agent that allows these tools.
+/// Gives the agent a standing policy that allows these tools.
 fn policy(bench: &Bench, constraints: &Value, resources: &Value) {
     let rule = json!({ "allowed": true, "constraints": constraints });
-    let policy = json!({
-        "agent_did": AGENT,
-        "version": "1.0",
-        "capabilities": {
-            "tools": { "plain": rule, "declares": rule, "grows": rule, "writes": rule, "waits": rule },
-            "resources": resources,
-        },
-    });
-    result(&bench.executor.rpc("g2a/policy", &policy));
+    let tools = json!({ "plain": rule, "declares": rule, "grows": rule, "writes": rule, "waits": rule });
+    bench.set_policy(&json!({ "tools": tools, "resources": resources }));
 }
 
 /// An executor with wide ceilings, a tool that declares limits of its own, and ones that break each.
@@ -216,13 +209,10 @@ fn each_access_mode_is_named_after_the_layer_that_narrowed_it() {
 
 #[test]
 fn the_network_is_named_after_the_layer_that_turned_it_off() {
-    let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
-    let online = || {
-        Options::new()
-            .set("ceilings.network_allowed", true)
-            .set("network.allowed_domains", json!(["*.example"]))
-    };
-    let bench = Bench::start_tools(online(), [wants]);
+    let wants = || [Tool::command_bytes("plain", Guest::new("").wasm()).network()];
+    let enabled = || Options::new().set("ceilings.network_allowed", true);
+    let online = || enabled().set("network.allowed_domains", json!(["*.example"]));
+    let bench = Bench::start_tools(online(), wants());
     let network = |call: Call<'_>| {
         let report = call.send().success();
         let network = report.in_force("network_allowed").clone();
@@ -239,27 +229,19 @@ fn the_network_is_named_after_the_layer_that_turned_it_off() {
     assert_eq!(network(bench.call("plain").grant("network_allowed", false)), off("verdict"));
     assert_eq!(network(on().condition("no_network")), off("condition"));
     assert!(network(on()).0);
-    let silent = start(online());
-    assert_eq!(network(silent.call("plain").grant("network_allowed", true)), off("tool"));
-    let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
-    let ceiling = Bench::start_tools(Options::new(), [wants]);
-    assert_eq!(network(ceiling.call("plain").grant("network_allowed", true)), off("executor"));
-    let wants = Tool::command_bytes("plain", Guest::new("").wasm()).network();
-    let nobody = Bench::start_tools(Options::new().set("ceilings.network_allowed", true), [wants]);
-    assert_eq!(network(nobody.call("plain").grant("network_allowed", true)), off("executor"));
-    let rule = json!({ "allowed": true });
-    let policy = json!({
-        "agent_did": AGENT,
-        "version": "1.0",
-        "capabilities": { "tools": { "plain": rule }, "network": { "allowed_domains": [] } },
-    });
-    result(&bench.executor.rpc("g2a/policy", &policy));
-    assert_eq!(network(on()), off("standing_policy"));
+    for (other, layer) in [
+        (start(online()), "tool"),
+        (Bench::start_tools(Options::new(), wants()), "executor"),
+        (Bench::start_tools(enabled(), wants()), "executor"),
+    ] {
+        assert_eq!(network(other.call("plain").grant("network_allowed", true)), off(layer));
+    }
     // A list that has nothing in common with the executor's own leaves nobody either.
-    let mut elsewhere = policy.clone();
-    elsewhere["capabilities"]["network"] = json!({ "allowed_domains": ["example.org"] });
-    result(&bench.executor.rpc("g2a/policy", &elsewhere));
-    assert_eq!(network(on()), off("executor"));
+    for (domains, layer) in [(json!([]), "standing_policy"), (json!(["example.org"]), "executor")] {
+        let tools = json!({ "plain": { "allowed": true } });
+        bench.set_policy(&json!({ "tools": tools, "network": { "allowed_domains": domains } }));
+        assert_eq!(network(on()), off(layer));
+    }
 }
 
 #[test]

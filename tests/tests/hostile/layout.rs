@@ -3,9 +3,8 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use super::ring::{SLEEPS, children_of, parent_of, zygote_of};
-use crate::harness::{Options, eventually, print_skipped};
-use serde_json::json;
+use super::ring::{SLEEPS, zygote_of};
+use crate::harness::{Options, children_of, eventually, parent_of, print_skipped};
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -47,12 +46,11 @@ fn while_one_sleeps<T>(bench: &Bench, work: impl FnOnce(&str, Vec<u32>) -> T) ->
     std::thread::scope(|scope| {
         let answer = scope.spawn(|| call.send());
         let children = eventually("the guest runs", || {
-            let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
             let children = children_of(bench.process).into_iter().flat_map(children_of).collect::<Vec<_>>();
-            (status["result"]["state"] == "running" && children.len() == WAITING + 1).then_some(children)
+            (bench.state(&intent) == "running" && children.len() == WAITING + 1).then_some(children)
         });
         let worked = work(&intent, children);
-        bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        assert!(bench.cancel(&intent));
         answer.join().expect("no panic").aborted("cancelled");
         worked
     })
@@ -78,8 +76,7 @@ fn children_share_a_layout_until_their_zygote_is_replaced() {
         });
         eventually("the old one has no child that waits", || (children_of(first).len() == 1).then_some(()));
         assert!(parent_of(next).is_some());
-        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
-        assert_eq!(status["result"]["state"], "running", "{status}");
+        assert_eq!(bench.state(intent), "running");
         before
     });
     eventually("the old one is gone", || parent_of(first).is_none().then_some(()));

@@ -2,7 +2,7 @@
 //! sentence, and the executor starts without them.
 
 use super::bench::{Bench, HARMLESS};
-use super::guest::wasm;
+use super::guest::{component, wasm};
 use crate::harness::{Options, Tool, error, result};
 use serde_json::json;
 
@@ -11,21 +11,9 @@ fn command(fields: &str) -> Vec<u8> {
     wasm(&format!("(module {fields} (func (export \"_start\")))"))
 }
 
-/// A component with an empty `run` and these imports.
-fn component(imports: &str) -> Vec<u8> {
-    wasm(&format!(
-        r#"(component {imports}
-            (core module $m (func (export "run") (result i32) (i32.const 0)))
-            (core instance $i (instantiate $m))
-            (func $run (result (result)) (canon lift (core func $i "run")))
-            (instance $command (export "run" (func $run)))
-            (export "wasi:cli/run@0.2.0" (instance $command)))"#
-    ))
-}
-
 /// An import of one function `f` of an interface.
 fn imports(interface: &str) -> Vec<u8> {
-    component(&format!(r#"(import "{interface}" (instance (export "f" (func))))"#))
+    component(&format!(r#"(import "{interface}" (instance (export "f" (func))))"#), &[], "")
 }
 
 /// Installs these modules, and checks for each that it cannot be called and that its sentence holds
@@ -139,20 +127,21 @@ fn modules_over_the_size_caps_are_refused() {
 #[test]
 fn a_component_with_too_many_instances_is_refused() {
     let instances = |count: usize| {
-        let more = "(core instance (instantiate $m))".repeat(count - 1);
-        wasm(&format!(
-            r#"(component
-                (core module $m (memory 0) (func (export "run") (result i32) (i32.const 0)))
-                (core instance $i (instantiate $m)) {more}
-                (func $run (result (result)) (canon lift (core func $i "run")))
-                (instance $command (export "run" (func $run)))
-                (export "wasi:cli/run@0.2.0" (instance $command)))"#
-        ))
+        let more = "(core instance (instantiate $more))".repeat(count);
+        component(&format!("(core module $more (memory 0)) {more}"), &[], "")
     };
     let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("sixteen", instances(16))]);
     bench.call("sixteen").send().success();
+    // A component of `componentize-py` has fourteen core instances.
+    let many = |count: usize| {
+        let more = "(core instance (instantiate $more))".repeat(count - 1);
+        component(&format!("(core module $more (table 0 funcref)) {more}"), &[], "")
+    };
+    let bench = Bench::start_tools(Options::new(), [Tool::command_bytes("sixty_four", many(64))]);
+    bench.call("sixty_four").send().success();
     assert_refused(vec![
         ("seventeen", instances(17), "memories"),
+        ("sixty_five", many(65), "64"),
         ("a_thousand", instances(1000), "instances"),
     ]);
 }

@@ -1,32 +1,17 @@
 //! Guests and hosts that play with names: one that leads elsewhere a moment later, and ones that look
 //! alike.
 
-use super::bench::Bench;
+use super::disk::Disk;
 use super::guest::{Guest, errno};
-use crate::harness::{Options, eventually};
+use crate::harness::{SetOnDrop, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The first bytes of what a guest may read, and of what it may not.
 const MINE: u64 = b'm' as u64;
 const SECRET: u64 = b's' as u64;
-
-/// Ends what goes on meanwhile.
-struct SetOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for SetOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-fn options(folder: &Path) -> Options {
-    Options::new().mount("/jobs", &folder.join("jobs")).scope(&["/jobs/**"])
-}
 
 #[test]
 fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
@@ -53,16 +38,12 @@ fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
           (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
         (call $note (local.get $mine))
         (call $note (local.get $other))"#;
-    let disk = tempfile::tempdir().expect("a temp folder");
-    let at = |path: &str| disk.path().join(path);
-    for folder in ["jobs/a", "outside"] {
-        fs::create_dir_all(at(folder)).expect("a folder");
-    }
+    let disk = Disk::with(&["jobs/a/file", "outside/file"], &[], &[("b", "../outside")]);
+    let at = |path: &str| disk.at(path);
     fs::write(at("jobs/a/file"), "mine").expect("a file");
     fs::write(at("outside/file"), "secret").expect("a file");
-    symlink("../outside", at("jobs/b")).expect("a link");
     let guests = [("once", Guest::new(once)), ("often", Guest::new(often))];
-    let bench = Bench::start_with(options(disk.path()), guests);
+    let bench = disk.bench(guests);
     let over = AtomicBool::new(false);
     let mut read = Vec::new();
     std::thread::scope(|scope| {
@@ -99,14 +80,11 @@ fn a_folder_swapped_for_a_link_does_not_escape_the_scope() {
 fn similar_looking_names_are_distinct() {
     // With one letter and with two; both are the same to many programs.
     let (one, two) = ("caf\u{e9}", "cafe\u{301}");
-    let disk = tempfile::tempdir().expect("a temp folder");
-    for folder in [one, two, "Docs", "docs", "deep/Docs", "deep/docs"] {
-        let folder = disk.path().join("jobs").join(folder);
-        fs::create_dir_all(&folder).expect("a folder");
-        for file in ["x.md", "x.MD"] {
-            fs::write(folder.join(file), "mine").expect("a file");
-        }
-    }
+    let folders = [one, two, "Docs", "docs", "deep/Docs", "deep/docs"];
+    let files =
+        folders.iter().flat_map(|folder| ["x.md", "x.MD"].map(|file| format!("jobs/{folder}/{file}")));
+    let files = files.collect::<Vec<_>>();
+    let disk = Disk::with(&files.iter().map(String::as_str).collect::<Vec<_>>(), &[], &[]);
     let opens =
         |folder: &str, file: &str| format!("(call $note (call $open (i32.const 3) @\"{folder}/{file}\"))");
     let body = [
@@ -124,7 +102,7 @@ fn similar_looking_names_are_distinct() {
         opens("Docs\u{200b}", "x.md"),
     ]
     .concat();
-    let bench = Bench::start_with(options(disk.path()), [("opens", Guest::new(body))]);
+    let bench = disk.bench([("opens", Guest::new(body))]);
     // A name after a wildcard is compared elsewhere. With the last pattern it is all below one folder.
     let patterns = json!([format!("/jobs/{{{one},Docs}}/*.md"), "/jobs/d*/Docs/*.md", "/jobs/*.md"]);
     let report = bench.call("opens").grant("filesystem_scope", patterns).send().success();
@@ -156,16 +134,14 @@ fn a_path_of_invalid_utf8_is_an_error_under_every_scope() {
         format!("(call $path_link (i32.const 3) (i32.const 0) {NO_TEXT} (i32.const 3) @\"new.md\")"),
         format!("(call $path_symlink {NO_TEXT} (i32.const 3) @\"new.md\")"),
     ];
-    let disk = tempfile::tempdir().expect("a temp folder");
-    fs::create_dir_all(disk.path().join("jobs/dir")).expect("a folder");
-    fs::write(disk.path().join("jobs/old.md"), "mine").expect("a file");
+    let disk = Disk::with(&["jobs/old.md"], &["jobs/dir"], &[]);
+    let before = disk.inside();
     let body = calls.map(|call| format!("(call $note {call})")).concat();
-    let bench = Bench::start_with(options(disk.path()), [("tries", Guest::new(body))]);
+    let bench = disk.bench([("tries", Guest::new(body))]);
     for (scope, last) in [("/jobs/**", errno::PERM), ("/jobs/**/*.md", errno::ILSEQ)] {
         let report = bench.call("tries").scope(scope).send().success();
         let expected = [[errno::ILSEQ; 10].as_slice(), &[last; 2]].concat();
         assert_eq!(report.notes(), expected, "{scope}: {report:?}");
-        let left = fs::read_dir(disk.path().join("jobs")).expect("a folder").count();
-        assert_eq!(left, 2, "{scope}: nothing is made or moved");
+        assert_eq!(disk.inside(), before, "{scope}: nothing is made or moved");
     }
 }

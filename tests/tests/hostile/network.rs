@@ -1,114 +1,20 @@
 //! A guest that asks for more of the network than it was granted, and servers that do the same to it.
 //!
-//! The guest (`tests/guests/http`) sends what its arguments say over `wasi:http`; the servers are this
-//! test's own, on loopback. Loopback is refused like every address that is not public, so each test says
-//! which of its servers the operator lifts that for, and shows that nobody else was connected to.
+//! The guest (`tests/guests/http`) sends what its arguments say over `wasi:http`.
 
 use super::bench::{Bench, Report};
-use super::guest::wasm;
-use crate::harness::{AGENT, Options, Tool, eventually, guest, isolation, result, tls_config};
+use super::guest::component;
+use super::peer::{
+    LIFTED_FOR_ANOTHER_PORT, NON_PUBLIC, Peer, REFUSED_NAMES, assert_closed_at_the_end,
+    assert_ends_at_its_deadline, at, blocking_options, non_public_hosts, options,
+};
+use crate::harness::{Listener, Options, Tool, guest, tls_config};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::net::TcpListener;
+use std::sync::Arc;
 
 const TOOL: &str = "hostile_http";
-
-/// A server of a test's own, which does with each connection what its function does.
-pub(super) struct Web {
-    address: SocketAddr,
-    seen: Arc<Mutex<WebRecord>>,
-}
-
-#[derive(Default)]
-struct WebRecord {
-    connections: usize,
-    /// The heads of the requests, and what the body began with.
-    requests: Vec<String>,
-    /// Number of connections that the peer has closed.
-    closed: usize,
-}
-
-impl Web {
-    /// Answers each request by `answer`, and then waits until the other side closes.
-    pub(super) fn start(answer: impl Fn(&str, &mut TcpStream) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let seen = Arc::<Mutex<WebRecord>>::default();
-        let (books, answer) = (Arc::clone(&seen), Arc::new(answer));
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (books, answer) = (Arc::clone(&books), Arc::clone(&answer));
-                books.lock().unwrap().connections += 1;
-                std::thread::spawn(move || {
-                    let request = request(&stream);
-                    books.lock().unwrap().requests.push(request.clone());
-                    let mut stream = stream;
-                    answer(&request, &mut stream);
-                    let mut rest = [0; 4096];
-                    while stream.read(&mut rest).is_ok_and(|read| read > 0) {}
-                    books.lock().unwrap().closed += 1;
-                });
-            }
-        });
-        Self { address, seen }
-    }
-
-    /// Answers every request with 200 and this body.
-    pub(super) fn saying(body: &'static str) -> Self {
-        Self::start(move |_, stream| {
-            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nx-test: yes\r\n\r\n", body.len());
-            let _gone = stream.write_all((head + body).as_bytes());
-        })
-    }
-
-    pub(super) fn port(&self) -> u16 {
-        self.address.port()
-    }
-
-    pub(super) fn connections(&self) -> usize {
-        self.seen.lock().unwrap().connections
-    }
-
-    pub(super) fn requests(&self) -> Vec<String> {
-        self.seen.lock().unwrap().requests.clone()
-    }
-
-    fn closed(&self) -> usize {
-        self.seen.lock().unwrap().closed
-    }
-}
-
-/// One request: its head, and the beginning of its body when it says how long that is. What follows stays in
-/// the stream.
-fn request(mut stream: &TcpStream) -> String {
-    let mut head = Vec::new();
-    let mut byte = [0];
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read(&mut byte) {
-            Ok(1) => head.extend(byte),
-            Ok(_) | Err(_) => break,
-        }
-    }
-    let head = String::from_utf8_lossy(&head).into_owned();
-    let field = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let length = field.and_then(|length| length.parse().ok()).unwrap_or(0).min(1000);
-    let mut body = vec![0; length];
-    let _cut = stream.read_exact(&mut body);
-    head + &String::from_utf8_lossy(&body)
-}
-
-/// An executor whose runs may reach `*.test` and the hosts beside it, with `web.test` and all of `lifted`
-/// on loopback.
-pub(super) fn options(lifted: &[&Web]) -> Options {
-    let lifted = lifted.iter().map(|web| web.address.to_string()).collect::<Vec<_>>();
-    Options::new()
-        .set("ceilings.network_allowed", true)
-        .set("network.allowed_domains", json!(["*.test", "only.example"]))
-        .set("network.allowed_addresses", json!(lifted))
-        .set("network.hosts", json!({ "web.test": ["127.0.0.1"] }))
-}
 
 fn start(options: Options) -> Bench {
     Bench::start_tools(options, [Tool::typed_bytes(TOOL, guest(TOOL)).network()])
@@ -130,19 +36,11 @@ impl Report {
     fn answers(&self) -> &[Value] {
         self.0["result"].as_array().unwrap_or_else(|| panic!("no answers: {self:?}"))
     }
-
-    fn reasons(&self) -> Vec<&str> {
-        self.denied().into_iter().map(|(_, reason, _)| reason).collect()
-    }
-}
-
-pub(super) fn at(web: &Web) -> String {
-    format!("web.test:{}", web.port())
 }
 
 #[test]
 fn a_request_is_sent_and_fully_reported() {
-    let web = Web::saying("hello");
+    let web = Peer::page("hello");
     let bench = start(options(&[&web]));
     let report = bench.ask(&json!([
         { "authority": at(&web), "path": "/a?b=c", "fields": [["x-guest", "1"]] },
@@ -185,43 +83,24 @@ fn a_request_is_sent_and_fully_reported() {
 
 #[test]
 fn only_allowed_hosts_are_reached_in_any_spelling() {
-    let web = Web::saying("reached");
-    let blocked = options(&[&web])
-        .set("network.blocked_domains", json!(["secret.test", "*.secret.test", "xn--bcher-kva.test"]));
-    let bench = start(blocked);
+    let web = Peer::page("reached");
+    let bench = start(blocking_options(&[&web]));
     let port = web.port();
-    let (denied, uri, literal) = ("HttpRequestDenied", "HttpRequestUriInvalid", "DestinationIpProhibited");
-    let cases = [
-        ("other.example", denied, "domain_not_allowed"),
-        // The apex is not below itself, and a suffix is no label.
-        ("test", denied, "domain_not_allowed"),
-        ("eviltest", denied, "domain_not_allowed"),
-        ("web.test.evil.example", denied, "domain_not_allowed"),
-        ("notonly.example", denied, "domain_not_allowed"),
-        ("sub.only.example", denied, "domain_not_allowed"),
-        ("secret.test", denied, "domain_blocked"),
-        ("SECRET.TEST.", denied, "domain_blocked"),
-        ("a.Secret.Test", denied, "domain_blocked"),
-        ("XN--BCHER-KVA.test", denied, "domain_blocked"),
-        ("web.test@evil.example", uri, "authority"),
-        ("web.test:x@127.0.0.1", uri, "authority"),
-        ("web.test..", uri, "authority"),
-        ("xn--0.test", uri, "authority"),
-        ("2130706433", uri, "authority"),
-        ("0x7f000001", uri, "authority"),
-        ("0x7f.0.0.1", uri, "authority"),
-        ("017700000001", uri, "authority"),
-        ("0177.0.0.1", uri, "authority"),
-        ("127.1", uri, "authority"),
-        ("[::ffff:7f00:1]", uri, "authority"),
-        ("[0:0:0:0:0:0:0:1]", uri, "authority"),
-        ("127.0.0.1", literal, "ip_literal"),
-        ("169.254.169.254", literal, "ip_literal"),
-        ("93.184.216.34", literal, "ip_literal"),
-        ("[::1]", literal, "ip_literal"),
-        ("[::ffff:127.0.0.1]", literal, "ip_literal"),
+    let others = [
+        ("web.test:x@127.0.0.1", "authority"),
+        ("[::ffff:7f00:1]", "authority"),
+        ("[0:0:0:0:0:0:0:1]", "authority"),
+        ("169.254.169.254", "ip_literal"),
+        ("93.184.216.34", "ip_literal"),
+        ("[::1]", "ip_literal"),
+        ("[::ffff:127.0.0.1]", "ip_literal"),
     ];
-    for (host, code, reason) in cases {
+    for (host, reason) in REFUSED_NAMES.into_iter().chain(others) {
+        let code = match reason {
+            "authority" => "HttpRequestUriInvalid",
+            "ip_literal" => "DestinationIpProhibited",
+            _ => "HttpRequestDenied",
+        };
         let report = bench.ask(&json!([{ "authority": format!("{host}:{port}") }]));
         assert!(
             report.answers()[0]["error"].as_str().is_some_and(|e| e.contains(code)),
@@ -240,43 +119,15 @@ fn only_allowed_hosts_are_reached_in_any_spelling() {
 
 #[test]
 fn non_public_addresses_are_not_reached_under_any_name() {
-    let (web, other) = (Web::saying("lifted"), Web::saying("not lifted"));
+    let (web, other) = (Peer::page("lifted"), Peer::page("not lifted"));
     let port = other.port();
-    let addresses = json!({
-        "web.test": ["127.0.0.1"],
-        "metadata.test": ["169.254.169.254"],
-        "private.test": ["10.0.0.1"],
-        "loopback6.test": ["::1"],
-        "mapped.test": ["::ffff:127.0.0.1"],
-        "nat64.test": ["64:ff9b::7f00:1"],
-        "sixtofour.test": ["2002:7f00:1::"],
-        "any.test": ["0.0.0.0"],
-        // One that is public does not vouch for the other, in any order.
-        "mixed.test": ["93.184.216.34", "127.0.0.1"],
-        "mixed2.test": ["127.0.0.1", "93.184.216.34"],
-        "localhost": ["127.0.0.1", "::1"],
-    });
     let listed = json!(["*.test", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "localhost"]);
-    let bench =
-        start(options(&[&web]).set("network.hosts", addresses).set("network.allowed_domains", listed));
+    let lifted = options(&[&web]).set("network.hosts", non_public_hosts());
+    let bench = start(lifted.set("network.allowed_domains", listed));
     // The exemption covers one port of one address, and neither the executor's own door nor any other port.
-    for host in [
-        "web.test",
-        "metadata.test",
-        "private.test",
-        "loopback6.test",
-        "mapped.test",
-        "nat64.test",
-        "sixtofour.test",
-        "any.test",
-        "mixed.test",
-        "mixed2.test",
-        "localhost",
-        "127.0.0.1",
-        "169.254.169.254",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-    ] {
+    let others = ["127.0.0.1", "169.254.169.254", "[::1]", "[::ffff:127.0.0.1]"];
+    let names = NON_PUBLIC.into_iter().chain(LIFTED_FOR_ANOTHER_PORT).map(|(name, _)| name);
+    for host in names.chain(others) {
         let ports = [port, bench.executor.address().port()];
         for port in ports {
             let report = bench.ask(&json!([{ "authority": format!("{host}:{port}") }]));
@@ -298,9 +149,9 @@ fn non_public_addresses_are_not_reached_under_any_name() {
 
 #[test]
 fn redirects_are_not_followed() {
-    let secret = Web::saying("secret");
+    let secret = Peer::page("secret");
     let to = format!("http://127.0.0.1:{}/", secret.port());
-    let web = Web::start(move |_, stream| {
+    let web = Peer::web(move |_, stream| {
         let answer = format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
         let _gone = stream.write_all(answer.as_bytes());
     });
@@ -312,7 +163,7 @@ fn redirects_are_not_followed() {
 
 #[test]
 fn a_guest_cannot_override_the_host_of_a_request() {
-    let web = Web::saying("x");
+    let web = Peer::page("x");
     let bench = start(options(&[&web]));
     for field in ["Host", "host", "Connection", "Transfer-Encoding", "Upgrade", "Proxy-Authorization"] {
         let asked = json!({ "authority": at(&web), "fields": [[field, "evil.example"]] });
@@ -338,11 +189,7 @@ fn a_guest_cannot_override_the_host_of_a_request() {
 #[test]
 fn an_endless_answer_ends_at_the_limit_with_little_memory() {
     const LIMIT: u64 = 8 << 20;
-    let web = Web::start(|_, stream| {
-        let piece = [b'x'; 64 << 10];
-        let _head = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
-        while stream.write_all(&piece).is_ok() {}
-    });
+    let web = Peer::endless("HTTP/1.1 200 OK\r\n\r\n");
     let bench = start(options(&[&web]).set("network.max_received_bytes", LIMIT));
     let peak = bench.peak_since(|| {
         let report = bench.ask(&json!([{ "authority": at(&web) }, { "authority": at(&web) }]));
@@ -358,12 +205,12 @@ fn an_endless_answer_ends_at_the_limit_with_little_memory() {
     let report = bench.ask(&json!([{ "authority": at(&web), "read": 1 }]));
     let received = report.in_force("network")["max_received_bytes"]["used"].as_u64().expect("a count");
     assert!(received < 4 << 20, "{received}");
-    eventually("connections are closed", || (web.closed() == web.connections()).then_some(()));
+    web.assert_closed();
 }
 
 #[test]
 fn an_answer_of_exactly_the_limit_is_allowed() {
-    let web = Web::saying("exactly");
+    let web = Peer::page("exactly");
     let bench = start(options(&[&web]));
     let ask = json!([{ "authority": at(&web) }]);
     let report = bench.ask(&ask);
@@ -378,7 +225,7 @@ fn an_answer_of_exactly_the_limit_is_allowed() {
 
 #[test]
 fn an_endless_request_ends_at_the_limit() {
-    let web = Web::start(|_, _| {});
+    let web = Peer::silent();
     let bench = start(options(&[&web]).set("network.max_sent_bytes", 1 << 20));
     let body = "x".repeat(4096);
     let report = bench.ask(
@@ -392,7 +239,7 @@ fn an_endless_request_ends_at_the_limit() {
 #[test]
 fn large_requests_and_answers_arrive_complete() {
     const SIZE: usize = 5 << 20;
-    let web = Web::start(|request, stream| {
+    let web = Peer::web(|request, stream| {
         if request.starts_with("POST") {
             // All of the body first, which is longer than what is ever on its way.
             let (mut read, mut piece) = (1000, [0; 64 << 10]);
@@ -421,21 +268,12 @@ fn large_requests_and_answers_arrive_complete() {
 
 #[test]
 fn a_slow_server_delays_a_run_only_until_its_deadline() {
-    let silent = Web::start(|_, _| {});
-    let drips = Web::start(|_, stream| {
-        let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
-        while stream.write_all(b"x").is_ok() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    });
+    let silent = Peer::silent();
+    let drips = Peer::dripping("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n");
     let bench = start(options(&[&silent, &drips]));
     for web in [&silent, &drips] {
         let call = bench.asking(json!({ "requests": [{ "authority": at(web) }] }));
-        let answer = call.grant("timeout_seconds", 1).send();
-        assert!(answer.took < Duration::from_secs(5), "{:?}", answer.took);
-        let report = answer.limit("time");
-        assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
-        eventually("the connection is closed", || (web.closed() == web.connections()).then_some(()));
+        assert_ends_at_its_deadline(call, web);
     }
     // A guest may have less patience than its run.
     let report = bench.ask(&json!([
@@ -470,7 +308,7 @@ fn a_malformed_answer_is_an_error() {
         ),
     ];
     let texts = cases.iter().map(|(text, _)| text.clone()).collect::<Vec<_>>();
-    let web = Web::start(move |request, stream| {
+    let web = Peer::web(move |request, stream| {
         let which = request.split(['/', ' ']).nth(2).and_then(|which| which.parse::<usize>().ok());
         let _gone = stream.write_all(which.map_or("", |which| &texts[which]).as_bytes());
         if which == Some(5) {
@@ -482,7 +320,7 @@ fn a_malformed_answer_is_an_error() {
         let report = bench.ask(&json!([{ "authority": at(&web), "path": format!("/{which}") }]));
         assert!(report.answers()[0].to_string().contains(code), "{which}: {report:?}");
     }
-    let cut = Web::start(|_, stream| {
+    let cut = Peer::web(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this");
         let _gone = stream.shutdown(std::net::Shutdown::Write);
     });
@@ -502,7 +340,7 @@ fn a_malformed_answer_is_an_error() {
 
 #[test]
 fn requests_and_connections_are_limited() {
-    let web = Web::saying("x");
+    let web = Peer::page("x");
     let bench = start(options(&[&web]).set("network.max_requests", 3));
     let asked = (0..2000).map(|_| json!({ "authority": at(&web) })).collect::<Vec<_>>();
     let report = bench.ask(&json!(asked));
@@ -516,7 +354,7 @@ fn requests_and_connections_are_limited() {
     assert_eq!(report.in_force("network")["max_requests"]["used"], 3);
     assert_eq!(web.connections(), 3);
 
-    let waits = Web::start(|_, stream| {
+    let waits = Peer::web(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
     });
     let bench = start(options(&[&waits]).set("network.max_connections", 2));
@@ -527,12 +365,12 @@ fn requests_and_connections_are_limited() {
     assert!(report.answers()[2].to_string().contains("ConnectionLimitReached"), "{report:?}");
     assert_eq!(report.denied()[0].1, "connections", "{report:?}");
     assert_eq!(report.in_force("network")["max_connections"]["used"], 2, "{report:?}");
-    eventually("connections are closed", || (waits.closed() == waits.connections()).then_some(()));
+    waits.assert_closed();
 }
 
 #[test]
 fn concurrent_requests_are_independent() {
-    let web = Web::start(|request, stream| {
+    let web = Peer::web(|request, stream| {
         let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
         let body = path.repeat(20_000);
         let _gone = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -549,16 +387,12 @@ fn concurrent_requests_are_independent() {
 
 #[test]
 fn the_standing_policy_limits_hosts_and_request_rate() {
-    let web = Web::saying("x");
+    let web = Peer::page("x");
     let hosts =
         json!({ "web.test": ["127.0.0.1"], "a.web.test": ["127.0.0.1"], "b.web.test": ["127.0.0.1"] });
     let bench = start(options(&[&web]).set("network.hosts", hosts));
     let policy = |network: Value| {
-        let tools = json!({ TOOL: { "allowed": true } });
-        let policy = json!({
-            "agent_did": AGENT, "version": "1", "capabilities": { "tools": tools, "network": network },
-        });
-        result(&bench.executor.rpc("g2a/policy", &policy));
+        bench.set_policy(&json!({ "tools": { TOOL: { "allowed": true } }, "network": network }));
     };
     policy(json!({ "allowed_domains": ["*.web.test", "elsewhere.org"], "blocked_domains": ["B.web.test"] }));
     let asked = |host: &str| json!({ "authority": format!("{host}:{}", web.port()) });
@@ -589,43 +423,24 @@ fn the_standing_policy_limits_hosts_and_request_rate() {
 
 #[test]
 fn connections_are_closed_at_the_end_of_the_run() {
-    let web = Web::start(|_, stream| {
+    let web = Peer::web(|_, stream| {
         let _head = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n");
     });
     let bench = start(options(&[&web]));
     let ask = || bench.asking(json!({ "requests": [{ "authority": at(&web) }] }));
-    let meanwhile = |work: &dyn Fn(&str)| {
-        let before = web.connections();
-        // This kills every process of every run.
-        let call = ask().undisturbed();
-        let intent = call.intent();
-        std::thread::scope(|scope| {
-            let answer = scope.spawn(move || call.send());
-            eventually("it has asked", || (web.requests().len() > before).then_some(()));
-            work(&intent);
-            let answer = answer.join().expect("no panic");
-            eventually("the connection is closed", || (web.closed() == web.connections()).then_some(()));
-            answer
-        })
-    };
-    let cancel = |intent: &str| drop(bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent })));
-    let report = meanwhile(&cancel).aborted("cancelled");
-    assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
-    if isolation() != "inline" {
-        let report = meanwhile(&|_| super::ring::kill_all_children(&bench)).failure("SIGKILL");
-        assert_eq!(report.0["usage"]["contacted"][0]["requests"], 1, "{report:?}");
-        assert!(report.in_force("network")["max_received_bytes"]["used"].as_u64() > Some(0), "{report:?}");
+    if let Some(killed) = assert_closed_at_the_end(&bench, &web, || web.requests().len(), ask) {
+        assert!(killed.in_force("network")["max_received_bytes"]["used"].as_u64() > Some(0), "{killed:?}");
     }
     // Connections that a guest leaves open when it returns are closed as well.
     let report = bench.ask(&json!([{ "authority": at(&web), "read": 0 }]));
     assert_eq!(report.answers()[0]["status"], 200, "{report:?}");
-    eventually("the connection is closed", || (web.closed() == web.connections()).then_some(()));
+    web.assert_closed();
     bench.assert_well("runs that ended in the middle of a request");
 }
 
 #[test]
 fn without_a_network_calls_name_the_layer_that_disabled_it() {
-    let web = Web::saying("never");
+    let web = Peer::page("never");
     let online = || options(&[&web]);
     let ask = json!({ "requests": [{ "authority": at(&web) }] });
     let only_ask = json!({ "requests": [], "only_ask": true });
@@ -656,23 +471,15 @@ fn without_a_network_calls_name_the_layer_that_disabled_it() {
 
 #[test]
 fn sockets_are_linked_only_with_a_network() {
-    let component = wasm(
-        r#"(component
-            (import "wasi:sockets/network@0.2.0" (instance $types (export "network" (type (sub resource)))))
-            (alias export $types "network" (type $network))
-            (import "wasi:sockets/instance-network@0.2.0" (instance $instance
-              (alias outer 1 $network (type $outer))
-              (export "network" (type $inner (eq $outer)))
-              (export "instance-network" (func (result (own $inner))))))
-            (core func $call (canon lower (func $instance "instance-network")))
-            (core module $m
-              (import "host" "call" (func $call (result i32)))
-              (func (export "run") (result i32) (drop (call $call)) (i32.const 0)))
-            (core instance $i (instantiate $m (with "host" (instance (export "call" (func $call))))))
-            (func $run (result (result)) (canon lift (core func $i "run")))
-            (instance $command (export "run" (func $run)))
-            (export "wasi:cli/run@0.2.0" (instance $command)))"#,
-    );
+    let before = r#"
+        (import "wasi:sockets/network@0.2.0" (instance $types (export "network" (type (sub resource)))))
+        (alias export $types "network" (type $network))
+        (import "wasi:sockets/instance-network@0.2.0" (instance $instance
+          (alias outer 1 $network (type $outer))
+          (export "network" (type $inner (eq $outer)))
+          (export "instance-network" (func (result (own $inner))))))
+        (core func $call (canon lower (func $instance "instance-network")))"#;
+    let component = component(before, &[("call", "(result i32)")], "(drop (call $call))");
     let bench = Bench::start_tools(options(&[]), [Tool::command_bytes("sockets", component).network()]);
     let report = bench.call("sockets").grant("network_allowed", true).send().success();
     assert!(report.denied().is_empty(), "{report:?}");
@@ -681,28 +488,24 @@ fn sockets_are_linked_only_with_a_network() {
 }
 
 /// A server of its own that speaks TLS with this certificate for `names`, and the certificate as PEM.
-fn tls_server(names: &[&str]) -> (SocketAddr, String) {
+fn tls_server(names: &[&str]) -> (Listener, String) {
     let (config, certificate) = tls_config(names);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let server = rustls::ServerConnection::new(Arc::clone(&config)).expect("a connection");
-            let mut tls = rustls::StreamOwned::new(server, stream);
-            let mut head = [0; 4096];
-            if tls.read(&mut head).is_ok_and(|read| read > 0) {
-                let _gone = tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret");
-                tls.conn.send_close_notify();
-                let _gone = tls.flush();
-            }
+    let listener = Listener::start(move |stream| {
+        let server = rustls::ServerConnection::new(Arc::clone(&config)).expect("a connection");
+        let mut tls = rustls::StreamOwned::new(server, stream);
+        if tls.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+            let _gone = tls.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nsecret");
+            tls.conn.send_close_notify();
+            let _gone = tls.flush();
         }
     });
-    (address, certificate)
+    (listener, certificate)
 }
 
 #[test]
 fn tls_certificates_must_match_the_checked_host() {
-    let (address, certificate) = tls_server(&["web.test"]);
+    let (server, certificate) = tls_server(&["web.test"]);
+    let address = server.address;
     let folder = tempfile::tempdir().expect("a temp folder");
     let ca_file = folder.path().join("ca.pem");
     std::fs::write(&ca_file, certificate).expect("a file");
@@ -723,7 +526,7 @@ fn tls_certificates_must_match_the_checked_host() {
     assert!(report.answers()[0].to_string().contains("TlsCertificateError"), "{report:?}");
     let report = start(online()).ask(&asked("web.test", "https"));
     assert!(report.answers()[0].to_string().contains("TlsCertificateError"), "{report:?}");
-    let plain = Web::saying("not TLS");
+    let plain = Peer::page("not TLS");
     let bench = start(options(&[&plain]));
     let report = bench.ask(&json!([{ "scheme": "https", "authority": at(&plain), "patience_ms": 5000 }]));
     assert!(report.answers()[0]["error"].is_string(), "{report:?}");

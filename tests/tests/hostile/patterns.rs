@@ -2,69 +2,26 @@
 //! way to it, and nothing else, whatever path they take.
 
 use super::bench::{Bench, Report};
+use super::disk::Disk;
 use super::guest::{Guest, errno};
-use crate::harness::{Options, Tool};
+use crate::harness::Tool;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use tempfile::TempDir;
 
-/// A folder that is granted in part as `/jobs`.
-struct Disk(TempDir);
-
-impl Disk {
-    /// ```text
-    /// jobs/a.md  jobs/b.txt  jobs/docs/c.md  jobs/docs/d.txt  jobs/priv/p.md  jobs/open/sub/f.txt
-    /// and links: jobs/link.md -> b.txt  jobs/docs/out -> ../priv  jobs/in.md -> docs/c.md
-    /// ```
-    fn new() -> Self {
-        let disk = Self(tempfile::tempdir().expect("a temp folder"));
-        for folder in ["jobs/docs", "jobs/priv", "jobs/open/sub"] {
-            fs::create_dir_all(disk.at(folder)).expect("a folder");
-        }
-        for file in [
-            "jobs/a.md",
-            "jobs/b.txt",
-            "jobs/docs/c.md",
-            "jobs/docs/d.txt",
-            "jobs/priv/p.md",
-            "jobs/open/sub/f.txt",
-        ] {
-            fs::write(disk.at(file), file).expect("a file");
-        }
-        for (name, target) in [("link.md", "b.txt"), ("docs/out", "../priv"), ("in.md", "docs/c.md")] {
-            symlink(target, disk.at("jobs").join(name)).expect("a link");
-        }
-        disk
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
-    }
-
-    fn options(&self) -> Options {
-        Options::new().mount("/jobs", &self.at("jobs")).scope(&["/jobs/**"])
-    }
-
-    /// Every file with what stands in it, and every other name.
-    fn all(&self) -> BTreeMap<PathBuf, Option<String>> {
-        fn look(folder: &Path, seen: &mut BTreeMap<PathBuf, Option<String>>) {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                let kind = fs::symlink_metadata(&path).expect("it is there").file_type();
-                if kind.is_dir() {
-                    look(&path, seen);
-                }
-                let content = kind.is_file().then(|| fs::read_to_string(&path).expect("a file"));
-                seen.insert(path, content);
-            }
-        }
-        let mut seen = BTreeMap::new();
-        look(self.0.path(), &mut seen);
-        seen
-    }
+/// ```text
+/// jobs/a.md  jobs/b.txt  jobs/docs/c.md  jobs/docs/d.txt  jobs/priv/p.md  jobs/open/sub/f.txt
+/// and links: jobs/link.md -> b.txt  jobs/docs/out -> ../priv  jobs/in.md -> docs/c.md
+/// ```
+fn disk() -> Disk {
+    let files = [
+        "jobs/a.md",
+        "jobs/b.txt",
+        "jobs/docs/c.md",
+        "jobs/docs/d.txt",
+        "jobs/priv/p.md",
+        "jobs/open/sub/f.txt",
+    ];
+    Disk::with(&files, &[], &[("link.md", "b.txt"), ("docs/out", "../priv"), ("in.md", "docs/c.md")])
 }
 
 const PATTERNS: [&str; 2] = ["/jobs/**/*.md", "/jobs/open/**"];
@@ -74,16 +31,9 @@ fn run(bench: &Bench, tool: &str, patterns: &[&str]) -> Report {
     bench.call(tool).grant("filesystem_scope", json!(patterns)).send().success()
 }
 
-/// A standing policy that takes something away from whatever is granted.
-fn blocking(blocked: &[&str]) -> Value {
-    json!({ "agent_did": crate::harness::AGENT, "version": "1", "capabilities": { "tools": {
-        "tries": { "allowed": true, "constraints": { "blocked_paths": blocked } },
-    } } })
-}
-
 #[test]
 fn files_that_match_a_pattern_are_accessible() {
-    let disk = Disk::new();
+    let disk = disk();
     let body = r#"
         (call $note (call $open (i32.const 3) @"a.md"))
         (call $note (call $read (global.get $fd) (i32.const 512) (i32.const 64)))
@@ -100,7 +50,7 @@ fn files_that_match_a_pattern_are_accessible() {
         (call $note (call $path_rename (i32.const 3) @"open/sub" (i32.const 3) @"open/made/sub"))
         (call $note (call $open (i32.const 3) @"open/made/sub/f.txt"))
         (call $note (call $path_stat (i32.const 3) (i32.const 0) @"priv" (i32.const 512)))"#;
-    let bench = Bench::start_with(disk.options(), [("works", Guest::new(body))]);
+    let bench = disk.bench([("works", Guest::new(body))]);
     let report = run(&bench, "works", &PATTERNS);
     assert_eq!(report.notes(), [0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "{report:?}");
     assert!(report.denied().is_empty(), "{report:?}");
@@ -112,7 +62,6 @@ fn files_that_match_a_pattern_are_accessible() {
 
 #[test]
 fn files_that_match_no_pattern_are_refused_by_every_path() {
-    let disk = Disk::new();
     let cases: [(&str, &str, &str); 21] = [
         // The link is not granted, wherever it leads.
         (r#"(call $open_dir (i32.const 3) @"docs/out")"#, "/jobs/docs/out", OUTSIDE),
@@ -150,19 +99,14 @@ fn files_that_match_no_pattern_are_refused_by_every_path() {
         (r#"(call $path_link (i32.const 3) (i32.const 0) @"a.md" (i32.const 3) @"x.md")"#, "", "link"),
         (r#"(call $open (i32.const 3) @"../jobs/a.md")"#, "/jobs/../jobs/a.md", "escapes_root"),
     ];
-    let names: Vec<_> = (0..cases.len()).map(|index| format!("case_{index}")).collect();
-    let guests = cases.iter().map(|(call, ..)| Guest::new(format!("(call $note {call})")));
-    let bench = Bench::start_with(disk.options(), names.iter().map(String::as_str).zip(guests));
-    let before = disk.all();
-    for (name, (call, what, reason)) in names.iter().zip(cases) {
-        let report = run(&bench, name, &PATTERNS);
+    disk().try_calls(&cases.map(|(call, ..)| call), &PATTERNS, None, |index, call, report| {
+        let (_, what, reason) = cases[index];
         let errors = [errno::ACCES, errno::PERM, errno::NOTCAPABLE];
         assert!(report.notes().iter().all(|error| errors.contains(error)), "{call}: {report:?}");
         let denied = report.denied();
         let seen = denied.iter().any(|(path, why, _)| (what.is_empty() || *path == what) && *why == reason);
         assert!(seen, "{call}: {denied:?}, not {what} {reason}");
-        assert_eq!(disk.all(), before, "{call}");
-    }
+    });
 }
 
 /// Lists the folder that is open as `$fd`, name by name.
@@ -181,14 +125,14 @@ const LIST: &str = r#"(local $at i32) (local $end i32)
 
 #[test]
 fn a_listing_shows_matches_and_their_parent_folders() {
-    let disk = Disk::new();
+    let disk = disk();
     let list = |folder: &str| {
         let open = format!("(drop (call $open_dir (i32.const 3) @\"{folder}\"))");
         let (locals, rest) = LIST.split_at(LIST.find("\n").expect("two lines"));
         Guest::new(format!("{locals}{open}{rest}")).memory("4").silent()
     };
     let guests = [("top", list(".")), ("docs", list("docs")), ("open", list("open/sub"))];
-    let bench = Bench::start_with(disk.options(), guests);
+    let bench = disk.bench(guests);
     let names = |tool: &str, patterns: &[&str]| {
         let report = run(&bench, tool, patterns);
         let names = report.0["result"].as_array().expect("a list").iter();
@@ -208,21 +152,20 @@ fn a_listing_shows_matches_and_their_parent_folders() {
 
 #[test]
 fn blocked_paths_of_a_standing_policy_are_removed_from_a_tree() {
-    let disk = Disk::new();
+    let disk = disk();
     // The last one ends where it may, and goes through what is blocked.
     let opens = ["a.md", "priv/p.md", "priv", "docs/c.md", "docs/out/p.md", "docs/d.txt", "priv/../a.md"];
     let opens = opens.map(|path| format!("(call $note (call $open (i32.const 3) @\"{path}\"))")).concat();
     let moves = r#"(call $note (call $path_rename (i32.const 3) @"priv" (i32.const 3) @"public"))
         (call $note (call $path_rename (i32.const 3) @"docs" (i32.const 3) @"public"))"#;
-    let bench = Bench::start_with(disk.options(), [("tries", Guest::new(opens + moves))]);
-    let tree = |policy: &Value| {
-        crate::harness::result(&bench.executor.rpc("g2a/policy", policy));
-        run(&bench, "tries", &["/jobs/**"])
-    };
-    let before = disk.all();
-    let report = tree(&blocking(&["/jobs/priv/**", "d.txt"]));
+    let bench = disk.bench([("tries", Guest::new(opens + moves))]);
+    let before = disk.inside();
+    // A standing policy takes something away from whatever is granted.
+    let rule = json!({ "allowed": true, "constraints": { "blocked_paths": ["/jobs/priv/**", "d.txt"] } });
+    bench.set_policy(&json!({ "tools": { "tries": rule } }));
+    let report = run(&bench, "tries", &["/jobs/**"]);
     assert_eq!(report.notes(), [0, 2, 2, 0, 2, 2, 2, 2, 2], "{report:?}");
-    assert_eq!(disk.all(), before);
+    assert_eq!(disk.inside(), before);
     let blocked = &report.in_force("filesystem_scope")["blocked"];
     assert_eq!(blocked[0], json!({ "pattern": "/**/d.txt", "set_by": "standing_policy" }), "{report:?}");
     assert_eq!(blocked[1]["pattern"], "/jobs/priv");
@@ -230,7 +173,7 @@ fn blocked_paths_of_a_standing_policy_are_removed_from_a_tree() {
 
 #[test]
 fn an_overlong_path_is_refused_before_it_is_parsed() {
-    let disk = Disk::new();
+    let disk = disk();
     // 16 MiB of `a/a/a/…`.
     let body = "(memory.fill (i32.const 65536) (i32.const 47) (i32.const 16777216))
         (local.set $at (i32.const 65536))
@@ -239,30 +182,30 @@ fn an_overlong_path_is_refused_before_it_is_parsed() {
           (br_if $next (i32.lt_u (local.tee $at (i32.add (local.get $at) (i32.const 2))) (i32.const 16842752))))
         (call $note (call $path_stat (i32.const 3) (i32.const 0) (i32.const 65536) (i32.const 16777216) (i32.const 512)))";
     let guest = Guest::new(format!("(local $at i32) {body}")).memory("258");
-    let bench = Bench::start_with(disk.options(), [("long", guest)]);
+    let bench = disk.bench([("long", guest)]);
     let report = run(&bench, "long", &PATTERNS);
     assert_eq!(report.notes(), [37], "{report:?}");
 }
 
 #[test]
 fn a_read_only_condition_applies_under_a_pattern() {
-    let disk = Disk::new();
+    let disk = disk();
     let body = r#"
         (call $note (call $open (i32.const 3) @"a.md"))
         (call $note (call $create (i32.const 3) @"new.md"))
         (call $note (call $path_unlink (i32.const 3) @"a.md"))"#;
-    let bench = Bench::start_with(disk.options(), [("works", Guest::new(body))]);
-    let before = disk.all();
+    let bench = disk.bench([("works", Guest::new(body))]);
+    let before = disk.inside();
     let call = bench.call("works").grant("filesystem_scope", json!(PATTERNS)).condition("read_only");
     let report = call.send().success();
     assert_eq!(report.notes()[0], 0);
     assert!(report.notes()[1..].iter().all(|error| *error != 0), "{report:?}");
-    assert_eq!(disk.all(), before);
+    assert_eq!(disk.inside(), before);
 }
 
 #[test]
 fn patterns_apply_to_components_and_refuse_core_modules() {
-    let disk = Disk::new();
+    let disk = disk();
     // An adapter needs the module's memory to work in.
     let odd = r#"(module
         (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))

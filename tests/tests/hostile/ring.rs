@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use crate::harness::{HttpClient, Options, Tool, eventually, isolation, program};
+use crate::harness::{HttpClient, Options, Tool, children_of, eventually, isolation, parent_of, program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -27,30 +27,17 @@ fn start() -> Bench {
     Bench::start_with(options(), guests).undisturbed()
 }
 
-/// The processes whose parent is `parent`, without those that are gone and only not reaped.
-pub(super) fn children_of(parent: u32) -> Vec<u32> {
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| parent_of(*pid).is_some_and(|of| of == parent)).collect()
-}
-
-/// The parent of a process that lives.
-pub(super) fn parent_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (!matches!(state, "Z" | "X")).then_some(parent)
-}
-
 pub(super) fn zygote_of(bench: &Bench) -> u32 {
     let found = || <[u32; 1]>::try_from(children_of(bench.process)).ok();
     eventually("the one zygote", found)[0]
 }
 
-fn kill(pid: u32) {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    kill_process(pid, Signal::KILL).expect("it can be killed");
+fn id(pid: u32) -> Pid {
+    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
+}
+
+pub(super) fn kill(pid: u32) {
+    kill_process(id(pid), Signal::KILL).expect("it can be killed");
 }
 
 /// Kills every child of the zygote, as nobody should.
@@ -65,9 +52,8 @@ fn while_it_sleeps(bench: &Bench, work: impl FnOnce(&str)) -> super::bench::Call
     std::thread::scope(|scope| {
         let answer = scope.spawn(|| call.send());
         eventually("the guest runs", || {
-            let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
             let children = children_of(zygote_of(bench)).len();
-            (status["result"]["state"] == "running" && children == WAITING + 1).then_some(())
+            (bench.state(&intent) == "running" && children == WAITING + 1).then_some(())
         });
         // Until the guest itself sleeps, and not the child on its way to it.
         std::thread::sleep(Duration::from_millis(200));
@@ -109,7 +95,7 @@ fn a_guest_has_its_own_process_without_resources() {
         let threads = std::fs::read_dir(format!("/proc/{}/task", bench.process)).expect("it lives").flatten();
         let named = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).ok();
         assert!(threads.filter_map(named).all(|name| name.trim() != "epoch-ticker"));
-        bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        assert!(bench.cancel(intent));
     });
     let report = answer.aborted("cancelled");
     assert!(report.0["usage"]["process"]["peak_resident_mb"].as_u64().is_some_and(|mb| mb > 0), "{report:?}");
@@ -145,12 +131,12 @@ fn waiting_processes_that_are_killed_fail_no_run() {
 #[test]
 fn runs_recover_after_process_creation_failed() {
     let bench = start();
-    let zygote = Pid::from_raw(i32::try_from(zygote_of(&bench)).expect("a pid"));
+    let zygote = id(zygote_of(&bench));
     bench.assert_well("a start");
     // With no descriptor left the zygote can make no child, and is given room again.
     let limit = |most| {
         let limit = rustix::process::Rlimit { current: Some(most), maximum: Some(4096) };
-        rustix::process::prlimit(zygote, rustix::process::Resource::Nofile, limit)
+        rustix::process::prlimit(Some(zygote), rustix::process::Resource::Nofile, limit)
             .expect("root, or a child of ours");
     };
     // Fewer than it has open, and enough to look at its children.
@@ -171,10 +157,7 @@ fn a_stopped_process_is_still_ended_by_deadline_and_cancel() {
     let bench = start();
     let zygote = zygote_of(&bench);
     eventually("they wait", || (children_of(zygote).len() == WAITING).then_some(()));
-    let stopped: Vec<_> = children_of(zygote)
-        .into_iter()
-        .map(|pid| Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid"))
-        .collect();
+    let stopped: Vec<_> = children_of(zygote).into_iter().map(id).collect();
     for pid in &stopped {
         kill_process(*pid, Signal::STOP).expect("it can be stopped");
     }
@@ -262,25 +245,22 @@ fn a_changed_catalogue_is_reloaded_without_dropping_runs() {
             Tool::command_bytes("added", added.wasm()).write(&bench.catalogue.folder().join("added"), true);
             std::fs::remove_dir_all(bench.catalogue.folder().join("traps")).expect("a tool");
         });
-        let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
-        kill_process(server, Signal::HUP).expect("it can be told");
+        kill_process(id(bench.process), Signal::HUP).expect("it can be told");
         bench.executor.line_with("catalogue reloaded");
         assert_eq!(bench.call("added").send().success().notes(), [9]);
         let gone = bench.call("traps").send();
         assert_eq!(gone.response["error"]["code"], -32602, "{gone:?}");
         // The old zygote lives as long as what it runs.
         assert!(parent_of(before).is_some());
-        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
-        assert_eq!(status["result"]["state"], "running", "{status}");
-        bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+        assert_eq!(bench.state(intent), "running");
+        assert!(bench.cancel(intent));
         eventually("the old zygote is gone", || parent_of(before).is_none().then_some(()));
     });
     answer.aborted("cancelled");
     // A catalogue that cannot be read leaves the last one in place.
     std::fs::rename(bench.catalogue.folder(), bench.catalogue.folder().with_extension("away"))
         .expect("a move");
-    let server = Pid::from_raw(i32::try_from(bench.process).expect("a pid")).expect("a pid");
-    kill_process(server, Signal::HUP).expect("it can be told");
+    kill_process(id(bench.process), Signal::HUP).expect("it can be told");
     bench.executor.line_with("the catalogue cannot be reloaded, and the old one stays");
     bench.assert_well("a catalogue that is gone");
     std::fs::rename(bench.catalogue.folder().with_extension("away"), bench.catalogue.folder())

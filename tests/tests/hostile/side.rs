@@ -11,13 +11,12 @@
 //! Bounds on time are generous, because the machine may be busy. With `A2G_TEST_QUIET` in the
 //! environment they are the promised ones.
 
+use super::disk::look;
 use crate::harness::{FakeGovernor, HttpClient, Reply, TIMEOUT, eventually};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -240,33 +239,9 @@ impl UngrantedFiles {
         assert!(changed.is_empty(), "something outside the scope has changed: {changed:#?}");
     }
 
-    /// Kind, mode, times, links and content of everything.
+    /// The executor's own journal changes with every run.
     fn look(&self) -> BTreeMap<PathBuf, String> {
-        let mut seen = BTreeMap::new();
-        let mut left = self.roots.clone();
-        while let Some(path) = left.pop() {
-            // The executor's own journal changes with every run.
-            if self.granted.contains(&path) || seen.contains_key(&path) || path.ends_with("state") {
-                continue;
-            }
-            let metadata = fs::symlink_metadata(&path).expect("it is there");
-            let content = if metadata.is_file() {
-                Sha256::digest(fs::read(&path).expect("a file")).to_vec()
-            } else if metadata.is_symlink() {
-                fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes()
-            } else {
-                Vec::new()
-            };
-            if metadata.is_dir() {
-                left.extend(
-                    fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()),
-                );
-            }
-            let (kind, mode) = (metadata.file_type(), metadata.permissions().mode());
-            let times = (metadata.mtime(), metadata.mtime_nsec(), metadata.nlink());
-            seen.insert(path, format!("{kind:?} {mode:o} {times:?} {content:x?}"));
-        }
-        seen
+        look(self.roots.clone(), |path| self.granted.iter().any(|of| of == path) || path.ends_with("state"))
     }
 }
 

@@ -22,10 +22,7 @@ fn start() -> Bench {
 }
 
 fn wait_until_running(bench: &Bench, intent: &str) {
-    eventually("the guest runs", || {
-        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
-        (status["result"]["state"] == "running").then_some(())
-    });
+    eventually("the guest runs", || (bench.state(intent) == "running").then_some(()));
 }
 
 /// Checks that the governor has a report of this intent, and that it is `ABORTED`.
@@ -47,8 +44,7 @@ fn a_cancelled_guest_ends_at_once() {
             wait_until_running(&bench, &intent);
             bench.assert_well("a guest that is to be cancelled");
             let began = Instant::now();
-            let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-            assert_eq!(result(&cancelled)["cancelled"], true, "{tool}");
+            assert!(bench.cancel(&intent), "{tool}");
             let answer = answer.join().expect("no panic");
             (answer.aborted("cancelled by `a2g/cancel`"), began.elapsed())
         });
@@ -56,10 +52,8 @@ fn a_cancelled_guest_ends_at_once() {
         assert!(report.metric("duration_ms") > 0.0, "{tool}: {report:?}");
         assert_reported(&bench, &intent);
         // A second cancel finds nothing.
-        let again = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-        assert_eq!(result(&again)["cancelled"], false, "{tool}");
-        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
-        assert_eq!(result(&status)["state"], "finished", "{tool}");
+        assert!(!bench.cancel(&intent), "{tool}");
+        assert_eq!(bench.state(&intent), "finished", "{tool}");
     }
 }
 
@@ -75,7 +69,7 @@ fn cancelled_guests_leave_no_process_behind() {
         std::thread::scope(|scope| {
             let answer = scope.spawn(|| call.send());
             wait_until_running(&bench, &intent);
-            bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+            assert!(bench.cancel(&intent), "{tool}");
             answer.join().expect("no panic").aborted("cancelled");
         });
         // In the only slot.
@@ -94,8 +88,7 @@ fn a_guest_blocked_in_the_kernel_is_cancelled() {
         wait_until_running(&bench, &intent);
         bench.assert_well("a guest that is stuck in the kernel");
         let began = Instant::now();
-        let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-        assert_eq!(result(&cancelled)["cancelled"], true);
+        assert!(bench.cancel(&intent));
         answer.join().expect("no panic").aborted("cancelled by `a2g/cancel`");
         assert!(began.elapsed() < PROMPTLY, "stopped after {:?}", began.elapsed());
     });
@@ -125,8 +118,7 @@ fn runs_of_a_revoked_agent_stop_and_new_ones_are_refused() {
             answer.join().expect("no panic").aborted("revoked by the governor");
             assert!(began.elapsed() < PROMPTLY, "{tool}: stopped after {:?}", began.elapsed());
         }
-        let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": other_intent }));
-        assert_eq!(result(&status)["state"], "running");
+        assert_eq!(bench.state(&other_intent), "running");
         let revoked = bench.executor.rpc("g2a/revoke", &json!({ "intent_id": other_intent }));
         assert_eq!(result(&revoked)["aborted"], 1);
         other.join().expect("no panic").aborted("revoked by the governor");
@@ -137,31 +129,4 @@ fn runs_of_a_revoked_agent_stop_and_new_ones_are_refused() {
     let refused = bench.call("sleeps").agent(REVOKED).send();
     crate::harness::expect_blocked(&refused.response, "standing_policy");
     bench.assert_well("an agent that was revoked");
-}
-
-#[test]
-fn a_stop_takes_precedence_over_later_guest_output() {
-    // A run that is cancelled while it waits for a slot never starts.
-    let guests = [("sleeps", Guest::new("(drop (call $sleep (i64.const 3600000000000)))"))];
-    let bench = Bench::start_with(Options::new().set("executor.concurrent", 1), guests);
-    let first = bench.call("sleeps").grant("timeout_seconds", 60);
-    let second = bench.call(super::bench::HARMLESS);
-    let (first_intent, second_intent) = (first.intent(), second.intent());
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| first.send());
-        wait_until_running(&bench, &first_intent);
-        let second = scope.spawn(|| second.send());
-        eventually("the second call waits", || {
-            let status = bench.executor.rpc("a2g/status", &json!({ "intent_id": second_intent }));
-            (status["result"]["state"] == "queued").then_some(())
-        });
-        for intent in [&second_intent, &first_intent] {
-            let cancelled = bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
-            assert_eq!(result(&cancelled)["cancelled"], true);
-        }
-        first.join().expect("no panic").aborted("cancelled");
-        second.join().expect("no panic").aborted("cancelled");
-    });
-    assert_reported(&bench, &first_intent);
-    assert_reported(&bench, &second_intent);
 }

@@ -1,7 +1,7 @@
 //! Guests that want more time: whatever they do, the answer comes shortly after the deadline.
 
 use super::bench::Bench;
-use super::guest::{Guest, Leased, errno, make_fifo, wasm};
+use super::guest::{Guest, Leased, SUBSCRIBE, component, errno, make_fifo, pollables};
 use crate::harness::{Options, Tool, eventually};
 use std::time::Duration;
 
@@ -10,50 +10,6 @@ use std::time::Duration;
 const LATE: Duration = Duration::from_secs(2);
 
 const FOREVER: &str = "(loop $forever (br $forever))";
-
-/// A component that never comes back from `run`.
-const COMPONENT: &str = r#"(component
-    (core module $m
-      (func (export "run") (result i32) (loop $forever (br $forever)) (i32.const 0)))
-    (core instance $i (instantiate $m))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
-
-/// A component whose core module never comes back from its `start` function.
-const COMPONENT_START: &str = r#"(component
-    (core module $m
-      (func $hang (loop $forever (br $forever)))
-      (start $hang)
-      (func (export "run") (result i32) (i32.const 0)))
-    (core instance $i (instantiate $m))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
-
-/// A component that sleeps for an hour.
-const COMPONENT_SLEEP: &str = r#"(component
-    (import "wasi:io/poll@0.2.0" (instance $poll
-      (export "pollable" (type $pollable (sub resource)))
-      (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
-    (alias export $poll "pollable" (type $pollable))
-    (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
-      (alias outer 1 $pollable (type $outer))
-      (export "pollable" (type $pollable (eq $outer)))
-      (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))
-    (core func $block (canon lower (func $poll "[method]pollable.block")))
-    (core func $subscribe (canon lower (func $clock "subscribe-duration")))
-    (core module $m
-      (import "host" "block" (func $block (param i32)))
-      (import "host" "subscribe" (func $subscribe (param i64) (result i32)))
-      (func (export "run") (result i32)
-        (call $block (call $subscribe (i64.const 3600000000000)))
-        (i32.const 0)))
-    (core instance $i (instantiate $m (with "host" (instance
-      (export "block" (func $block)) (export "subscribe" (func $subscribe))))))
-    (func $run (result (result)) (canon lift (core func $i "run")))
-    (instance $command (export "run" (func $run)))
-    (export "wasi:cli/run@0.2.0" (instance $command)))"#;
 
 #[test]
 fn the_deadline_ends_every_kind_of_wait() {
@@ -74,18 +30,24 @@ fn the_deadline_ends_every_kind_of_wait() {
         ),
     ];
     let names: Vec<_> = guests.iter().map(|(name, _)| *name).collect();
+    let block = r#"(export "[method]pollable.block" (func (param "self" (borrow $pollable))))"#;
+    let block =
+        pollables(block) + r#"(core func $block (canon lower (func $poll "[method]pollable.block")))"#;
+    let sleep = "(call $block (call $subscribe (i64.const 3600000000000)))";
+    let in_start = r"(core module $hangs (func $hang (loop $forever (br $forever))) (start $hang))
+        (core instance (instantiate $hangs))";
     let components = [
-        ("component", COMPONENT),
-        ("component_start", COMPONENT_START),
-        ("component_sleep", COMPONENT_SLEEP),
+        ("component", component("", &[], FOREVER)),
+        ("component_start", component(in_start, &[], "")),
+        ("component_sleep", component(&block, &[("block", "(param i32)"), SUBSCRIBE], sleep)),
     ];
+    let names = names.into_iter().chain(components.each_ref().map(|(name, _)| *name));
     let tools = guests.into_iter().map(|(name, guest)| Tool::command_bytes(name, guest.wasm()));
-    let tools = tools.chain(components.map(|(name, text)| Tool::command_bytes(name, wasm(text))));
+    let tools = tools.chain(components.map(|(name, wasm)| Tool::command_bytes(name, wasm)));
     let options =
         Options::new().set("executor.concurrent", 32).set("ceilings.max_random_bytes", 1_000_000_000);
     let bench = Bench::start_tools(options, tools);
 
-    let names = names.into_iter().chain(components.map(|(name, _)| name));
     std::thread::scope(|scope| {
         let calls: Vec<_> = names
             .map(|name| {

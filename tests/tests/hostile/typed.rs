@@ -2,34 +2,24 @@
 //! files go through WASI 0.2, and a refusal comes back as a tool's own error.
 
 use super::bench::{Bench, Report};
+use super::disk::Disk;
 use super::guest::make_fifo;
-use crate::harness::Options;
 use serde_json::{Value, json};
-use std::path::Path;
 
 /// Content of the file that no tool may read.
 const SECRET: &str = "correct horse battery staple";
 
-/// `/jobs` in a folder beside one that is not granted, with a file in each and links between.
-fn disk() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a temp folder");
-    for name in ["jobs", "outside"] {
-        std::fs::create_dir(folder.path().join(name)).expect("a folder");
-    }
-    std::fs::write(folder.path().join("jobs/inside.txt"), "inside").expect("a file");
-    std::fs::write(folder.path().join("outside/secret.txt"), SECRET).expect("a file");
-    let link = |target: &Path, name: &str| {
-        std::os::unix::fs::symlink(target, folder.path().join("jobs").join(name)).expect("a link");
-    };
-    link(Path::new("../outside/secret.txt"), "relative");
-    link(&folder.path().join("outside/secret.txt"), "absolute");
-    link(Path::new("../outside"), "folder");
-    make_fifo(&folder.path().join("jobs/fifo"));
-    folder
-}
-
-fn start(folder: &Path) -> Bench {
-    Bench::start_typed(Options::new().mount("/jobs", &folder.join("jobs")).scope(&["/jobs/**"]))
+/// `/jobs` beside a folder that is not granted, with a file in each and links between.
+fn disk() -> Disk {
+    let links = [
+        ("relative", "../outside/secret.txt"),
+        ("absolute", "~/outside/secret.txt"),
+        ("folder", "../outside"),
+    ];
+    let disk = Disk::with(&["jobs/inside.txt", "outside/secret.txt"], &[], &links);
+    std::fs::write(disk.at("outside/secret.txt"), SECRET).expect("a file");
+    make_fifo(&disk.at("jobs/fifo"));
+    disk
 }
 
 /// Runs a tool that has to fail, and gives its report, which holds nothing of what was not granted.
@@ -44,7 +34,7 @@ fn expect_refusal(bench: &Bench, tool: &str, arguments: &Value, condition: Optio
 #[test]
 fn access_outside_the_grant_is_refused_and_reported() {
     let disk = disk();
-    let bench = start(disk.path());
+    let bench = Bench::start_typed(disk.options());
     let outside = "outside_scope";
     let escapes = "escapes_root";
     let write = |path: &str| json!({ "path": path, "content": "changed" });
@@ -72,9 +62,9 @@ fn access_outside_the_grant_is_refused_and_reported() {
         let seen = denied.iter().any(|(path, why, _)| path.starts_with(what) && *why == reason);
         assert!(seen, "{tool} {arguments}: {denied:?}");
         assert!(denied.iter().all(|(_, why, _)| *why == reason), "{tool} {arguments}: {denied:?}");
-        let secret = std::fs::read_to_string(disk.path().join("outside/secret.txt")).expect("a file");
+        let secret = std::fs::read_to_string(disk.at("outside/secret.txt")).expect("a file");
         assert_eq!(secret, SECRET, "{tool} {arguments}");
-        assert_eq!(std::fs::read_dir(disk.path().join("outside")).expect("a folder").count(), 1);
+        assert_eq!(std::fs::read_dir(disk.at("outside")).expect("a folder").count(), 1);
     }
     let inside =
         bench.call("read_file").scope("/jobs/**").arguments(read("/jobs/inside.txt")).send().success();
@@ -85,27 +75,27 @@ fn access_outside_the_grant_is_refused_and_reported() {
 #[test]
 fn a_read_only_grant_refuses_every_write() {
     let disk = disk();
-    let bench = start(disk.path());
+    let bench = Bench::start_typed(disk.options());
     let cases = [
         ("write_file", json!({ "path": "/jobs/new.txt", "content": "x" })),
         ("write_file", json!({ "path": "/jobs/inside.txt", "content": "x" })),
-        ("edit_file", json!({ "path": "/jobs/inside.txt", "old_text": "inside", "new_text": "x" })),
+        ("edit_file", json!({ "path": "/jobs/inside.txt", "old_text": "inside.txt", "new_text": "x" })),
     ];
     for (tool, arguments) in cases {
         let report = expect_refusal(&bench, tool, &arguments, Some("read_only"));
         let denied = report.denied();
         assert!(!denied.is_empty(), "{tool} {arguments}: {report:?}");
         assert!(denied.iter().all(|(_, why, _)| *why == "read_only"), "{tool} {arguments}: {denied:?}");
-        let inside = std::fs::read_to_string(disk.path().join("jobs/inside.txt")).expect("a file");
-        assert_eq!(inside, "inside", "{tool} {arguments}");
-        assert!(!disk.path().join("jobs/new.txt").exists(), "{tool} {arguments}");
+        let inside = std::fs::read_to_string(disk.at("jobs/inside.txt")).expect("a file");
+        assert_eq!(inside, "jobs/inside.txt", "{tool} {arguments}");
+        assert!(!disk.at("jobs/new.txt").exists(), "{tool} {arguments}");
     }
 }
 
 #[test]
 fn a_fifo_is_not_opened() {
     let disk = disk();
-    let bench = start(disk.path());
+    let bench = Bench::start_typed(disk.options());
     for (tool, arguments) in [
         ("read_file", json!({ "path": "/jobs/fifo" })),
         ("hash_file", json!({ "path": "/jobs/fifo", "algorithm": "sha256" })),
@@ -119,8 +109,8 @@ fn a_fifo_is_not_opened() {
 #[test]
 fn a_limit_ends_a_typed_tool() {
     let disk = disk();
-    std::fs::write(disk.path().join("jobs/large.txt"), "x".repeat(4 << 20)).expect("a file");
-    let bench = start(disk.path());
+    std::fs::write(disk.at("jobs/large.txt"), "x".repeat(4 << 20)).expect("a file");
+    let bench = Bench::start_typed(disk.options());
     let call = || bench.call("read_file").scope("/jobs/**").arguments(json!({ "path": "/jobs/large.txt" }));
     let report = call().condition("max_output_bytes:1000").send();
     if report.response["error"]["data"]["limit"] == "output" {

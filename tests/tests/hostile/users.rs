@@ -2,9 +2,8 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, errno};
-use super::ring::{SLEEPS, children_of, parent_of};
-use crate::harness::{HttpClient, Options, eventually, print_skipped};
-use serde_json::json;
+use super::ring::{SLEEPS, kill};
+use crate::harness::{HttpClient, Options, children_of, eventually, parent_of, print_skipped};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
@@ -24,18 +23,15 @@ const WORKS: &str = r#"
     (call $note (call $open_rw (i32.const 3) @"own"))
     (call $note (call $open (i32.const 3) @"of_root"))"#;
 
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
+/// A bench of a server that is root, where this is.
+fn start(options: Options) -> Option<Bench> {
+    if !rustix::process::geteuid().is_root() {
         print_skipped("this is not root, whose guests alone are others");
+        return None;
     }
-    is_root
-}
-
-fn start(options: Options) -> Bench {
     let options = options.set("executor.isolation", "process").set("executor.waiting", 1);
     let guests = [("works", Guest::new(WORKS)), ("sleeps", Guest::new(SLEEPS))];
-    Bench::start_with(options, guests).undisturbed()
+    Some(Bench::start_with(options, guests).undisturbed())
 }
 
 /// Gives the workspace to a user, with a file of theirs and one that is root's alone.
@@ -65,10 +61,9 @@ fn run(bench: &Bench, files: bool) -> ([String; 3], Vec<u64>, Vec<(String, Strin
     std::thread::scope(|scope| {
         let answer = scope.spawn(|| call.send());
         let child = eventually("it runs", || {
-            let state = bench.executor.rpc("a2g/status", &json!({ "intent_id": intent }));
             let children = children_of(bench.process).into_iter().flat_map(children_of);
             // The one that runs has the smaller number: the other was forked after it.
-            let child = children.min().filter(|_| state["result"]["state"] == "running")?;
+            let child = children.min().filter(|_| bench.state(&intent) == "running")?;
             // Its user changes once, at the end of what it confines itself by.
             (status(&format!("/proc/{child}"), "Seccomp_filters:") == "2").then_some(child)
         });
@@ -80,7 +75,7 @@ fn run(bench: &Bench, files: bool) -> ([String; 3], Vec<u64>, Vec<(String, Strin
             assert!(rights == seen[2] || rights == "0000000000000000", "{rights}");
         }
         if !files {
-            bench.executor.rpc("a2g/cancel", &json!({ "intent_id": intent }));
+            assert!(bench.cancel(&intent));
             answer.join().expect("no panic").aborted("cancelled");
             return (seen, Vec::new(), Vec::new());
         }
@@ -104,11 +99,9 @@ const RIGHTS_OVER_FILES: &str = "000000000000000a";
 
 #[test]
 fn a_guest_of_a_root_server_runs_as_the_folder_owner() {
-    if !is_root() {
-        return;
-    }
-    let bench = start(Options::new());
+    let Some(bench) = start(Options::new()) else { return };
     let workspace = bench.executor.workspace();
+    let remove = || ["made", "go"].map(|file| fs::remove_file(workspace.join(file)).expect("a file"));
     // Without files it is nobody.
     assert_eq!(run(&bench, false).0, ids(NOBODY, NOBODY, NO_RIGHTS));
 
@@ -119,16 +112,14 @@ fn a_guest_of_a_root_server_runs_as_the_folder_owner() {
     assert_eq!(denied, [("/workspace/of_root".to_owned(), "host_permissions".to_owned())]);
     let made = fs::metadata(workspace.join("made")).expect("it was made");
     assert_eq!((made.uid(), made.gid()), (SOMEBODY, GROUP));
-    fs::remove_file(workspace.join("made")).expect("a file");
-    fs::remove_file(workspace.join("go")).expect("a file");
+    remove();
 
     // A guest can use as root what root alone may write.
     prepare(&workspace, 0, 0, 0o755);
     let (seen, notes, denied) = run(&bench, true);
     assert_eq!((seen, notes, denied), (ids(0, 0, RIGHTS_OVER_FILES), vec![errno::SUCCESS; 3], vec![]));
     assert_eq!(fs::metadata(workspace.join("made")).expect("it was made").uid(), 0);
-    fs::remove_file(workspace.join("made")).expect("a file");
-    fs::remove_file(workspace.join("go")).expect("a file");
+    remove();
 
     // The user `nobody` can use what everybody may write.
     prepare(&workspace, 0, 0, 0o1777);
@@ -139,10 +130,8 @@ fn a_guest_of_a_root_server_runs_as_the_folder_owner() {
 
 #[test]
 fn the_operator_may_set_the_user_of_all_guests() {
-    if !is_root() {
-        return;
-    }
-    let bench = start(Options::new().set("executor.run_as", format!("{SOMEBODY}:{GROUP}")));
+    let run_as = Options::new().set("executor.run_as", format!("{SOMEBODY}:{GROUP}"));
+    let Some(bench) = start(run_as) else { return };
     prepare(&bench.executor.workspace(), SOMEBODY, GROUP, 0o700);
     assert_eq!(run(&bench, true).1, [errno::SUCCESS, errno::SUCCESS, errno::ACCES]);
     assert_eq!(run(&bench, false).0, ids(SOMEBODY, GROUP, NO_RIGHTS));
@@ -152,28 +141,21 @@ fn the_operator_may_set_the_user_of_all_guests() {
 
 #[test]
 fn running_tools_as_root_is_logged_once() {
-    if !is_root() {
-        return;
-    }
-    let bench = start(Options::new());
+    let Some(bench) = start(Options::new()) else { return };
     run(&bench, false);
     let said = bench.executor.stderr();
     let workspace = bench.executor.workspace().display().to_string();
     let lines = said.lines().filter(|line| line.contains("tools run as root")).collect::<Vec<_>>();
     assert!(lines.len() == 1 && lines[0].contains(&workspace) && lines[0].contains("chown"), "{said}");
-    let config = bench.executor.home().config();
-    let checked = crate::harness::run(["config", "check", "--config", config.to_str().expect("UTF-8")]);
+    let checked = bench.executor.home().run(&["config", "check"]);
     let checked = String::from_utf8(checked.stdout).expect("UTF-8");
     assert!(checked.contains(&format!("root in {workspace}, which is root's")), "{checked}");
 }
 
 #[test]
 fn a_guest_under_another_user_ends_with_its_server() {
-    if !is_root() {
-        return;
-    }
     // Longer than a test waits, so that its own deadline does not end it.
-    let bench = start(Options::new().set("ceilings.timeout_seconds", 3600));
+    let Some(bench) = start(Options::new().set("ceilings.timeout_seconds", 3600)) else { return };
     prepare(&bench.executor.workspace(), SOMEBODY, GROUP, 0o700);
     let call = bench.call("sleeps").scope("/workspace/**").grant("timeout_seconds", 3600);
     let parameters = call.parameters();
@@ -189,7 +171,6 @@ fn a_guest_under_another_user_ends_with_its_server() {
         children_of(bench.process).into_iter().flat_map(children_of).find(somebodys)
     });
     bench.mark_killed();
-    let server = rustix::process::Pid::from_raw(i32::try_from(bench.process).expect("a pid"));
-    rustix::process::kill_process(server.expect("a pid"), rustix::process::Signal::KILL).expect("it lives");
+    kill(bench.process);
     eventually("it is gone", || parent_of(guest).is_none().then_some(()));
 }

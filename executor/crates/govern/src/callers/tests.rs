@@ -20,6 +20,13 @@ fn entry(name: &str, role: Role) -> (CallerEntry, Token) {
     (entry, token)
 }
 
+/// An entry of an operator without a token, with this change.
+fn operator(name: &str, change: impl FnOnce(&mut CallerEntry)) -> CallerEntry {
+    let mut entry = CallerEntry { token_sha256: None, ..entry(name, Role::Operator).0 };
+    change(&mut entry);
+    entry
+}
+
 fn shown(token: Option<&Token>, names: &[&str]) -> Credential {
     Credential::new(
         token.map(|token| token.reveal().as_bytes()),
@@ -57,11 +64,7 @@ fn a_token_is_known_by_its_hash_alone() {
 
 #[test]
 fn a_certificate_is_known_by_one_of_its_names() {
-    let certified = |name: &str, certificate: &str| CallerEntry {
-        token_sha256: None,
-        certificate: Some(certificate.to_owned()),
-        ..entry(name, Role::Operator).0
-    };
+    let certified = |name: &str, of: &str| operator(name, |entry| entry.certificate = Some(of.to_owned()));
     let callers = of(&[certified("a", "a.example"), certified("b", "spiffe://example/b")]).unwrap();
     assert_eq!(named(&callers, &shown(None, &["x.example", "a.example"])).unwrap(), "a");
     assert_eq!(named(&callers, &shown(None, &["spiffe://example/b"])).unwrap(), "b");
@@ -85,21 +88,16 @@ fn about(subject: &str) -> JwtSubject {
 #[test]
 fn a_token_in_the_form_of_a_jwt_is_read_as_one_also_when_its_hash_is_listed() {
     let token = b"eyJhbGciOiJFZERTQSJ9.e30.AA";
-    let hashed = CallerEntry {
-        token_sha256: Some(Digest::compute(token).to_string()),
-        ..entry("a", Role::Operator).0
+    let hashed = |name: &str, token: &[u8]| {
+        operator(name, |entry| entry.token_sha256 = Some(Digest::compute(token).to_string()))
     };
-    let callers = of(&[hashed]).unwrap();
+    let callers = of(&[hashed("a", token)]).unwrap();
     let shown = Credential::new(Some(token), Arc::default());
     assert_eq!(callers.identify(&shown, now()).unwrap_err(), AuthError::Token(TokenError::NoIssuer));
     assert!(shown.has_token());
     assert!(!format!("{shown:?}").contains("AA"), "{shown:?}");
-    let almost = CallerEntry {
-        token_sha256: Some(Digest::compute(b"eyJ.two").to_string()),
-        ..entry("b", Role::Operator).0
-    };
     let shown = Credential::new(Some(b"eyJ.two"), Arc::default());
-    assert_eq!(named(&of(&[almost]).unwrap(), &shown).unwrap(), "b");
+    assert_eq!(named(&of(&[hashed("b", b"eyJ.two")]).unwrap(), &shown).unwrap(), "b");
 }
 
 #[test]
@@ -147,11 +145,7 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.token_sha256 = None), "exactly one of");
     refused(&also(|e| e.certificate = Some("a.example".to_owned())), "exactly one of");
     refused(&also(|e| e.jwt = Some(about("anna"))), "exactly one of");
-    let of_subject = |name: &str, subject: &str| CallerEntry {
-        token_sha256: None,
-        jwt: Some(about(subject)),
-        ..entry(name, Role::Operator).0
-    };
+    let of_subject = |name: &str, subject: &str| operator(name, |entry| entry.jwt = Some(about(subject)));
     refused(&[of_subject("a", "anna"), of_subject("b", "anna")], "has the same credential as another caller");
     refused(&[of_subject("a", "")], "has an empty `subject`");
     let two = of(&[of_subject("b", "bert"), of_subject("a", "anna"), good.clone()]).unwrap();
@@ -175,12 +169,9 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     let (mut planner, token) = entry("planner", Role::Agent);
     planner.expires_at = Some(now());
     list.add(planner.clone()).unwrap();
-    let subject = CallerEntry {
-        token_sha256: None,
-        jwt: Some(about("anna")),
-        expires_at: Some(now()),
-        ..entry("other", Role::Operator).0
-    };
+    let subject = operator("other", |entry| {
+        (entry.jwt, entry.expires_at) = (Some(about("anna")), Some(now()));
+    });
     list.add(subject.clone()).unwrap();
     assert!(list.add(entry("other", Role::Operator).0).is_err());
     drop(list);
@@ -194,16 +185,12 @@ fn a_list_is_written_and_read_and_belongs_to_its_owner() {
     assert!(list.remove("planner").is_err());
     assert_eq!(Callers::read(&path, TokenIssuers::default()).unwrap().count(), Some(1));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-    assert!(matches!(
-        Callers::read(&path, TokenIssuers::default()),
-        Err(CallersError::File(FileError::NotPrivate { .. }))
-    ));
+    let read = || Callers::read(&path, TokenIssuers::default());
+    assert!(matches!(read(), Err(CallersError::File(FileError::NotPrivate { .. }))));
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::write(&path, "[[caller]]\nname = 'a'\nroles = ['root']\n").unwrap();
-    assert!(matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })));
-    std::fs::write(&path, "[[callers]]\n").unwrap();
-    assert!(
-        matches!(Callers::read(&path, TokenIssuers::default()), Err(CallersError::NotAList { .. })),
-        "a misspelt table is no empty list"
-    );
+    // A misspelt table is no empty list.
+    for text in ["[[caller]]\nname = 'a'\nroles = ['root']\n", "[[callers]]\n"] {
+        std::fs::write(&path, text).unwrap();
+        assert!(matches!(read(), Err(CallersError::NotAList { .. })), "{text}");
+    }
 }

@@ -64,6 +64,11 @@ fn signed(pair: &SigningKey, header: &str, claims: &str) -> String {
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(pair.sign(signed.as_bytes()).to_bytes()))
 }
 
+/// A token of these, signed by the pair of this number.
+fn token(nth: u8, header: &Value, claims: &Value) -> String {
+    signed(&pair(nth), &header.to_string(), &claims.to_string())
+}
+
 fn believe(issuers: &TokenIssuers, token: &str) -> Result<JwtSubject, TokenError> {
     assert!(Jwt::looks_like_jwt(token.as_bytes()), "{token}");
     issuers.verify(&Jwt::parse(token.as_bytes())?, NOW)
@@ -76,7 +81,7 @@ fn with(mut object: Value, member: &str, value: Value) -> Value {
 
 #[test]
 fn a_token_says_about_whom_it_is() {
-    let token = signed(&pair(1), &header().to_string(), &claims().to_string());
+    let token = token(1, &header(), &claims());
     let subject = believe(&usual(), &token).unwrap();
     assert_eq!((subject.issuer.as_str(), &*subject.subject), (ISSUER, "anna"));
     let parsed = Jwt::parse(token.as_bytes()).unwrap();
@@ -84,7 +89,7 @@ fn a_token_says_about_whom_it_is() {
     // Members that a reader may ignore, and one audience among others.
     let header = json!({ "alg": "Ed25519", "kid": "two", "typ": "at+jwt", "jku": "https://a.example", "jwk": jwk(&pair(3), None) });
     let claims = with(with(claims(), "aud", json!(["other", AUDIENCE])), "scope", json!("everything"));
-    assert!(believe(&usual(), &signed(&pair(2), &header.to_string(), &claims.to_string())).is_ok());
+    assert!(believe(&usual(), &self::token(2, &header, &claims)).is_ok());
 }
 
 /// RFC 7515, appendices A.2 and A.3, and RFC 8037, appendix A.4: keys, and tokens that they have signed.
@@ -131,7 +136,7 @@ fn the_examples_of_the_rfcs_are_signed_by_their_keys_and_no_others() {
 #[test]
 fn what_is_not_exactly_a_signed_token_is_refused() {
     let issuers = usual();
-    let good = signed(&pair(1), &header().to_string(), &claims().to_string());
+    let good = token(1, &header(), &claims());
     let (front, signature) = good.rsplit_once('.').unwrap();
     let not_compact = [
         format!("{front}."),
@@ -160,9 +165,7 @@ fn what_is_not_exactly_a_signed_token_is_refused() {
 #[test]
 fn the_key_is_the_one_that_is_named() {
     let issuers = usual();
-    let by = |nth, header: Value| {
-        believe(&issuers, &signed(&pair(nth), &header.to_string(), &claims().to_string()))
-    };
+    let by = |nth, header: Value| believe(&issuers, &token(nth, &header, &claims()));
     assert!(by(2, with(header(), "kid", json!("two"))).is_ok());
     assert_eq!(by(2, header()), Err(TokenError::Signature));
     let unknown = TokenError::UnknownKey { key: "three".to_owned(), algorithm: "EdDSA" };
@@ -188,7 +191,7 @@ fn a_key_need_not_be_named_where_only_one_fits() {
     let both = issuers(&[("https://other.example", other), (ISSUER, jwk(&pair(1), Some("one")))]).unwrap();
     assert!(believe(&both, &token).is_ok());
     // An unknown `kid` is not ignored.
-    let token = signed(&pair(1), &header().to_string(), &claims().to_string());
+    let token = self::token(1, &header(), &claims());
     assert!(believe(&issuers(&[(ISSUER, jwk(&pair(1), None))]).unwrap(), &token).is_err());
 }
 
@@ -200,17 +203,12 @@ fn a_key_speaks_for_its_own_issuer_only() {
         ("https://tenant.example", jwk(&pair(1), Some("one"))),
     ]);
     let both = both.unwrap();
-    let of = |nth, issuer: &str| {
-        let claims = with(claims(), "iss", json!(issuer));
-        believe(&both, &signed(&pair(nth), &header().to_string(), &claims.to_string()))
-    };
-    assert!(of(1, ISSUER).is_ok());
-    assert_eq!(of(2, "https://other.example").unwrap().issuer.as_str(), "https://other.example");
-    assert_eq!(
-        of(1, "https://tenant.example").unwrap().issuer.as_str(),
-        "https://tenant.example",
-        "they share a key"
-    );
+    let of =
+        |nth, issuer: &str| believe(&both, &token(nth, &header(), &with(claims(), "iss", json!(issuer))));
+    // The last of them shares a key with the first.
+    for (nth, issuer) in [(1, ISSUER), (2, "https://other.example"), (1, "https://tenant.example")] {
+        assert_eq!(of(nth, issuer).unwrap().issuer.as_str(), issuer);
+    }
     for (nth, issuer) in
         [(2, ISSUER), (1, "https://other.example"), (1, "https://id.example/"), (1, "HTTPS://id.example")]
     {
@@ -222,10 +220,8 @@ fn a_key_speaks_for_its_own_issuer_only() {
 #[test]
 fn claims_hold_for_one_audience_and_one_time() {
     let issuers = usual();
-    let of = |member: &str, value: Value| {
-        let claims = with(claims(), member, value);
-        believe(&issuers, &signed(&pair(1), &header().to_string(), &claims.to_string()))
-    };
+    let of =
+        |member: &str, value: Value| believe(&issuers, &token(1, &header(), &with(claims(), member, value)));
     let at = |seconds: i64| json!(NOW.unix_timestamp() + seconds);
     let moment = |seconds| NOW + Duration::seconds(seconds);
     for audience in [json!("other"), json!([]), json!(["other"]), json!(""), json!(format!("{AUDIENCE}x"))] {
@@ -248,21 +244,19 @@ fn claims_hold_for_one_audience_and_one_time() {
 
 #[test]
 fn a_file_of_keys_is_used_as_a_whole_or_not_at_all() {
-    let refused = |keys: Value, words: &str| {
+    let small_order = json!({ "kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode([0; 32]) });
+    let private = with(jwk(&pair(1), None), "d", json!(URL_SAFE_NO_PAD.encode([1; 32])));
+    for (keys, words) in [
+        (
+            json!({ "kty": "EC", "crv": "P-384", "x": "AA", "y": "AA" }),
+            "it contains no key that verifies tokens",
+        ),
+        (small_order, "not a usable"),
+        (json!({ "keys": [jwk(&pair(2), None), private] }), "at /keys/1/d"),
+    ] {
         let error = issuers(&[(ISSUER, keys)]).unwrap_err();
         assert!(error.contains(words), "{error}");
-    };
-    let twice = json!({ "keys": [jwk(&pair(1), Some("one")), jwk(&pair(2), Some("one"))] });
-    refused(twice, "two keys have the id `one`");
-    refused(json!({ "keys": [] }), "it contains no key that verifies tokens");
-    refused(
-        json!({ "kty": "EC", "crv": "P-384", "x": "AA", "y": "AA" }),
-        "it contains no key that verifies tokens",
-    );
-    let small_order = json!({ "kty": "OKP", "crv": "Ed25519", "x": URL_SAFE_NO_PAD.encode([0; 32]) });
-    refused(small_order, "not a usable");
-    let private = with(jwk(&pair(1), None), "d", json!(URL_SAFE_NO_PAD.encode([1; 32])));
-    refused(json!({ "keys": [jwk(&pair(2), None), private] }), "at /keys/1/d");
+    }
     assert_eq!(usual().keys(), 2);
 }
 
@@ -271,20 +265,16 @@ fn a_file_of_keys_that_others_may_change_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("keys.json");
     std::fs::write(&path, jwk(&pair(1), None).to_string()).unwrap();
-    let mode =
-        |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     let read = || TokenIssuers::read(&[named(ISSUER, path.clone())]);
     assert_eq!(read().unwrap().keys(), 1);
-    mode(&path, 0o664);
-    assert!(matches!(read(), Err(KeyError::File(FileError::NotPrivate { .. }))));
-    mode(&path, 0o644);
-    mode(folder.path(), 0o777);
-    assert!(
-        matches!(read(), Err(KeyError::File(FileError::NotPrivate { .. }))),
-        "another file could be put there"
-    );
-    mode(folder.path(), 0o700);
-    assert!(read().is_ok());
+    // In a folder that others may change, another file could be put there.
+    for (of, wide, right) in [(&*path, 0o664, 0o644), (folder.path(), 0o777, 0o700)] {
+        let set = |mode| std::fs::set_permissions(of, std::fs::Permissions::from_mode(mode)).unwrap();
+        set(wide);
+        assert!(matches!(read(), Err(KeyError::File(FileError::NotPrivate { .. }))), "{}", of.display());
+        set(right);
+        assert!(read().is_ok());
+    }
     std::fs::write(&path, vec![b' '; usize::try_from(MAX_KEY_SET_BYTES).unwrap() + 1]).unwrap();
     assert!(matches!(read(), Err(KeyError::File(FileError::NotSmall(..)))));
     std::fs::remove_file(&path).unwrap();

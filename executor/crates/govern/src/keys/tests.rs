@@ -66,14 +66,8 @@ fn a_signature_with_a_point_of_small_order_is_refused() {
     let key = TrustedKey::parse(jwk.to_string().as_bytes(), Some(issuer()), Path::new("the RFC")).unwrap();
     let signature = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAMhx6LRvTAJCrbpKvlosYynhIyg_5s5zxLywDregXzCA";
     let signature = URL_SAFE_NO_PAD.decode(signature).unwrap();
-    assert!(
-        ed25519_dalek::Verifier::verify(
-            &key.key,
-            b"any message",
-            &Signature::from_slice(&signature).unwrap()
-        )
-        .is_ok()
-    );
+    let parsed = Signature::from_slice(&signature).unwrap();
+    assert!(ed25519_dalek::Verifier::verify(&key.key, b"any message", &parsed).is_ok());
     assert!(!key.verify(b"any message", &signature));
 }
 
@@ -117,12 +111,11 @@ fn a_folder_of_keys_is_read_whole_or_not_at_all() {
     let for_another = TrustedKey::parse(text.as_bytes(), Some(for_another), Path::new("k")).unwrap();
     assert!(matches!(TrustedKeys::add(&trusted, &for_another), Err(KeyError::Duplicate { .. })));
 
-    set_mode(&file, 0o666);
-    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
-    set_mode(&file, 0o644);
-    set_mode(&trusted, 0o777);
-    assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
-    set_mode(&trusted, 0o755);
+    for (of, wide, right) in [(&file, 0o666, 0o644), (&trusted, 0o777, 0o755)] {
+        set_mode(of, wide);
+        assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::File(FileError::NotPrivate { .. }))));
+        set_mode(of, right);
+    }
     std::fs::write(trusted.join("other.jwk"), pair.public().to_jwk()).unwrap();
     assert!(matches!(TrustedKeys::read(&trusted), Err(KeyError::Duplicate { .. })));
     std::fs::copy(folder.path().join("governor.jwk"), trusted.join("other.jwk")).unwrap();

@@ -84,6 +84,25 @@ fn claims() -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
 }
 
+/// A proof whose header has another member.
+fn with_header(member: &str, value: Value) -> Proof {
+    let mut header = header();
+    header[member] = value;
+    signed(&header.to_string(), &claims().to_string())
+}
+
+/// A proof whose claims have another member.
+fn with_claim(member: &str, value: Value) -> Proof {
+    let mut claims = claims();
+    claims[member] = value;
+    with_claims(&claims.to_string())
+}
+
+/// A proof with this text of claims.
+fn with_claims(claims: &str) -> Proof {
+    signed(&header().to_string(), claims)
+}
+
 fn believe(proof: &Proof) -> Result<VerifiedProof, ProofError> {
     governor().1.verify(&call(), proof, NOW).map(|(arguments, proven)| {
         assert_eq!(arguments, call().arguments);
@@ -108,9 +127,8 @@ fn what_a_governor_signs_is_believed() {
     other["alg"] = json!("Ed25519");
     other["typ"] = json!("JWT");
     assert!(believe(&signed(&other.to_string(), &claims().to_string())).is_ok());
-    let mut pinned = claims();
-    pinned["tool_sha256"] = json!(Digest::compute(b"module").to_string());
-    let proven = believe(&signed(&header().to_string(), &pinned.to_string())).unwrap();
+    let pinned = json!(Digest::compute(b"module").to_string());
+    let proven = believe(&with_claim("tool_sha256", pinned)).unwrap();
     assert_eq!(proven.module, Some(Digest::compute(b"module")));
 }
 
@@ -135,9 +153,7 @@ fn headers_that_could_mean_something_else_are_refused() {
         ("zip", json!("DEF"), "`zip`"),
     ];
     for (member, value, words) in cases {
-        let mut header = header();
-        header[member] = value;
-        refused(&signed(&header.to_string(), &claims().to_string()), BlockedBy::VerdictUntrusted, words);
+        refused(&with_header(member, value), BlockedBy::VerdictUntrusted, words);
     }
     for (header, words) in [
         ("{}".to_owned(), "`alg` is missing"),
@@ -156,7 +172,7 @@ fn claims_that_are_not_exactly_these_are_refused() {
     for member in claims().as_object().unwrap().keys() {
         let mut less = claims();
         less.as_object_mut().unwrap().remove(member);
-        refused(&signed(&header().to_string(), &less.to_string()), BlockedBy::VerdictUntrusted, "is missing");
+        refused(&with_claims(&less.to_string()), BlockedBy::VerdictUntrusted, "is missing");
     }
     let cases = [
         ("aud", json!([EXECUTOR]), "`aud`"),
@@ -174,12 +190,10 @@ fn claims_that_are_not_exactly_these_are_refused() {
         ("scope", json!("narrower"), "`scope`"),
     ];
     for (member, value, words) in cases {
-        let mut other = claims();
-        other[member] = value;
-        refused(&signed(&header().to_string(), &other.to_string()), BlockedBy::VerdictUntrusted, words);
+        refused(&with_claim(member, value), BlockedBy::VerdictUntrusted, words);
     }
     let twice = claims().to_string().replacen('{', r#"{"jti":"other","#, 1);
-    refused(&signed(&header().to_string(), &twice), BlockedBy::VerdictUntrusted, "duplicate key");
+    refused(&with_claims(&twice), BlockedBy::VerdictUntrusted, "duplicate key");
 }
 
 #[test]
@@ -192,34 +206,31 @@ fn a_proof_of_something_else_is_a_mismatch() {
         ("arguments_sha256", json!(Digest::compute(b"{}").to_string()), "other arguments"),
     ];
     for (member, value, words) in cases {
-        let mut other = claims();
-        other[member] = value;
-        refused(&signed(&header().to_string(), &other.to_string()), BlockedBy::VerdictMismatch, words);
+        refused(&with_claim(member, value), BlockedBy::VerdictMismatch, words);
     }
-    let mut wider = signed(&header().to_string(), &claims().to_string());
+    let mut wider = with_claims(&claims().to_string());
     wider.verdict["capability_manifest"]["filesystem_scope"] = json!(["/workspace/**"]);
     refused(&wider, BlockedBy::VerdictMismatch, "another verdict");
-    let mut more = signed(&header().to_string(), &claims().to_string());
+    let mut more = with_claims(&claims().to_string());
     more.verdict.insert("conditions_of_mine".to_owned(), json!([]));
     refused(&more, BlockedBy::VerdictMismatch, "another verdict");
 }
 
 #[test]
 fn a_proof_speaks_for_its_keys_issuer_and_within_its_time() {
-    let with = |member: &str, value: Value| {
-        let mut other = claims();
-        other[member] = value;
-        signed(&header().to_string(), &other.to_string())
-    };
     let at = |seconds: i64| json!(NOW.unix_timestamp() + seconds);
-    refused(&with("iss", json!("did:a2g:governor:1.0:other")), BlockedBy::VerdictUntrusted, "may speak for");
-    refused(&with("iat", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
-    refused(&with("nbf", at(31)), BlockedBy::VerdictUntrusted, "not valid before");
-    assert!(believe(&with("iat", at(30))).is_ok());
-    assert!(believe(&with("nbf", at(30))).is_ok());
-    refused(&with("exp", at(0)), BlockedBy::VerdictUntrusted, "before it was issued");
-    assert!(believe(&with("exp", at(600))).is_ok());
-    refused(&with("exp", at(601)), BlockedBy::VerdictUntrusted, "601 seconds, but at most 600");
+    for (member, value, words) in [
+        ("iss", json!("did:a2g:governor:1.0:other"), "may speak for"),
+        ("iat", at(31), "not valid before"),
+        ("nbf", at(31), "not valid before"),
+        ("exp", at(0), "before it was issued"),
+        ("exp", at(601), "601 seconds, but at most 600"),
+    ] {
+        refused(&with_claim(member, value), BlockedBy::VerdictUntrusted, words);
+    }
+    for (member, value) in [("iat", at(30)), ("nbf", at(30)), ("exp", at(600))] {
+        assert!(believe(&with_claim(member, value)).is_ok(), "{member}");
+    }
 }
 
 #[test]
@@ -256,7 +267,7 @@ proptest! {
 
     #[test]
     fn any_single_changed_byte_is_refused(at in any::<prop::sample::Index>(), to in 0_u8..128) {
-        let mut bytes = signed(&header().to_string(), &claims().to_string()).compact.into_bytes();
+        let mut bytes = with_claims(&claims().to_string()).compact.into_bytes();
         let at = at.index(bytes.len());
         prop_assume!(bytes[at] != to);
         bytes[at] = to;
@@ -271,7 +282,7 @@ proptest! {
 
 #[test]
 fn one_text_for_each_proof() {
-    let compact = signed(&header().to_string(), &claims().to_string()).compact;
+    let compact = with_claims(&claims().to_string()).compact;
     let (signed, signature) = compact.rsplit_once('.').unwrap();
     // 64 bytes leave four bits in the last of 86 characters. Other values of them decode to the same bytes in a
     // lenient reader.

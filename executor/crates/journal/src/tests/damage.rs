@@ -67,7 +67,7 @@ fn assert_found(whole: &Path, sql: &str, what: &str) {
     let path = folder.path().join("journal.db");
     let found = verify_journal(&path, None).to_string();
     assert!(found.contains(what), "{sql}: {found}");
-    let opened = Journal::open(&path, 100, JournalOptions::default(), NOW).map(|_| "opened");
+    let opened = open(&path).map(|_| "opened");
     assert!(matches!(opened, Err(OpenError::Damaged { .. } | OpenError::Behind { .. })), "{sql}: {opened:?}");
 }
 
@@ -227,10 +227,7 @@ async fn damage_in_older_records_breaks_the_journal() {
     for _ in 0..27 {
         let calls = (0..200).map(|_| another()).collect::<Vec<_>>();
         futures_util::future::join_all(calls.iter().map(|call| run(&journal, call))).await;
-        while journal.undelivered_count() > 0 {
-            let (due, _) = journal.next_report().await.unwrap();
-            journal.mark_delivered(&due);
-        }
+        deliver(&journal, journal.undelivered_count()).await;
     }
     journal.flush().await.unwrap();
     drop(journal);
@@ -310,7 +307,7 @@ async fn every_flipped_bit_in_the_content_is_found() {
         if matches!(found, Ok(Ok(Finding::Holds { .. }))) {
             missed.push(bit);
         }
-        if Journal::open(&path, 100, JournalOptions::default(), NOW).is_ok() {
+        if open(&path).is_ok() {
             served.push(bit);
         }
     }

@@ -38,9 +38,7 @@ fn texts(journal: &Journal) -> Vec<String> {
 
 #[tokio::test]
 async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let (_folder, path, journal) = new_journal();
     let [stays, starts, cancelled, revoked, expired] = [(); 5].map(|()| another());
     for call in [&stays, &starts, &cancelled, &revoked, &expired, &stays] {
         hold(&journal, call).await;
@@ -68,9 +66,7 @@ async fn held_intents_survive_restarts_until_they_start_or_are_resolved() {
 
 #[tokio::test]
 async fn decisions_are_final() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let mut journal = open_journal(&path).0;
+    let (_folder, path, mut journal) = new_journal();
     let (denied, approved) = (another(), another());
     for call in [&denied, &approved] {
         hold(&journal, call).await;
@@ -112,37 +108,5 @@ async fn decisions_are_final() {
     assert!(matches!(start(&journal, &approved, None).await, StartResult::New));
     drop(journal);
     assert!(open_journal(&path).0.take_held().is_empty());
-    assert!(holds(&path));
-}
-
-#[tokio::test]
-async fn records_name_the_caller_of_each_decision() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
-    let (waited, ran) = (another(), another());
-    hold(&journal, &waited).await;
-    resolve(&journal, &waited, Resolution::Denied).await;
-    assert!(matches!(start(&journal, &ran, None).await, StartResult::New));
-    journal.record_stop(&[ran.intent], "otto", "a2g/cancel").await.unwrap();
-    journal.record_revocation(Some(&ran.agent), None, "gov", 1).await.unwrap();
-    let mut records = Vec::new();
-    let history = History::open(&path).unwrap();
-    let keep = |record: history::RecordEntry| -> Result<(), history::HistoryError> {
-        let says = record.body.map_or(String::new(), |says| says.get().to_owned());
-        records.push((record.kind, record.intent, says));
-        Ok(())
-    };
-    history.records(None, keep).unwrap();
-    let said = |kind: &str, intent: Option<IntentId>, by: &str| {
-        let by = format!("\"by\":\"{by}\"");
-        records.iter().any(|(is, of, says)| *is == kind && *of == intent && says.contains(&by))
-    };
-    assert!(said("denied", Some(waited.intent), "anna"), "{records:?}");
-    assert!(said("stopped", Some(ran.intent), "otto"), "{records:?}");
-    assert!(said("revocation", None, "gov"), "{records:?}");
-    let text = record::digest(shown_text(&waited).as_bytes());
-    let text = chain::to_hex(&text.0);
-    assert!(records.iter().any(|(kind, _, says)| *kind == "denied" && says.contains(&text)), "{records:?}");
     assert!(holds(&path));
 }

@@ -83,39 +83,65 @@ fn receipt(call: &Call, end: End) -> Receipt {
     }
 }
 
-fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
-    // The writer of the previous journal ends shortly after the drop.
+fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
+    Journal::open(path, 100, JournalOptions::default(), NOW)
+}
+
+/// Asks again until there is an answer: the writer of a dropped journal ends shortly after the drop.
+fn eventually<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     for _ in 0..500 {
-        match Journal::open(path, 100, JournalOptions::default(), NOW) {
-            Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
-            opened => return opened.unwrap(),
+        if let Some(answer) = ask() {
+            return answer;
         }
+        std::thread::sleep(std::time::Duration::from_millis(10));
     }
     panic!("the journal stays in use");
+}
+
+fn open_journal(path: &Path) -> (Journal, RecoverySummary) {
+    eventually(|| match open(path) {
+        Err(OpenError::InUse(_)) => None,
+        opened => Some(opened.unwrap()),
+    })
+}
+
+/// An open journal in a folder of its own.
+fn new_journal() -> (tempfile::TempDir, PathBuf, Journal) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal.db");
+    let journal = open_journal(&path).0;
+    (folder, path, journal)
+}
+
+/// Has the governor take so many reports.
+async fn deliver(journal: &Journal, count: usize) {
+    for _ in 0..count {
+        let (due, _) = journal.next_report().await.unwrap();
+        journal.mark_delivered(&due);
+    }
+    journal.flush().await.unwrap();
 }
 
 /// Waits until the writer of a dropped journal has released the file, without opening the journal, which would end the
 /// open runs.
 fn wait_for_the_writer(path: &Path) {
-    for _ in 0..500 {
-        let file = std::fs::File::open(path).unwrap();
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
-            Err(_in_use) => std::thread::sleep(std::time::Duration::from_millis(10)),
-        }
-    }
+    let file = std::fs::File::open(path).unwrap();
+    eventually(|| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).ok());
 }
 
 async fn start(journal: &Journal, call: &Call, proof: Option<&ProofId>) -> StartResult {
     assert!(matches!(journal.claim(call, LATER, None), Ok(ClaimResult::New)));
-    let fallback_receipt = receipt(call, End::Aborted(AbortReason::Lost));
-    journal
-        .start(
-            StartRequest { call, keep_until: LATER, proof, fallback_receipt: &fallback_receipt, task: None },
-            NOW,
-        )
-        .await
-        .unwrap()
+    start_claimed(journal, call, proof, None).await.unwrap()
+}
+
+async fn start_claimed(
+    journal: &Journal,
+    call: &Call,
+    proof: Option<&ProofId>,
+    task: Option<&JournalTask>,
+) -> Result<StartResult, JournalError> {
+    let fallback_receipt = &receipt(call, End::Aborted(AbortReason::Lost));
+    journal.start(StartRequest { call, keep_until: LATER, proof, fallback_receipt, task }, NOW).await
 }
 
 async fn run(journal: &Journal, call: &Call) -> Arc<Receipt> {
@@ -137,8 +163,7 @@ fn content_hash_ignores_key_order_but_not_values() {
 
 #[tokio::test]
 async fn intents_are_claimed_and_started_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = open_journal(&folder.path().join("journal.db")).0;
+    let (_folder, _path, journal) = new_journal();
     let (this, other) = (call(r#"{"a":1}"#), call(r#"{"a":2}"#));
     assert!(journal.find(&this, None).await.unwrap().is_none());
     assert!(matches!(journal.claim(&this, LATER, None), Ok(ClaimResult::New)));
@@ -197,15 +222,7 @@ async fn interrupted_runs_are_aborted_on_open() {
         assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
         journal.release(done.intent).await.unwrap();
         assert!(matches!(journal.claim(&done, LATER, Some(Arc::clone(&verdict))), Ok(ClaimResult::New)));
-        let fallback_receipt = receipt(&done, End::Aborted(AbortReason::Lost));
-        let request = StartRequest {
-            call: &done,
-            keep_until: LATER,
-            proof: None,
-            fallback_receipt: &fallback_receipt,
-            task: None,
-        };
-        assert!(matches!(journal.start(request, NOW).await, Ok(StartResult::New)));
+        assert!(matches!(start_claimed(&journal, &done, None, None).await, Ok(StartResult::New)));
         journal.finish(Arc::new(receipt(&done, End::ResultNotJson)), None, NOW).await.unwrap();
         assert!(matches!(start(&journal, &lost, None).await, StartResult::New));
         assert!(matches!(start(&journal, &released, None).await, StartResult::New));

@@ -6,14 +6,6 @@ use crate::{PruneSummary, prune};
 
 const FAR: OffsetDateTime = time::macros::datetime!(2030-01-01 0:00 UTC);
 
-async fn deliver(journal: &Journal, count: usize) {
-    for _ in 0..count {
-        let (due, _) = journal.next_report().await.unwrap();
-        journal.mark_delivered(&due);
-    }
-    journal.flush().await.unwrap();
-}
-
 #[tokio::test]
 async fn old_delivered_records_are_pruned() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,9 +54,7 @@ async fn old_delivered_records_are_pruned() {
 /// The promises about an intent that waits, was decided, or belongs to a receipt that stays are preserved.
 #[tokio::test]
 async fn promises_of_pruned_records_are_carried_over() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let (_folder, path, journal) = new_journal();
     let [waits, approved, denied, straddles] = [another(), another(), another(), another()];
     for call in [&waits, &approved, &denied] {
         hold(&journal, call).await;

@@ -4,15 +4,6 @@ use super::*;
 use crate::{CopyError, back_up, init, restore};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-fn open(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
-    Journal::open(path, 100, JournalOptions::default(), NOW)
-}
-
-fn new(path: &Path) -> Result<(Journal, RecoverySummary), OpenError> {
-    let options = JournalOptions { if_missing: IfMissing::CreateAnyway, ..JournalOptions::default() };
-    Journal::open(path, 100, options, NOW)
-}
-
 /// Closes a journal, and waits until its writer has released the file.
 fn close(journal: Journal, path: &Path) {
     drop(journal);
@@ -42,19 +33,18 @@ fn other_files_are_left_unchanged() {
 
 #[tokio::test]
 async fn readable_journals_are_refused_and_sidecars_made_private() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open(&path).unwrap().0;
+    let (_folder, path, journal) = new_journal();
     run(&journal, &another()).await;
     for file in ["journal.db", "journal.db-wal", "journal.db-shm", "journal.db.lock"] {
         assert_eq!(mode(&path.with_file_name(file)), 0o600, "{file}");
     }
     close(journal, &path);
-    for wide in [0o644, 0o640, 0o602, 0o700] {
+    for wide in [0o644, 0o640, 0o660, 0o602, 0o700] {
         set_mode(&path, wide);
         let refused = open(&path).map(drop).unwrap_err();
         assert!(matches!(refused, OpenError::Mode { mode, .. } if mode == wide), "{refused}");
-        assert!(refused.to_string().contains("chmod 600"), "{refused}");
+        let said = refused.to_string();
+        assert!(said.contains("chmod 600") && said.contains(&format!("mode {wide:04o}")), "{said}");
         assert!(prune(&path, NOW, NOW).is_err());
     }
     set_mode(&path, 0o600);
@@ -64,6 +54,7 @@ async fn readable_journals_are_refused_and_sidecars_made_private() {
         std::fs::write(&file, "").unwrap();
         set_mode(&file, 0o644);
     }
+    set_mode(&path.with_file_name("journal.db.lock"), 0o644);
     let journal = open_journal(&path).0;
     run(&journal, &another()).await;
     for file in ["journal.db-wal", "journal.db-shm", "journal.db.lock"] {
@@ -71,31 +62,20 @@ async fn readable_journals_are_refused_and_sidecars_made_private() {
     }
 }
 
+/// Changes a record.
+fn damage(path: &Path) {
+    Connection::open(path).unwrap().execute_batch("UPDATE records SET at = at + 1 WHERE number = 2").unwrap();
+}
+
 /// A change to the files of a journal.
 type Vanish = fn(&Path);
 
+/// A log alone is a sign of a journal as well, as an empty file or a marker is.
 #[tokio::test]
-async fn vanished_journals_are_not_recreated() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = new(&path).unwrap().0;
+async fn a_journal_of_which_only_its_log_is_left_is_not_recreated() {
+    let (folder, path, journal) = new_journal();
     run(&journal, &another()).await;
-    assert!(matches!(new(&path), Err(OpenError::Exists(_))));
     close(journal, &path);
-    let whole = std::fs::read(&path).unwrap();
-    let vanishes: [(&str, Vanish); 2] = [
-        ("removed", |path| std::fs::remove_file(path).unwrap()),
-        ("cut to nothing", |path| std::fs::write(path, "").unwrap()),
-    ];
-    for (how, vanish) in vanishes {
-        vanish(&path);
-        let refused = open(&path).map(drop).unwrap_err();
-        assert!(matches!(refused, OpenError::Vanished { .. }), "{how}: {refused}");
-        assert!(refused.to_string().contains("journal init"), "{how}: {refused}");
-        std::fs::write(&path, &whole).unwrap();
-        set_mode(&path, 0o600);
-    }
-    // A log alone is a sign of a journal as well.
     std::fs::remove_file(&path).unwrap();
     std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
     let log = path.with_file_name("journal.db-wal");
@@ -109,26 +89,16 @@ async fn vanished_journals_are_not_recreated() {
 }
 
 #[tokio::test]
-async fn one_file_is_opened_once_under_any_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open(&path).unwrap().0;
-    run(&journal, &another()).await;
-    let link = folder.path().join("linked.db");
-    symlink(&path, &link).unwrap();
-    assert!(matches!(open(&link), Err(OpenError::InUse(_))));
-    std::fs::remove_file(path.with_file_name("journal.db.lock")).unwrap();
-    assert!(matches!(open(&path), Err(OpenError::InUse(_))), "its lock file was deleted");
-    drop(journal);
-    let journal = open_journal(&link).0;
-    assert!(!folder.path().join("linked.db-wal").exists(), "there is one log, whatever the name");
+async fn a_journal_has_one_log_whatever_its_name() {
+    let (folder, path, journal) = new_journal();
     run(&journal, &another()).await;
     close(journal, &path);
-    let second = folder.path().join("second.db");
-    std::fs::hard_link(&path, &second).unwrap();
-    for name in [&path, &second] {
-        assert!(matches!(open(name), Err(OpenError::Names { names: 2, .. })));
-    }
+    let link = folder.path().join("linked.db");
+    symlink(&path, &link).unwrap();
+    let journal = open_journal(&link).0;
+    assert!(!folder.path().join("linked.db-wal").exists());
+    run(&journal, &another()).await;
+    close(journal, &path);
 }
 
 #[tokio::test]
@@ -187,15 +157,7 @@ async fn replaced_files_break_the_journal() {
             if writes {
                 let call = another();
                 let _may_be_broken_already = journal.claim(&call, LATER, None);
-                let fallback_receipt = receipt(&call, End::Aborted(AbortReason::Lost));
-                let request = StartRequest {
-                    call: &call,
-                    keep_until: LATER,
-                    proof: None,
-                    fallback_receipt: &fallback_receipt,
-                    task: None,
-                };
-                let began = journal.start(request, NOW).await;
+                let began = start_claimed(&journal, &call, None, None).await;
                 assert!(matches!(began, Err(JournalError::Broken(_))), "{how}: {began:?}");
             }
             // The files are checked once a second, without any call.
@@ -211,9 +173,7 @@ async fn replaced_files_break_the_journal() {
 /// An older copy, or one without its log, in the place of a journal that has more records.
 #[tokio::test]
 async fn journals_behind_their_marker_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open(&path).unwrap().0;
+    let (_folder, path, journal) = new_journal();
     run(&journal, &another()).await;
     close(journal, &path);
     let older = std::fs::read(&path).unwrap();
@@ -265,18 +225,12 @@ async fn backups_are_checked_private_and_restorable() {
     );
     close(journal, &path);
     // A damaged backup changes nothing.
-    Connection::open(&backup)
-        .unwrap()
-        .execute_batch("UPDATE records SET at = at + 1 WHERE number = 2")
-        .unwrap();
+    damage(&backup);
     assert!(matches!(restore(&backup, &path, true), Err(CopyError::Damaged { .. })));
     assert!(holds(&path));
     // No backup is made of a damaged journal.
     let bad = folder.path().join("bad.db");
-    Connection::open(&path)
-        .unwrap()
-        .execute_batch("UPDATE records SET at = at + 1 WHERE number = 2")
-        .unwrap();
+    damage(&path);
     assert!(matches!(back_up(&path, &bad), Err(CopyError::Damaged { .. })));
     assert!(!bad.exists());
     let left = std::fs::read_dir(folder.path())

@@ -28,22 +28,24 @@ fn summarize(task: &JournalTask) -> TaskSummary {
     TaskSummary { task, context, created, status }
 }
 
+async fn store(journal: &Journal, task: &JournalTask) {
+    journal.store_task(task.clone(), RetryPolicy::Retry).await.unwrap();
+}
+
 async fn look_up(journal: &Journal, task: IntentId) -> Option<JournalTask> {
     journal.task(task, JournalTask::clone).await.unwrap()
 }
 
 #[tokio::test]
 async fn latest_task_is_found_by_owner_and_conversation() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let (_folder, path, journal) = new_journal();
     let first = task("did:a:b", NOW, false, "1");
     let other = JournalTask { context: "d".to_owned(), ..task("did:a:b", LATER, false, "2") };
     let theirs = task("did:x:y", NOW, true, "3");
     // Written in one order, and awaited in the reverse order.
     let kept = [&first, &other, &theirs].map(|task| journal.store_task(task.clone(), RetryPolicy::Retry));
     let ended = JournalTask { ended: Some(LATER), document: "ended".to_owned(), ..first.clone() };
-    journal.store_task(ended.clone(), RetryPolicy::Retry).await.unwrap();
+    store(&journal, &ended).await;
     for kept in kept {
         kept.await.unwrap();
     }
@@ -70,9 +72,7 @@ async fn latest_task_is_found_by_owner_and_conversation() {
 
 #[tokio::test]
 async fn excess_ended_tasks_are_dropped_per_owner() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let (_folder, _path, journal) = new_journal();
     let open = task("did:a:b", NOW - Duration::DAY, false, "");
     let theirs = task("did:x:y", NOW - Duration::DAY, true, "");
     let mine = (0..MAX_TASKS + 9).map(|n| task("did:a:b", NOW + Duration::seconds(n), true, ""));
@@ -84,11 +84,8 @@ async fn excess_ended_tasks_are_dropped_per_owner() {
         kept.await.unwrap();
     }
     let of = async |owner: &AgentDid| {
-        journal
-            .tasks(TaskQuery { owner: Some(owner.clone()), limit: 1, ..TaskQuery::default() })
-            .await
-            .unwrap()
-            .1
+        let query = TaskQuery { owner: Some(owner.clone()), limit: 1, ..TaskQuery::default() };
+        journal.tasks(query).await.unwrap().1
     };
     let left = of(&open.owner).await;
     assert_eq!(left, u64::try_from(MAX_TASKS).unwrap() + 1);
@@ -98,31 +95,21 @@ async fn excess_ended_tasks_are_dropped_per_owner() {
     let large = "x".repeat(usize::try_from(MAX_TASK_BYTES).unwrap() / 2 + 1);
     for n in 0..2 {
         let task = with_pruning_id(task("did:x:y", NOW + Duration::seconds(n), true, &large));
-        journal.store_task(task, RetryPolicy::Retry).await.unwrap();
+        store(&journal, &task).await;
     }
     assert_eq!(of(&theirs.owner).await, 1);
 }
 
 #[tokio::test]
 async fn stored_tasks_override_the_task_of_the_start() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal.db");
-    let journal = open_journal(&path).0;
+    let (_folder, path, journal) = new_journal();
     for (call, is_written) in [(another(), false), (another(), true)] {
-        let fallback_receipt = receipt(&call, End::ResultNotJson);
         let first = JournalTask { task: call.intent, ..task("did:a:b", NOW, false, "will") };
         assert!(matches!(journal.claim(&call, LATER, None).unwrap(), ClaimResult::New));
-        let request = StartRequest {
-            call: &call,
-            keep_until: LATER,
-            proof: None,
-            fallback_receipt: &fallback_receipt,
-            task: Some(&first),
-        };
-        journal.start(request, NOW).await.unwrap();
+        start_claimed(&journal, &call, None, Some(&first)).await.unwrap();
         if is_written {
             let newer = JournalTask { document: "newer".to_owned(), ..first };
-            journal.store_task(newer, RetryPolicy::Retry).await.unwrap();
+            store(&journal, &newer).await;
         }
     }
     drop(journal);
@@ -139,8 +126,7 @@ async fn stored_tasks_override_the_task_of_the_start() {
 /// Pages of `owner_tasks` and of the merge of owners: each task once, in one order, whatever is added between two pages.
 #[tokio::test]
 async fn task_pages_are_complete_under_concurrent_writes() {
-    let folder = tempfile::tempdir().unwrap();
-    let journal = open_journal(&folder.path().join("journal.db")).0;
+    let (_folder, _path, journal) = new_journal();
     let owners = ["did:a:b", "did:a:c", "did:x:y"];
     // Seven tasks of each moment, so that pages end between tasks that were made at the same time.
     let of_moment =
@@ -148,7 +134,7 @@ async fn task_pages_are_complete_under_concurrent_writes() {
     let mut all = Vec::new();
     for n in 0..60 {
         all.push(of_moment(n));
-        journal.store_task(all.last().unwrap().clone(), RetryPolicy::Retry).await.unwrap();
+        store(&journal, &all[all.len() - 1]).await;
     }
     let unsaved = (0..9).map(|n| summarize(&of_moment(n * 6))).collect::<Vec<_>>();
     let known = unsaved.iter().cloned().chain(all.iter().map(summarize)).collect::<Vec<_>>();
@@ -171,10 +157,7 @@ async fn task_pages_are_complete_under_concurrent_writes() {
             let Some(last) = page.last() else { break };
             query.after = Some(last.key());
             seen.extend(page.iter().map(TaskSummary::key));
-            journal
-                .store_task(task(owners[1], LATER + Duration::DAY, true, ""), RetryPolicy::Retry)
-                .await
-                .unwrap();
+            store(&journal, &task(owners[1], LATER + Duration::DAY, true, "")).await;
         }
         // Tasks that were added while an earlier list was read are newer than all of this one.
         seen.retain(|key| key.created <= LATER);
@@ -188,7 +171,7 @@ async fn look_ups_wait_for_no_list_and_full_queues_refuse() {
     let folder = tempfile::tempdir().unwrap();
     let journal = Arc::new(open_journal(&folder.path().join("journal.db")).0);
     let one = task("did:a:b", NOW, true, "1");
-    journal.store_task(one.clone(), RetryPolicy::Retry).await.unwrap();
+    store(&journal, &one).await;
     let (open, gate) = std::sync::mpsc::channel::<()>();
     let gate = Arc::new(Mutex::new(gate));
     // A list that blocks the opening of the gate ends by itself, and the test fails.

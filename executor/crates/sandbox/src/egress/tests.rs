@@ -25,6 +25,10 @@ fn grant(budgets: NetworkBudgets) -> Grant {
     Grant::meet(super::test_authority(), [(Layer::Verdict, Claims::default())], &ceilings).unwrap()
 }
 
+fn agent() -> AgentDid {
+    AgentDid::parse("did:a2g:one:1").unwrap()
+}
+
 /// A small budget of each kind.
 const BUDGETS: NetworkBudgets =
     NetworkBudgets { requests: 10, connections: 2, sent_bytes: 1 << 20, received_bytes: 1 << 20 };
@@ -92,7 +96,7 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
     let answers: [&[&str]; 5] =
         [&["127.0.0.1"], &["127.0.0.2"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"], &[]];
     let egress = egress(&answers, address);
-    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    let network = egress.open(&agent(), &grant(BUDGETS));
     let port = address.port();
     let denied = Err(DenialReason::Address.into());
     assert_eq!(ask(&network, port).await, Ok(204));
@@ -113,7 +117,7 @@ async fn a_name_that_changes_its_answer_is_checked_each_time_and_asked_once() {
 async fn a_line_that_is_closed_sends_nothing() {
     let (address, connections) = server().await;
     let egress = egress(&[&["127.0.0.1"]], address);
-    let network = egress.open(&AgentDid::parse("did:a2g:one:1").unwrap(), &grant(BUDGETS));
+    let network = egress.open(&agent(), &grant(BUDGETS));
     network.close();
     assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
     assert_eq!(*connections.lock(), 0);
@@ -130,8 +134,8 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     // The second answer is for another name; after the last one no name resolves.
     let answers: [&[&str]; 3] = [&["127.0.0.1"], &["127.0.0.1", "10.0.0.1"], &["127.0.0.1"]];
     let egress = egress(&answers, address);
-    let agent = AgentDid::parse("did:a2g:one:1").unwrap();
-    let (run, other) = (egress.open(&agent, &grant(BUDGETS)), egress.open(&agent, &grant(BUDGETS)));
+    let open = || egress.open(&agent(), &grant(BUDGETS));
+    let (run, other) = (open(), open());
     let look_up = |network: &Network, name: &str| network.backend().unwrap().look_up(name.to_owned());
     let not_looked_up = EgressError::from(DenialReason::NotLookedUp);
     assert_eq!(connect(&run, address).await.err(), Some(not_looked_up));
@@ -159,10 +163,7 @@ async fn a_run_remembers_so_many_look_ups_and_the_latest() {
     let (address, _) = server().await;
     let answers = std::iter::once(&["127.0.0.1"][..]).chain([&["93.184.216.34"][..]; 256]);
     let egress = egress(&answers.collect::<Vec<_>>(), address);
-    let run = egress.open(
-        &AgentDid::parse("did:a2g:one:1").unwrap(),
-        &grant(NetworkBudgets { requests: 1000, ..BUDGETS }),
-    );
+    let run = egress.open(&agent(), &grant(NetworkBudgets { requests: 1000, ..BUDGETS }));
     let backend = run.backend().unwrap();
     for number in 0..256 {
         Arc::clone(&backend).look_up(format!("n{number}.example")).await.unwrap();

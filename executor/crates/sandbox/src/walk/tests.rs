@@ -5,10 +5,10 @@ use super::*;
 use crate::egress::Network;
 use crate::state::StoreState;
 use crate::{Abort, Input, Sandbox};
-use a2g_capability::{Area, Ceilings, Claims, Glob, Grant, HostClaims, Mount, Mounts, Permit, Tree};
+use a2g_capability::{Area, Ceilings, Claims, Glob, Grant, Mount, Mounts, Permit, Tree};
 use a2g_types::clock::SystemClock;
-use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
-use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::limit::{Access, Budgets, Layer};
+use a2g_types::quantity::MemoryLimit;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsRawFd as _;
@@ -211,28 +211,15 @@ impl World {
 }
 
 fn ceilings() -> Ceilings {
-    let root = Tree::parse_path("/w").unwrap();
-    Ceilings {
-        memory: MemoryLimit::from_mb(64).unwrap(),
-        cpu: CpuPercent::new(100).unwrap(),
-        timeout: Timeout::from_seconds(60).unwrap(),
-        output: OutputLimit::from_bytes(1000).unwrap(),
-        network: false,
-        hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::NONE,
-        areas: vec![root.into()],
-        access: Access::ReadWrite,
-        budgets: Budgets {
-            written: MemoryLimit::from_mb(1 << 20).unwrap(),
-            created: u64::MAX,
-            handles: 1024,
-            subscriptions: 128,
-            random_bytes: 1 << 20,
-            directory_entries: u64::MAX,
-            fuel: None,
-            hard_links: true,
-        },
-    }
+    let unbounded = Budgets {
+        written: MemoryLimit::from_mb(1 << 20).unwrap(),
+        created: u64::MAX,
+        directory_entries: u64::MAX,
+        hard_links: true,
+        ..Budgets::DEFAULT
+    };
+    let areas = vec![Tree::parse_path("/w").unwrap().into()];
+    Ceilings { areas, access: Access::ReadWrite, budgets: unbounded, ..Ceilings::closed() }
 }
 
 fn grant(ceilings: &Ceilings) -> Grant {
