@@ -45,9 +45,9 @@ fn proven(module: Option<Digest>) -> VerifiedProof {
 }
 
 fn waiting() -> Vec<(String, Escalated)> {
-    let escalated = |door, priority, proven| Escalated {
+    let escalated = |door, priority, proof| Escalated {
         call: call(door, priority),
-        verdict: VerifiedVerdict { verdict: verdict(), proven },
+        verdict: VerifiedVerdict { verdict: verdict(), proof },
     };
     let doors = Door::VARIANTS
         .iter()
@@ -79,7 +79,7 @@ fn a_call_that_waits_is_written_and_read_as_it_always_was() {
         let read = Escalated::from_journal(kept).unwrap();
         assert_eq!(read.call, escalated.call, "{name}");
         assert_eq!(read.verdict.verdict, escalated.verdict.verdict, "{name}");
-        assert_eq!(read.verdict.proven, escalated.verdict.proven, "{name}");
+        assert_eq!(read.verdict.proof, escalated.verdict.proof, "{name}");
     }
     assert_eq!(golden, BTreeMap::new(), "lines of rows.txt that nothing was compared with");
 }

@@ -257,7 +257,7 @@ fn a_file_of_keys_is_used_as_a_whole_or_not_at_all() {
         let error = issuers(&[(ISSUER, keys)]).unwrap_err();
         assert!(error.contains(words), "{error}");
     }
-    assert_eq!(usual().keys(), 2);
+    assert_eq!(usual().key_count(), 2);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_file_of_keys_that_others_may_change_is_refused() {
     let path = folder.path().join("keys.json");
     std::fs::write(&path, jwk(&pair(1), None).to_string()).unwrap();
     let read = || TokenIssuers::read(&[named(ISSUER, path.clone())]);
-    assert_eq!(read().unwrap().keys(), 1);
+    assert_eq!(read().unwrap().key_count(), 1);
     // In a folder that others may change, another file could be put there.
     for (of, wide, right) in [(&*path, 0o664, 0o644), (folder.path(), 0o777, 0o700)] {
         let set = |mode| std::fs::set_permissions(of, std::fs::Permissions::from_mode(mode)).unwrap();
