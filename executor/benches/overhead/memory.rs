@@ -20,7 +20,7 @@ pub(crate) fn measure(target: &Path, data: &Path) {
     let folder = tempfile::tempdir().unwrap();
     install(&binary, folder.path(), data, &[("hello", HELLO), ("waits", WAITS)]);
     let started = || Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
-    println!("{:<58} {:>8} {:>14}", "(g) process ring: memory in MB", "", "goal");
+    println!("{:<58} {:>8} {:>14}", "(g) process isolation: memory in MB", "", "goal");
     growth(&started());
     let config = folder.path().join("executor.toml");
     let table = format!("[executor]\nconcurrent = {ASLEEP}\nconcurrent_per_agent = {ASLEEP}\n");

@@ -20,7 +20,7 @@ use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
 use a2g_types::limit::{Layer, Limit};
-use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage as Used};
+use a2g_types::outcome::{Denial, DenialReason, End, Outcome, Receipt, Usage};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
 use a2g_types::tool::{Contract, Descriptor};
 use a2g_types::verdict::Manifest;
@@ -72,7 +72,7 @@ fn parse_limits(arguments: &Run) -> Result<Limits, UsageError> {
     })
 }
 
-/// Runs a tool of the catalogue through the same pipeline as every door.
+/// Runs a tool of the catalogue through the same pipeline as a call over any protocol.
 async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Result<ExitCode> {
     if !(arguments.mount.is_empty() && arguments.env.is_empty() && arguments.args.is_empty()) {
         bail!(UsageError(
@@ -156,7 +156,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     })
 }
 
-/// Rewords a fault whose message relies on the JSON pointer, or names another door's method.
+/// Rewords a fault whose message relies on the JSON pointer, or names another protocol's method.
 fn refusal_message(refusal: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refusal else { return None };
     if pointer == "/tool" {
@@ -259,12 +259,12 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
 }
 
 /// Advice for a tool that was denied a path outside the scope of the command line.
-fn hint(used: &Used, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
-    let is_outside_scope = used.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
+fn hint(usage: &Usage, arguments: &Run, ceilings: &Ceilings) -> Option<String> {
+    let is_outside_scope = usage.denied.iter().any(|denial| denial.reason == DenialReason::OutsideScope);
     if !is_outside_scope || arguments.policy.is_some() {
         return None;
     }
-    if used.filesystem_emptied_by == Some(Layer::Tool) {
+    if usage.filesystem_emptied_by == Some(Layer::Tool) {
         return Some("the tool's own `tool.toml` declares `filesystem = \"none\"`".to_owned());
     }
     let areas = ceilings.areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ");
@@ -326,7 +326,8 @@ fn parse_variables(env: &[String]) -> Result<Vec<(String, String)>, UsageError> 
     env.iter().map(split).collect()
 }
 
-/// The module's own exit code; 124 for a timeout and 134 for any other failure, as in shells.
+/// The module's own exit code; 124 for a timeout, as from `timeout(1)`, and 134 for any other failure, as from a shell
+/// after SIGABRT.
 fn exit_code(outcome: &Outcome) -> ExitCode {
     match &outcome.end {
         End::Returned(_) => ExitCode::SUCCESS,
@@ -347,7 +348,8 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
     }
 }
 
-/// The report's sentence about a run that did not succeed. The operator's limits are those of this command line.
+/// The report's sentence about a run that did not succeed. Limits that the report attributes to the operator were set
+/// on this command line, so it says that.
 fn error_message(outcome: &Outcome) -> String {
     let sentence = encode::describe_failure(outcome).unwrap_or_default();
     if matches!(outcome.end, End::LimitReached(_)) {

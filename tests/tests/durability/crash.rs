@@ -50,8 +50,8 @@ fn killed_again_and_again(durability: &str) {
     assert_eq!(said, if durability == "power-loss" { 0 } else { reports.len() });
 }
 
-/// A crash at the nth call of one system call, for calls that the journal, the doors and the process
-/// ring live on.
+/// A crash at the nth call of one system call, for calls that the journal, the doors and process
+/// isolation live on.
 #[test]
 fn a_kill_at_any_system_call_loses_and_repeats_no_run() {
     if !has_strace() {

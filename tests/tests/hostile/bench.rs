@@ -46,8 +46,8 @@ const NEIGHBOUR: &str = "did:aeon:neighbour:1.0:abc123";
 /// Default number of pre-forked processes.
 const WAITING: u64 = 2;
 
-/// Number of descriptors that a server may have beyond those after its first run. Inline, it also keeps for the next runs the
-/// opened folders of each different grant.
+/// Number of descriptors that a server may have beyond those after its first run. Inline, it also keeps for the next
+/// runs the opened folders of each different grant.
 const MORE_DESCRIPTORS: usize = 2;
 
 impl Bench {
@@ -81,8 +81,8 @@ impl Bench {
             options
         };
         let waiting = options.get("executor.waiting").as_u64().and_then(|count| usize::try_from(count).ok());
-        let ring = waiting.filter(|_| options.get("executor.isolation") == "process");
-        let processes = match ring {
+        let forked = waiting.filter(|_| options.get("executor.isolation") == "process");
+        let processes = match forked {
             Some(waiting) if options.get("executor.fresh_layout") == true => (waiting, waiting),
             Some(waiting) => (1, waiting),
             None => (0, 0),
@@ -105,7 +105,7 @@ impl Bench {
             is_disturbed: false,
             is_killed: AtomicBool::new(false),
             grants: Mutex::default(),
-            is_inline: ring.is_none(),
+            is_inline: forked.is_none(),
             peak_kib: AtomicU64::new(0),
         };
         // The first run opens what stays open. What the test prepares after it is no guest's doing.

@@ -1,9 +1,9 @@
-//! The addresses of code and data in the processes of guests: for how long they are the same, so that a guest could use what
-//! another has learnt.
+//! The addresses of code and data in the processes of guests: for how long they are the same, so that a guest could use
+//! what another has learnt.
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;
-use super::ring::{SLEEPS, zygote_of};
+use super::isolation::{SLEEPS, zygote_of};
 use crate::harness::{Options, children_of, eventually, parent_of, print_skipped};
 use std::collections::BTreeSet;
 use std::fs;

@@ -258,7 +258,7 @@ pub(super) fn assert_closed_at_the_end<'a>(
     if isolation() == "inline" {
         return None;
     }
-    let killed = meanwhile(&|_| super::ring::kill_all_children(bench)).failure("SIGKILL");
+    let killed = meanwhile(&|_| super::isolation::kill_all_children(bench)).failure("SIGKILL");
     assert_eq!(killed.0["usage"]["contacted"][0]["requests"], 1, "{killed:?}");
     Some(killed)
 }

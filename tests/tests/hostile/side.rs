@@ -248,9 +248,9 @@ impl UngrantedFiles {
 /// Resources of an idle server.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IdleResources {
-    /// The processes that the server started: with the process ring the zygote.
+    /// The processes that the server started: with process isolation, the zygote.
     children: usize,
-    /// The processes that those started: the ones that wait ahead of time.
+    /// The processes that those started: the ones that are forked in advance.
     waiting: usize,
     threads: usize,
     descriptors: usize,

@@ -2,7 +2,7 @@
 
 use super::bench::Bench;
 use super::guest::{Guest, errno};
-use super::ring::{SLEEPS, kill};
+use super::isolation::{SLEEPS, kill};
 use crate::harness::{HttpClient, Options, children_of, eventually, parent_of, print_skipped};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

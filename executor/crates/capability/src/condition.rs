@@ -28,7 +28,7 @@ pub enum ConditionError {
     Scope(#[from] ScopeError),
 }
 
-/// Parses one condition into its claims.
+/// Parses one condition into the limits that it sets.
 ///
 /// # Errors
 /// [`ConditionError`] for anything that cannot be enforced exactly.

@@ -239,7 +239,7 @@ impl Grant {
             check_area_count(limits.areas.as_ref().map_or(0, BTreeSet::len))?;
             let is_empty = limits.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(is_empty.then_some(layer));
-            no_host_by = no_host_by.or(limits.reach.reaches_no_host().then_some(layer));
+            no_host_by = no_host_by.or(limits.reach.is_allowed_list_blocked().then_some(layer));
         }
         // A network without any reachable host counts as no network.
         let network = cap_with_ceiling(ceilings.network, limits.network);
@@ -318,7 +318,7 @@ impl Grant {
         self.roots.iter().all(|root| root.is_whole())
     }
 
-    /// The layer that excluded the last part of the filesystem, if no part is granted.
+    /// If no part of the filesystem is granted: the layer that left nothing of it.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by

@@ -1,4 +1,4 @@
-//! The limits of a run: layers of claims, and their meet.
+//! The limits of a run: those of several layers, and their meet.
 //!
 //! ```text
 //!       verdict, or operator ─┐

@@ -1,4 +1,4 @@
-//! One layer's claims, and the lattice in which they meet.
+//! The limits of one layer, and the lattice in which the limits of several layers meet.
 //!
 //! [`Limits`] is a meet-semilattice: `meet` is commutative, associative and idempotent, its result is never wider than
 //! either side, and [`Limits::default`], which sets no limit, is its top. The property tests in `tests.rs` check these
@@ -11,7 +11,7 @@ use a2g_types::limit::{Access, Bound, Layer};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use std::collections::BTreeSet;
 
-/// The claims of one layer. `None` leaves that limit to the other layers.
+/// The limits that one layer sets. `None` leaves a limit to the other layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
     /// Maximum memory.
@@ -34,7 +34,7 @@ pub struct Claims {
     pub blocked: Vec<Glob>,
 }
 
-/// The meet of the claims of some layers.
+/// The meet of the limits of some layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     pub(super) memory: Option<Bound<MemoryLimit>>,
@@ -52,7 +52,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The claims of one layer.
+    /// The limits of one layer.
     #[must_use]
     pub fn from_claims(layer: Layer, claims: Claims) -> Self {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {

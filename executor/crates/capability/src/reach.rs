@@ -1,4 +1,4 @@
-//! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' claims about them.
+//! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' limits on them.
 //!
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
 //! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
@@ -65,12 +65,14 @@ impl Host {
     /// `0x7f000001` and `017700000001` all as 127.0.0.1.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
-        // No valid name is longer in any script, so a longer text is refused without parsing.
+        // A normalized name is never longer: a character has at most 4 bytes in UTF-8, and takes at least one byte in
+        // punycode. A longer text is refused without parsing.
         if text.len() > 4 * MAX_NAME_BYTES {
             return Err(error());
         }
         let name = text.strip_suffix('.').unwrap_or(text);
-        // `%` would be decoded, and hide the rest of the text from other parsers.
+        // The parser would decode `%`, and other parsers take the text before `@` as credentials: they could read
+        // another host here.
         if name.contains(['%', '@']) {
             return Err(error());
         }
@@ -164,7 +166,7 @@ impl fmt::Display for HostPattern {
     }
 }
 
-/// The claims of one layer about the hosts that a run may reach.
+/// The limits that one layer sets on the hosts that a run may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostClaims {
     /// The hosts that may be reached. `None` leaves them to the other layers; an empty list allows none.
@@ -189,14 +191,14 @@ pub struct Reach {
 pub enum ReachError {
     /// No allowed pattern matches it.
     NotAllowed,
-    /// It is an address, and that address is not listed.
-    Literal,
+    /// It is an IP address that no allowed pattern lists.
+    AddressNotAllowed,
     /// A blocked pattern matches it.
     Blocked,
 }
 
 impl Reach {
-    /// The claims of one layer.
+    /// The limits of one layer.
     pub(super) fn from_claims(layer: Layer, claims: HostClaims) -> Self {
         let HostClaims { allowed, blocked, requests_per_minute } = claims;
         let remove_covered = |patterns: Vec<HostPattern>| {
@@ -234,8 +236,8 @@ impl Reach {
         }
     }
 
-    /// `true` if no host at all can be reached.
-    pub(super) fn reaches_no_host(&self) -> bool {
+    /// `true` if a layer has set a list of allowed hosts, and a blocked pattern covers each pattern in it.
+    pub(super) fn is_allowed_list_blocked(&self) -> bool {
         let is_blocked = |pattern: &HostPattern| self.blocked.iter().any(|(block, _)| block.covers(pattern));
         self.allowed.as_ref().is_some_and(|allowed| allowed.keys().all(is_blocked))
     }
@@ -243,7 +245,7 @@ impl Reach {
     /// Checks that the allowed and blocked patterns permit `host`. Resolved addresses are checked elsewhere.
     ///
     /// # Errors
-    /// [`ReachError`] with the reason. A host that no layer allows cannot be reached.
+    /// [`ReachError`] with the reason. While no layer has set a list of allowed hosts, every host is refused.
     pub fn check(&self, host: &Host) -> Result<(), ReachError> {
         if self.blocked.iter().any(|(pattern, _)| pattern.matches(host)) {
             return Err(ReachError::Blocked);
@@ -252,7 +254,7 @@ impl Reach {
         match (allowed.any(|pattern| pattern.matches(host)), host) {
             (true, _) => Ok(()),
             (false, Host::Name(_)) => Err(ReachError::NotAllowed),
-            (false, Host::Address(_)) => Err(ReachError::Literal),
+            (false, Host::Address(_)) => Err(ReachError::AddressNotAllowed),
         }
     }
 
@@ -413,10 +415,13 @@ mod tests {
         assert_eq!(reach.check(&host("10.0.0.1")), Ok(()));
         assert_eq!(reach.check(&host("secret.example.com")), Err(ReachError::Blocked));
         assert_eq!(reach.check(&host("example.org")), Err(ReachError::NotAllowed));
-        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::Literal));
+        assert_eq!(reach.check(&host("10.0.0.2")), Err(ReachError::AddressNotAllowed));
         assert_eq!(Reach::default().check(&host("a.example.com")), Err(ReachError::NotAllowed));
-        assert!(reach_of(&[], &[]).reaches_no_host() && reach_of(&["a.com"], &["*"]).reaches_no_host());
-        assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).reaches_no_host());
+        assert!(
+            reach_of(&[], &[]).is_allowed_list_blocked()
+                && reach_of(&["a.com"], &["*"]).is_allowed_list_blocked()
+        );
+        assert!(!reach_of(&["a.com", "b.com"], &["a.com"]).is_allowed_list_blocked());
     }
 
     const NAMES: [&str; 6] = ["*", "*.com", "*.a.com", "a.com", "b.a.com", "10.0.0.1"];

@@ -156,7 +156,7 @@ impl VerifiedVerdict {
     }
 }
 
-/// The claims of a verdict and its conditions, or of the operator.
+/// The limits that a verdict and its conditions set, or the operator.
 type Layers = Vec<(Layer, Claims)>;
 
 /// Marks an [`Admitted`] call whose grant was made.
@@ -369,7 +369,7 @@ fn check_count(patterns: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The claims of a manifest. An absent scope grants no folder, an absent `network_allowed` no network.
+/// The limits that a manifest sets. An absent scope grants no folder, an absent `network_allowed` no network.
 fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
     let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
     let areas = filesystem_scope.iter().map(|pattern| Area::parse(pattern));
@@ -466,10 +466,10 @@ impl Admitted {
         let refuse = |refusal: StandingPolicyError| self.refusal(refusal.blocked_by(), refusal.to_string());
         let policy = standing.claims_for(&self.call).map_err(refuse)?;
         if tool.filesystem == DeclaredFilesystem::ReadWrite {
-            standing.allow_writes(&self.call).map_err(refuse)?;
+            standing.check_writes(&self.call).map_err(refuse)?;
         }
         if tool.network {
-            standing.allow_network(&self.call).map_err(refuse)?;
+            standing.check_network(&self.call).map_err(refuse)?;
         }
         let caller = self.call.caller_timeout.map(|timeout| (Layer::Caller, caller_claims(timeout)));
         let (admitted, layers) = self.take_layers();
@@ -489,13 +489,13 @@ impl Admitted {
     }
 }
 
-/// The claims of the caller. They are a layer like the others, so that the report can name the caller as the layer
-/// that set the timeout.
+/// The limits that the caller sets. They are a layer like the others, so that the report can name the caller as the
+/// layer that set the timeout.
 fn caller_claims(timeout: Timeout) -> Claims {
     Claims { timeout: Some(timeout), ..Claims::default() }
 }
 
-/// The claims of a tool, which never gets more than it declares.
+/// The limits that a tool sets: it never gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
     let (areas, access) = match filesystem {

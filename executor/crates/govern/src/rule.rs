@@ -1,7 +1,7 @@
 //! One tool's rule of a policy, prepared for the check of arguments.
 //!
 //! The local governor and the executor's standing policies share this module, so a rule means the same on both
-//! sides. A rule that cannot be parsed exactly is an error, and never permits more.
+//! sides. A rule that cannot be enforced exactly is an error, and never permits more.
 
 use super::arguments::{ArgumentRole, Arguments};
 use a2g_capability::{Area, Glob, HostClaims, HostError, HostPattern, ScopeError};
@@ -198,7 +198,7 @@ fn join_areas(areas: &[Area]) -> String {
     areas.iter().map(|area| format!("`{area}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The network part of a policy as claims. A rate beyond `u32` is capped.
+/// The limits that the network part of a policy sets. A rate beyond `u32` is capped.
 pub(super) fn host_claims(rule: &NetworkRule) -> Result<HostClaims, HostError> {
     let NetworkRule { allowed_domains, blocked_domains, max_requests_per_minute } = rule;
     let patterns = |texts: &[String]| texts.iter().map(|text| HostPattern::parse(text)).collect();

@@ -1,13 +1,13 @@
-//! The standing policies of this executor's agents, and their claims about one call.
+//! The standing policies of this executor's agents, and the limits that they set for one call.
 //!
 //! ```text
 //! (none) ── g2a/policy ─▶ active ── g2a/revoke ─▶ revoked ── g2a/policy ─▶ active
 //! ```
 //! An agent without a standing policy is bound by the other layers alone. A revoked agent is rejected until a
-//! new policy arrives. A tool whose rule cannot be parsed exactly is refused.
+//! new policy arrives. A tool whose rule cannot be enforced exactly is refused.
 //!
-//! This module grants nothing: its result is one layer of claims, which `a2g_capability::Grant` meets with
-//! the others.
+//! This module grants nothing: its result is the limits of one layer, which `a2g_capability::Grant` intersects with
+//! those of the other layers.
 
 use super::arguments::Arguments;
 use super::rule::{Breach, Rule, RuleError, host_claims};
@@ -19,10 +19,28 @@ use a2g_types::limit::Access;
 use a2g_types::verdict::{Policy, ToolRule};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
-/// The reason why the standing policy refuses a call. Every message names the agent, the rule and the necessary
-/// change.
+/// The tool of a call, and the standing policy that applies to it. Displayed as the policy, without the tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyRef {
+    /// The agent of the call.
+    pub agent: AgentDid,
+    /// The version of the agent's policy.
+    pub version: String,
+    /// The tool of the call.
+    pub tool: ToolName,
+}
+
+impl fmt::Display for PolicyRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the standing policy `{}` of `{}`", self.version, self.agent)
+    }
+}
+
+/// The reason why the standing policy refuses a call. Every message names the agent and the reason; most name the
+/// necessary change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StandingPolicyError {
     /// The governor revoked the agent's capabilities.
@@ -35,86 +53,33 @@ pub enum StandingPolicyError {
         agent: AgentDid,
     },
     /// The policy does not list the tool.
-    #[error(
-        "the standing policy `{version}` of `{agent}` does not list the tool `{tool}`; \
-         add it under `capabilities.tools`"
-    )]
-    NotListed {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-    },
+    #[error("{0} does not list the tool `{tool}`; add it under `capabilities.tools`", tool = .0.tool)]
+    NotListed(PolicyRef),
     /// The policy lists the tool and does not allow it.
     #[error(
-        "the standing policy `{version}` of `{agent}` does not allow the tool `{tool}`; \
-         set `capabilities.tools.{tool}.allowed` to true"
+        "{0} does not allow the tool `{tool}`; set `capabilities.tools.{tool}.allowed` to true",
+        tool = .0.tool
     )]
-    NotAllowed {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-    },
+    NotAllowed(PolicyRef),
     /// An argument violates a constraint.
-    #[error("the standing policy `{version}` of `{agent}` refuses these arguments of `{tool}`: {breach}")]
-    Argument {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-        /// The violation.
-        breach: Breach,
-    },
+    #[error("{0} refuses these arguments of `{tool}`: {1}", tool = .0.tool)]
+    Argument(PolicyRef, Breach),
     /// The rule of the tool cannot be enforced exactly.
-    #[error(
-        "the standing policy `{version}` of `{agent}` has a rule for `{tool}` that cannot be enforced: \
-         {error}; change that rule"
-    )]
-    Unenforceable {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-        /// The problem of the rule.
-        error: RuleError,
-    },
+    #[error("{0} has a rule for `{tool}` that cannot be enforced: {1}; change that rule", tool = .0.tool)]
+    Unenforceable(PolicyRef, RuleError),
     /// The policy limits the disk, which this version cannot measure, and the tool writes.
     #[error(
-        "the standing policy `{version}` of `{agent}` sets `resources.max_disk_mb`, which this version \
-         cannot enforce, so `{tool}` may not write; remove the limit, or use a tool that only reads"
+        "{0} sets `resources.max_disk_mb`, which this version cannot enforce, so `{tool}` may not write; \
+         remove the limit, or use a tool that only reads",
+        tool = .0.tool
     )]
-    DiskUnenforceable {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-    },
+    DiskUnenforceable(PolicyRef),
     /// The policy names hosts that cannot be parsed, and the tool uses the network.
     #[error(
-        "the standing policy `{version}` of `{agent}` names hosts in `capabilities.network` that cannot be \
-         parsed, so `{tool}` may not use the network: {error}"
+        "{0} names hosts in `capabilities.network` that cannot be parsed, so `{tool}` may not use the network: {1}",
+        tool = .0.tool
     )]
-    InvalidHosts {
-        /// The agent.
-        agent: AgentDid,
-        /// The policy's version.
-        version: String,
-        /// The tool.
-        tool: ToolName,
-        /// The problem of one of the hosts.
-        error: HostError,
-    },
+    InvalidHosts(PolicyRef, HostError),
 }
 
 impl StandingPolicyError {
@@ -123,12 +88,12 @@ impl StandingPolicyError {
     pub fn blocked_by(&self) -> BlockedBy {
         match self {
             Self::Revoked { .. }
-            | Self::NotListed { .. }
-            | Self::NotAllowed { .. }
-            | Self::Argument { .. }
-            | Self::Unenforceable { .. }
-            | Self::DiskUnenforceable { .. }
-            | Self::InvalidHosts { .. } => BlockedBy::StandingPolicy,
+            | Self::NotListed(_)
+            | Self::NotAllowed(_)
+            | Self::Argument(..)
+            | Self::Unenforceable(..)
+            | Self::DiskUnenforceable(_)
+            | Self::InvalidHosts(..) => BlockedBy::StandingPolicy,
         }
     }
 }
@@ -194,13 +159,13 @@ impl StandingPolicies {
         }
     }
 
-    /// The claims of the standing policy of the call's agent about the call.
+    /// The limits that the standing policy of the calling agent sets for this call.
     ///
     /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a disk
-    /// limit that is not enforced; [`StandingPolicies::allow_writes`] refuses such a run earlier with a clear message.
+    /// limit that is not enforced; [`StandingPolicies::check_writes`] refuses such a run earlier with a clear message.
     ///
-    /// A policy with invalid hosts claims that the network is off; [`StandingPolicies::allow_network`] refuses a tool
-    /// that uses it earlier with a clear message.
+    /// A policy with invalid hosts turns the network off; [`StandingPolicies::check_network`] refuses a tool that uses
+    /// it earlier with a clear message.
     ///
     /// # Errors
     /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
@@ -218,13 +183,12 @@ impl StandingPolicies {
     /// # Errors
     /// [`StandingPolicyError::DiskUnenforceable`] under a policy with `max_disk_mb`;
     /// [`StandingPolicyError::Revoked`] when the agent is revoked.
-    pub fn allow_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
+    pub fn check_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
             Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
             Some(AgentStanding::Active(entry)) if entry.policy.resources.max_disk_mb.is_some() => {
-                let (agent, version, tool) = entry.names(call);
-                Err(StandingPolicyError::DiskUnenforceable { agent, version, tool })
+                Err(StandingPolicyError::DiskUnenforceable(entry.reference(call)))
             }
             Some(AgentStanding::Active(_)) => Ok(()),
         }
@@ -235,16 +199,13 @@ impl StandingPolicies {
     /// # Errors
     /// [`StandingPolicyError::InvalidHosts`] under a policy whose hosts cannot be parsed;
     /// [`StandingPolicyError::Revoked`] when the agent is revoked.
-    pub fn allow_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
+    pub fn check_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
             Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
             Some(AgentStanding::Active(entry)) => match &entry.hosts {
                 Ok(_) => Ok(()),
-                Err(error) => {
-                    let ((agent, version, tool), error) = (entry.names(call), error.clone());
-                    Err(StandingPolicyError::InvalidHosts { agent, version, tool, error })
-                }
+                Err(error) => Err(StandingPolicyError::InvalidHosts(entry.reference(call), error.clone())),
             },
         }
     }
@@ -274,23 +235,22 @@ impl PolicyEntry {
     }
 
     fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
-        let (agent, version, tool) = self.names(call);
-        let Some((tool_rule, rule)) = self.policy.tools.get(&tool).zip(self.rules.get(&tool)) else {
-            return Err(StandingPolicyError::NotListed { agent, version, tool });
+        let Some((tool_rule, rule)) = self.policy.tools.get(&call.tool).zip(self.rules.get(&call.tool))
+        else {
+            return Err(StandingPolicyError::NotListed(self.reference(call)));
         };
         if !tool_rule.allowed {
-            return Err(StandingPolicyError::NotAllowed { agent, version, tool });
+            return Err(StandingPolicyError::NotAllowed(self.reference(call)));
         }
         let rule = match rule {
             Ok(rule) => rule,
             Err(error) => {
-                let error = error.clone();
-                return Err(StandingPolicyError::Unenforceable { agent, version, tool, error });
+                return Err(StandingPolicyError::Unenforceable(self.reference(call), error.clone()));
             }
         };
         match rule.check_texts(&Arguments::of(&call.arguments)) {
             Ok(()) => Ok(self.claims(tool_rule, rule)),
-            Err(breach) => Err(StandingPolicyError::Argument { agent, version, tool, breach }),
+            Err(breach) => Err(StandingPolicyError::Argument(self.reference(call), breach)),
         }
     }
 
@@ -309,8 +269,9 @@ impl PolicyEntry {
         }
     }
 
-    fn names(&self, call: &Call) -> (AgentDid, String, ToolName) {
-        (call.agent.clone(), self.policy.version.clone(), call.tool.clone())
+    fn reference(&self, call: &Call) -> PolicyRef {
+        let (agent, version) = (call.agent.clone(), self.policy.version.clone());
+        PolicyRef { agent, version, tool: call.tool.clone() }
     }
 }
 
@@ -395,7 +356,7 @@ mod tests {
             let call = call("write_file", &json!({}));
             let refusal = standing.claims_for(&call).unwrap_err();
             assert_eq!(refusal, StandingPolicyError::Revoked { agent: agent(AGENT) });
-            assert_eq!(standing.allow_writes(&call).unwrap_err(), refusal);
+            assert_eq!(standing.check_writes(&call).unwrap_err(), refusal);
             standing.set(policy(Some(AGENT), rule()));
             assert!(standing.claims_for(&call).is_ok());
         }
@@ -484,7 +445,7 @@ mod tests {
                 let standing = StandingPolicies::new();
                 standing.set(Policy { network, ..policy(Some(AGENT), rule()) });
                 assert_eq!(standing.claims_for(&call).unwrap().network, Some(false), "{text}");
-                let refusal = standing.allow_network(&call).unwrap_err();
+                let refusal = standing.check_network(&call).unwrap_err();
                 assert!(refusal.to_string().contains("capabilities.network"), "{refusal}");
             }
         }
@@ -492,7 +453,7 @@ mod tests {
         standing.set(policy(Some(AGENT), rule()));
         assert_eq!(standing.claims_for(&call).unwrap().network, None);
         assert_eq!(standing.claims_for(&call).unwrap().hosts, HostClaims::default());
-        assert!(standing.allow_network(&call).is_ok());
+        assert!(standing.check_network(&call).is_ok());
     }
 
     #[test]
@@ -561,10 +522,10 @@ mod tests {
         let call = call("write_file", &json!({}));
         standing.set(limited);
         assert_eq!(standing.claims_for(&call).unwrap().access, Some(Access::ReadOnly));
-        let refusal = standing.allow_writes(&call).unwrap_err();
+        let refusal = standing.check_writes(&call).unwrap_err();
         assert!(refusal.to_string().contains("max_disk_mb"), "{refusal}");
         standing.set(policy(Some(AGENT), rule()));
         assert_eq!(standing.claims_for(&call).unwrap().access, None);
-        assert!(standing.allow_writes(&call).is_ok());
+        assert!(standing.check_writes(&call).is_ok());
     }
 }

@@ -5,8 +5,8 @@
 //!                └────────────────────── end: kills every process in them ──────────────┘
 //! ```
 //! The limiter, the throttle and `RLIMIT_DATA` limit a guest exactly. A group limits a child that has escaped them, and
-//! the memory that they do not count: the kernel's for the child, and files in memory. Its limits are slightly
-//! higher, so that a guest under the other limits never reaches them.
+//! the memory that they do not count: kernel memory that is allocated for the child, and files in a tmpfs. Its limits are
+//! slightly higher, so that a guest under the other limits never reaches them.
 // The crate cgroups-rs is not used: it enables controllers from the root of the hierarchy, which a delegated user may
 // not do, and ignores writes that the kernel refuses, so that a limit could be missing without an error.
 
@@ -29,7 +29,8 @@ const EXECUTOR_PREFIX: &str = "a2g-executor-";
 const SERVER_SUFFIX: &str = "-server";
 /// The memory of a child that no other limit counts: its copies of the zygote's pages, and the kernel's memory for it.
 const HEADROOM_BYTES: u64 = 64 << 20;
-/// Maximum memory that earlier runs may leave charged to a reused group, such as the kernel's file names.
+/// Maximum memory that earlier runs may leave charged to a reused group, such as cached directory entries
+/// (dentries).
 // A group with more is removed, because the next run would be charged for it.
 const MAX_RESIDUE_BYTES: u64 = 8 << 20;
 /// Maximum number of empty groups for the next runs.
@@ -189,14 +190,16 @@ impl CgroupDirs {
 
     /// Kills every process in the group and removes it.
     fn end(&self) {
-        // A process needs CPU time to exit, and its quota may be used up.
-        let _exits_slower = match self {
+        // A process needs CPU time to exit, and its quota may be used up. If this fails, the processes only take longer
+        // to exit.
+        let _ = match self {
             Self::V1 { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
             Self::V2(folder) => write(&folder.join("cpu.max"), "max"),
         };
         for _ in 0..MAX_REMOVAL_ATTEMPTS {
             for pid in self.processes().into_iter().filter_map(rustix::process::Pid::from_raw) {
-                let _may_have_ended = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                // This fails if the process has ended already.
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
             if self.remove().is_ok() {
                 return;
@@ -420,7 +423,8 @@ impl ServerGroup {
         match result {
             Ok(()) => Ok(group),
             Err(error) => {
-                let _as_far_as_possible = group.leave();
+                // Undone as far as possible; the first error is the one that is reported.
+                let _ = group.leave();
                 Err(error)
             }
         }
@@ -454,7 +458,7 @@ impl Group {
 
     /// Sets the limits of a run's child: those of its guest, plus the executor's own overhead.
     pub(super) fn limit(&self, grant: &Grant) -> Result<()> {
-        // Files that the run writes are included, because they may be in memory.
+        // Files that the run writes are included, because they may be in a tmpfs.
         let overhead = OVERHEAD_BYTES
             .saturating_add(OVERHEAD_PER_OUTPUT_BYTE.saturating_mul(grant.output().value.bytes()))
             .saturating_add(grant.budgets().written.bytes())

@@ -135,7 +135,7 @@ pub(super) struct EndReport {
 pub(super) enum ReportedEnd {
     Returned(String),
     ToolError { code: String, message: String, detail: Option<String> },
-    Otherwise(End),
+    Other(End),
 }
 
 impl From<End> for ReportedEnd {
@@ -151,7 +151,7 @@ impl From<End> for ReportedEnd {
             | End::NotStarted(_)
             | End::Crashed(_)
             | End::LimitReached(_)
-            | End::Aborted(_) => Self::Otherwise(end),
+            | End::Aborted(_) => Self::Other(end),
         }
     }
 }

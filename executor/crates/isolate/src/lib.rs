@@ -1,6 +1,6 @@
 //! The isolation of runs.
 //!
-//! By default every run has its own process (the process ring), so that a vulnerability in the engine compromises only
+//! By default every run has its own process (process isolation), so that a vulnerability in the engine compromises only
 //! a process without rights. A tool that the operator trusts can run inline, on a thread of the server.
 
 mod cgroup;
@@ -13,7 +13,7 @@ mod inline;
 mod network;
 mod probe;
 mod process;
-mod ring;
+mod supervisor;
 mod user;
 mod zygote;
 mod zygote_handle;
@@ -28,7 +28,7 @@ pub use confine::{
 pub use error::ChildError;
 pub use inline::Inline;
 pub use probe::probe;
-pub use ring::PreparedChild;
+pub use supervisor::PreparedChild;
 pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
 
@@ -39,10 +39,10 @@ use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use a2g_types::outcome::{AbortReason, End, Outcome};
-use ring::Ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use supervisor::Supervisor;
 
 /// The time after its deadline in which a guest may still end by itself.
 // The guest's own end has more detail than the server's, so it is preferred.
@@ -110,13 +110,13 @@ pub struct Module<'a> {
 /// All loaded tools, each with its isolation.
 pub struct Isolate {
     inline: Inline,
-    ring: Option<Ring>,
+    supervisor: Option<Supervisor>,
     placements: BTreeMap<ToolName, Placement>,
     clock: Arc<dyn Clock>,
 }
 
 enum Placement {
-    Ring,
+    Process,
     Inline(Artifact),
     /// The tool cannot run, for this reason.
     Unavailable(String),
@@ -138,7 +138,7 @@ impl RunRequest {
 
 /// One run's authority and its arguments as JSON text, assigned to its tool's isolation.
 enum AssignedRun {
-    Ring(ring::JobRequest),
+    Process(supervisor::JobRequest),
     Inline(Artifact, Permit, String),
     Unavailable,
 }
@@ -166,17 +166,17 @@ impl Isolate {
             (tool.name.clone(), placement)
         });
         let mut placements = inline_placements.collect::<BTreeMap<_, _>>();
-        let mut ring = None;
+        let mut supervisor = None;
         if !process_tools.is_empty() {
-            let (process_ring, unusable) =
-                Ring::start(&process_tools, prefork, cgroups, Arc::clone(clock)).await?;
-            ring = Some(process_ring);
-            placements.extend(process_tools.iter().map(|tool| (tool.name.clone(), Placement::Ring)));
+            let (started, unusable) =
+                Supervisor::start(&process_tools, prefork, cgroups, Arc::clone(clock)).await?;
+            supervisor = Some(started);
+            placements.extend(process_tools.iter().map(|tool| (tool.name.clone(), Placement::Process)));
             placements
                 .extend(unusable.into_iter().map(|(tool, reason)| (tool, Placement::Unavailable(reason))));
         }
         let inline = Inline::new(Arc::clone(sandbox), Arc::clone(clock));
-        Ok(Self { inline, ring, placements, clock: Arc::clone(clock) })
+        Ok(Self { inline, supervisor, placements, clock: Arc::clone(clock) })
     }
 
     /// Checks that a tool can run.
@@ -185,7 +185,7 @@ impl Isolate {
     /// The reason why it cannot, as a clause about the tool.
     pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
         match self.placements.get(tool) {
-            Some(Placement::Ring | Placement::Inline(_)) => Ok(()),
+            Some(Placement::Process | Placement::Inline(_)) => Ok(()),
             Some(Placement::Unavailable(reason)) => Err(reason),
             None => Err("it was not loaded"),
         }
@@ -195,14 +195,16 @@ impl Isolate {
     #[must_use]
     pub fn request(&self, tool: &ToolName, permit: Permit, arguments: String) -> RunRequest {
         let grant = permit.grant().clone();
-        let assigned = match (self.placements.get(tool), &self.ring) {
-            (Some(Placement::Ring), Some(ring)) => {
-                AssignedRun::Ring(ring.job_request(tool, permit, channel::Task::Invoke { arguments }))
-            }
+        let assigned = match (self.placements.get(tool), &self.supervisor) {
+            (Some(Placement::Process), Some(supervisor)) => AssignedRun::Process(supervisor.job_request(
+                tool,
+                permit,
+                channel::Task::Invoke { arguments },
+            )),
             (Some(Placement::Inline(artifact)), _) => {
                 AssignedRun::Inline(artifact.clone(), permit, arguments)
             }
-            (Some(Placement::Ring), None) | (Some(Placement::Unavailable(_)) | None, _) => {
+            (Some(Placement::Process), None) | (Some(Placement::Unavailable(_)) | None, _) => {
                 AssignedRun::Unavailable
             }
         };
@@ -210,12 +212,11 @@ impl Isolate {
     }
 
     /// Prepares a child before the run may begin; no code of the guest runs. Returns `None` if no child can be
-    /// prepared:
-    /// [`Self::run`] then finds one.
+    /// prepared; [`Self::run`] then finds one.
     pub async fn prepare(&self, request: &RunRequest) -> Option<PreparedChild> {
-        match (&request.assigned, &self.ring) {
-            (AssignedRun::Ring(job), Some(ring)) => ring.prepare(job, &request.grant).await,
-            (AssignedRun::Ring(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
+        match (&request.assigned, &self.supervisor) {
+            (AssignedRun::Process(job), Some(supervisor)) => supervisor.prepare(job, &request.grant).await,
+            (AssignedRun::Process(_), None) | (AssignedRun::Inline(..) | AssignedRun::Unavailable, _) => None,
         }
     }
 
@@ -248,12 +249,12 @@ impl Isolate {
         prepared: Option<PreparedChild>,
         execution: &Execution,
     ) -> Outcome {
-        let outcome = match (request.assigned, &self.ring) {
-            (AssignedRun::Ring(job), Some(ring)) => ring.run(job, prepared, execution).await,
+        let outcome = match (request.assigned, &self.supervisor) {
+            (AssignedRun::Process(job), Some(supervisor)) => supervisor.run(job, prepared, execution).await,
             (AssignedRun::Inline(artifact, permit, arguments), _) => {
                 self.inline.run(artifact, permit, Input::Arguments(arguments), execution).await
             }
-            (AssignedRun::Ring(_), None) | (AssignedRun::Unavailable, _) => {
+            (AssignedRun::Process(_), None) | (AssignedRun::Unavailable, _) => {
                 let end = End::NotStarted("this tool is not loaded".to_owned());
                 execution.outcome(end, self.clock.monotonic())
             }

@@ -2,7 +2,7 @@
 //! itself in a child of that zygote. No code of the tool runs in the server.
 
 use super::error::ChildError;
-use super::ring::Ring;
+use super::supervisor::Supervisor;
 use super::{Isolation, Module, PreforkConfig, RunAs};
 use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
@@ -55,13 +55,13 @@ pub async fn probe(
         run_as,
     };
     let module = Module { name: &name, code, isolation: Isolation::Process };
-    let (ring, unusable) = Ring::start(&[module], prefork, None, clock).await?;
+    let (supervisor, unusable) = Supervisor::start(&[module], prefork, None, clock).await?;
     let description = match (unusable.into_iter().next(), code.contract) {
         (Some((_name, reason)), _) => Err(ChildError::Reported(reason)),
         (None, Contract::Command) => Ok(None),
-        (None, Contract::Typed) => ring.describe(&name, permit).await.and_then(check_size),
+        (None, Contract::Typed) => supervisor.describe(&name, permit).await.and_then(check_size),
     };
-    ring.close().await;
+    supervisor.close().await;
     Ok(description)
 }
 

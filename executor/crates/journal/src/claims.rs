@@ -36,7 +36,7 @@ pub enum Stage {
     Finished(Arc<Receipt>),
     /// The intent has finished, and its receipt was pruned.
     Pruned,
-    /// The intent was refused before it ran.
+    /// The claim was released before the guest began. The intent may be claimed again.
     Released,
 }
 
@@ -101,7 +101,7 @@ pub(super) type OpenIntents = Arc<Mutex<HashMap<IntentId, OpenIntent>>>;
 pub struct StartRequest<'a> {
     /// The call.
     pub call: &'a Call,
-    /// The time until which the intent and its proof must be stored as used.
+    /// The time until which the intent and its proof must be remembered, so that neither can start another run.
     pub keep_until: OffsetDateTime,
     /// The proof of the verdict. It is valid for one intent.
     pub proof: Option<&'a ProofId>,
@@ -149,7 +149,7 @@ impl Journal {
         // Memory is read before the disk: an intent leaves memory only after its end is on the disk, so one of the two
         // has it.
         match self.recorded_state(call.intent)? {
-            // The holder of waiting intents answers for them.
+            // Intents that wait or are approved are answered from `Escalations` (`core`), not from here.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
             RecordedState::Denied(denied) if denied.body.held.content.0 == content => {
                 Ok(Some(KnownIntent::Denied(denied.body.into())))
@@ -292,7 +292,8 @@ impl Journal {
             // A claim without a start is not on the disk.
             None => Ok(()),
         };
-        // Closed after the write: a repeat in between would find the start on the disk, and be answered that it ran.
+        // Closed after the write: a repeat in between would find the start on the disk, and be told that the intent
+        // ran.
         close_intent(&self.open, intent, Stage::Released);
         result
     }

@@ -1,9 +1,11 @@
-//! The filesystem of WASI 0.2: wasmtime's implementation behind an audit.
+//! The filesystem of WASI 0.2: wasmtime's implementation, with every call checked and every refusal recorded.
 //!
-//! Every call goes through [`AuditedFs`]. A path below the folder that stands for everything not granted is
-//! refused with `access`, and every refusal is recorded. No decision depends on the text of a guest path:
-//! wasmtime-wasi resolves it beneath the opened roots, and a root that is only partly granted is walked name by
-//! name (`walk.rs`).
+//! Every call goes through [`AuditedFs`]. Besides the granted folders, a guest has one empty placeholder folder
+//! ([`PreopenKind::Outside`]), to which its libc resolves every other path; only a module that the operator runs
+//! directly has none. Calls below it are refused with `access`; every refusal is recorded.
+//!
+//! No decision relies on a path as the guest wrote it: wasmtime-wasi resolves it beneath the opened roots, and below a
+//! root that is only partly granted, the path that was actually walked is checked (`walk.rs`).
 
 use super::budget::{Budget, FileInputStream, FileOutputStream};
 use super::denials::Refusal;
@@ -41,7 +43,7 @@ impl AuditedFs<'_> {
         self.0.filesystem()
     }
 
-    /// The preopened folder behind a descriptor, if it is one.
+    /// The preopen that a descriptor refers to; `None` for any other descriptor.
     pub(super) fn preopen(&mut self, fd: &Resource<Descriptor>) -> Option<Preopen> {
         let handle = match self.0.wasi.ctx().table.get(fd) {
             Ok(Descriptor::Dir(dir)) => Arc::clone(&dir.dir),
@@ -50,7 +52,7 @@ impl AuditedFs<'_> {
         self.0.preopens.iter().find(|preopen| Arc::ptr_eq(&preopen.handle, &handle)).cloned()
     }
 
-    /// Refuses paths that start from the folder that stands for everything not granted.
+    /// Refuses paths that start from [`PreopenKind::Outside`].
     fn reject_outside(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         let outside = |p: &Option<Preopen>| p.as_ref().is_some_and(|p| p.kind == PreopenKind::Outside);
         if paths.iter().any(|(preopen, _)| outside(preopen)) {
@@ -103,7 +105,7 @@ impl AuditedFs<'_> {
         self.resolve(fd, name, PathFlags::empty(), PathRequirement::Granted).await
     }
 
-    /// Resolves both paths of a call that has two.
+    /// Resolves the old and the new path of a link or a rename. The new one may end in a slash.
     async fn resolve_both(
         &mut self,
         (fd, old): (&Resource<Descriptor>, &str),
@@ -119,8 +121,8 @@ impl AuditedFs<'_> {
         }
     }
 
-    /// Refuses to move a folder unless everything below it is granted, before and after the move. If the folder
-    /// `is_moved` already, it is moved back.
+    /// Refuses to move a folder unless everything below it is granted at its old and at its new path. If the move has
+    /// already happened (`is_moved`), it is undone, if that is still possible.
     async fn check_move(&mut self, from: &ResolvedPath, to: &ResolvedPath, is_moved: bool) -> FsResult<()> {
         let (Some(old), Some(new)) = (&from.walked, &to.walked) else { return Ok(()) };
         let at = if is_moved { to } else { from };
@@ -138,7 +140,7 @@ impl AuditedFs<'_> {
         if is_moved {
             // Moving back may fail, if another run has taken the name. The guest gets the refusal in either case.
             let (new_name, old_name) = (to.name.clone(), from.name.clone());
-            let _may_fail = self.inner().rename_at(to.folder(), new_name, from.folder(), old_name).await;
+            let _ = self.inner().rename_at(to.folder(), new_name, from.folder(), old_name).await;
         }
         Err(self.deny_path(walked).into())
     }
@@ -167,9 +169,9 @@ impl AuditedFs<'_> {
         self.audit(is_mutating(open, flags), paths, result)
     }
 
-    /// Refuses a file with several names, unless the operator allows those, and anything but a file, a folder or
-    /// a symbolic link. Returns `false` if the target does not exist or cannot be examined; in the latter case the
-    /// call itself fails.
+    /// Refuses a file with several hard links, unless the operator allows those. Refuses everything that is not a file,
+    /// a folder or a symbolic link. Returns `false` if the target does not exist or cannot be examined; in the latter
+    /// case the call itself fails.
     async fn check_target(&mut self, at: &ResolvedPath, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
         // Opening a FIFO could block this thread, and setting a file's times opens it as well. Another name of
@@ -318,7 +320,8 @@ impl HostDescriptor for AuditedFs<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        // The open folder may only lead to something granted, and must then not be changed.
+        // A folder that is not granted itself can be open because it leads to something granted. It must not be
+        // changed.
         if let Some(walked) = self.folder_path(&fd)?
             && !walked.root.grants(&walked.path)
         {

@@ -345,7 +345,7 @@ impl Sandbox {
         drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
     }
 
-    /// The empty folder that stands for everything that is not granted. Guests find it open as `/`, so that
+    /// The empty placeholder folder for everything that is not granted. Guests find it open as `/`, so that
     /// attempts outside the grant are recorded; a confined process needs access to it as well.
     #[must_use]
     pub fn outside(&self) -> BorrowedFd<'_> {

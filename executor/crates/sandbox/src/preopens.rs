@@ -41,7 +41,7 @@ impl Preopens {
         self.outside.as_fd()
     }
 
-    /// Opens the granted folders, followed by the one that stands for everything else.
+    /// Opens the granted folders, followed by the placeholder folder.
     pub(super) fn for_run(
         &self,
         roots: &Roots,

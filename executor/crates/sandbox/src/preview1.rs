@@ -1,7 +1,7 @@
 //! WASI preview 1 for core modules: wasmtime's implementation, with audited path calls.
 //!
 //! Every call that takes a path replaces wasmtime's, forwards to it and records a refusal. A path below
-//! the folder that stands for everything not granted is refused with `EACCES`. Calls that use the host are charged
+//! the placeholder folder ([`PreopenKind::Outside`]) is refused with `EACCES`. Calls that use the host are charged
 //! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
 
 use super::budgeted::MAX_RANDOM_BYTES;
@@ -56,7 +56,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result
 
 /// Replaces one call by an audited one: the descriptor and the path (pointer, length) are named, the remaining
 /// arguments are forwarded. A `bare` path (pointer, length) loses its trailing slashes. A `checked` path may lead
-/// neither to a file with several names nor to a FIFO or a device.
+/// neither to a file with several hard links nor to a FIFO or a device.
 macro_rules! audited {
     (
         $linker:ident, $name:ident($($arg:ident: $ty:ty),*),

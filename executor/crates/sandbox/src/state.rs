@@ -60,7 +60,7 @@ pub(super) struct Preopen {
 }
 
 impl Preopen {
-    /// The granted part of the folder; `None` for the folder that stands for everything else, and for one that
+    /// The granted part of the folder; `None` for the placeholder folder, and for one that
     /// the operator opened with everything below it.
     pub(super) fn root(&self) -> Option<Arc<Root>> {
         match &self.kind {
@@ -74,7 +74,7 @@ impl Preopen {
 pub(super) enum PreopenKind {
     /// A granted root; without one, a folder that the operator opened on the command line.
     Granted { access: Bound<Access>, root: Option<Arc<Root>> },
-    /// The empty folder that stands for everything that is not granted.
+    /// The empty placeholder folder, to which a guest's libc resolves every path outside the granted folders.
     // A guest's libc resolves a path among its open folders, so a path outside all of them would never reach
     // the host, and the attempt would not be recorded.
     Outside,

@@ -3,7 +3,7 @@
 //! Every number here is measured by the executor or the kernel. A guest determines only `result`, logs and artifacts.
 //!
 //! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
-//! the journal's texts are those of `stored`, and each door has its own messages.
+//! the journal stores the types of `stored`, and each protocol has its own message types.
 
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
@@ -26,7 +26,7 @@ pub enum Status {
     Failure,
     /// The deadline ended the run.
     Timeout,
-    /// A cancellation, a revocation or the end of the executor ended the run.
+    /// The run was cancelled or revoked, or the executor stopped.
     Aborted,
 }
 
@@ -241,8 +241,8 @@ pub struct RunMetrics {
     pub peak_memory_bytes: u64,
     /// Bytes of result, logs and artifacts collected.
     pub output_bytes: u64,
-    /// Peak resident memory in bytes of the process of the run, as counted by the kernel: the guest's and the
-    /// executor's own. `None` if the run had no process of its own.
+    /// Peak resident memory of the run's process in bytes, as counted by the kernel. It includes the executor's own
+    /// memory in that process. `None` if the run had no process of its own.
     pub peak_resident_bytes: Option<u64>,
 }
 
@@ -314,11 +314,11 @@ pub enum DenialReason {
     Address,
     /// No look-up of this run returned the address for an allowed name, and the address itself is not listed.
     NotLookedUp,
-    /// The run exceeds its number of requests.
+    /// The run exceeds its limit on requests.
     Requests,
-    /// The agent exceeds its requests per minute.
+    /// The agent exceeds its limit on requests per minute.
     RequestRate,
-    /// The run exceeds its number of simultaneous connections.
+    /// The run exceeds its limit on simultaneous connections.
     Connections,
     /// The run exceeds the bytes that it may send.
     SentBytes,
@@ -448,7 +448,7 @@ pub struct Usage {
     pub filesystem: Vec<GrantedArea>,
     /// The patterns excluded from these areas, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
-    /// The layer that excluded the last part of the filesystem, if no part is granted.
+    /// If no part of the filesystem is granted: the layer that left nothing of it.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The budgets for other host resources.
     pub budgets: Budgets,

@@ -1,6 +1,6 @@
 //! The entry points of the pipeline: the checks of a call, the governor's verdict, and the claim of the intent.
 
-use super::slots::{CapacityError, QueuePlace};
+use super::slots::{CapacityError, Place};
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, ExecutorSettings, IntentAnswer, LoadedCatalog, RunEventSink, trace,
@@ -302,7 +302,7 @@ impl Executor {
     }
 
     /// Reserves a place for one more intent of the agent.
-    pub(super) fn reserve_place(&self, agent: &AgentDid) -> Result<QueuePlace, Fault> {
+    pub(super) fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
         self.slots.reserve(agent).map_err(|error| {
             self.busy_fault(match error {
                 CapacityError::Closing => "the executor is shutting down",

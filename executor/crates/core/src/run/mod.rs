@@ -46,7 +46,7 @@ use arc_swap::ArcSwap;
 use escalations::Escalations;
 use output::ExpectedOutput;
 use refusal_log::RefusalLog;
-use slots::{QueuePlace, Slots};
+use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
@@ -313,6 +313,6 @@ struct ClaimedRun {
     /// The caller that approved the intent, if it waited for a person.
     approved_by: Option<String>,
     permit: Permit,
-    place: QueuePlace,
+    place: Place,
     running: ActiveRun,
 }

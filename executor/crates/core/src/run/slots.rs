@@ -1,12 +1,12 @@
 //! Admission to execution: intents run, wait, or are refused for lack of capacity.
 //!
 //! ```text
-//! reserve(agent) ─▶ QueuePlace: claimed and not finished ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
+//! reserve(agent) ─▶ Place: the intent waits or runs ─ acquire_slot() ─▶ ExecutionSlot: a guest may run
 //!        └─▶ CapacityError: the executor closes, the queue is full, or the agent's share of the queue is full
 //! ```
-//! An agent that exceeds its share delays only itself: the share bounds its claims on slots. Among the waiters of one
-//! agent, and among all agents with a claim, the higher priority goes first, and within one priority the earlier
-//! arrival. A priority gives no agent more slots than its share.
+//! An agent that exceeds its share delays only itself: at most as many of its waiters compete for slots (have a claim)
+//! as its share has free slots. Among the waiters of one agent, and among all agents with a claim, the higher priority
+//! goes first, and within one priority the earlier arrival. A priority gives no agent more slots than its share.
 //!
 //! No waiter starves: after [`MAX_OVERTAKES`] slots given to a higher priority ahead of an earlier arrival, one slot
 //! goes to the earliest arrival of all.
@@ -63,8 +63,8 @@ pub(super) struct Slots {
 struct SlotQueue {
     /// The number of free slots.
     free: usize,
-    /// The number of slots given to a higher priority ahead of an earlier arrival, since a slot last went to the
-    /// earliest arrival because of [`MAX_OVERTAKES`].
+    /// The number of slots given to a higher priority ahead of an earlier arrival. Reset when [`MAX_OVERTAKES`] gives a
+    /// slot to the earliest arrival.
     overtakes: u32,
     /// A logical clock, incremented by every arrival and every claim.
     now: u64,
@@ -88,9 +88,9 @@ struct Waiter {
     slot_tx: oneshot::Sender<ExecutionSlot>,
 }
 
-/// A place among the intents that are claimed and have not finished.
+/// The place of one intent, which waits or runs, within the limits of [`Capacity`].
 #[derive(Debug)]
-pub(super) struct QueuePlace {
+pub(super) struct Place {
     slots: Arc<Slots>,
     agent: AgentDid,
 }
@@ -104,7 +104,7 @@ pub(super) struct ExecutionSlot {
 
 /// Removes its waiter from the queue on drop.
 struct WaitGuard<'a> {
-    place: &'a QueuePlace,
+    place: &'a Place,
     arrival: u64,
     priority: Priority,
 }
@@ -125,13 +125,13 @@ impl Slots {
     }
 
     /// Reserves a place for one more intent of an agent.
-    pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<QueuePlace, CapacityError> {
+    pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, CapacityError> {
         let Capacity { concurrent, concurrent_per_agent, queue: max_queue, queue_per_agent } = self.capacity;
         let mut queue = self.lock();
         let share = queue.agents.entry(agent.clone()).or_default();
         let places_of_agent = share.places;
         share.places += 1;
-        let place = QueuePlace { slots: Arc::clone(self), agent: agent.clone() };
+        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
         // A refusal below drops the place, which needs the lock.
         drop(queue);
         let mut places = 0;
@@ -276,7 +276,7 @@ impl AgentShare {
     }
 }
 
-impl QueuePlace {
+impl Place {
     /// Waits until the agent's share and the executor have a free slot and no other waiter goes first.
     pub(super) async fn acquire_slot(&self, priority: Priority) -> Option<ExecutionSlot> {
         let (slot_tx, slot) = oneshot::channel();
@@ -297,7 +297,7 @@ impl QueuePlace {
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let Self { place: QueuePlace { slots, agent }, arrival, priority } = self;
+        let Self { place: Place { slots, agent }, arrival, priority } = self;
         let mut queue = slots.lock();
         let waiting = queue.agents.get_mut(agent).and_then(|share| share.waiters_mut(*priority));
         if let Some(waiting) = waiting
@@ -322,7 +322,7 @@ impl Drop for ExecutionSlot {
     }
 }
 
-impl Drop for QueuePlace {
+impl Drop for Place {
     fn drop(&mut self) {
         let mut queue = self.slots.lock();
         if let Some(share) = queue.agents.get_mut(&self.agent) {

@@ -132,7 +132,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 fn a_group_holds_what_broke_out_and_is_gone_at_the_end() {
     let Some(groups) = groups() else { return };
     let here = groups.base.clone();
-    // Memory, including the kernel's and that of files in memory.
+    // Memory, including kernel memory and files in a tmpfs.
     let mut greedy = Program::new("exec tail /dev/zero");
     let group = groups.group().unwrap();
     group.enter(greedy.pid()).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! guest ─ wasi:http, wasi:sockets ─▶ sandbox ─▶ NetworkBackend ─┬─ inline: the run's NetworkSession
-//!                                                               └─ process ring: a socket pair ─▶ the run's
+//!                                                               └─ process isolation: a socket pair ─▶ the run's
 //!                                                                  NetworkSession, in the server
 //!
 //! NetworkSession::send: count ─▶ Target (one reading) ─▶ Reach (domains) ─▶ rate ─▶ connection

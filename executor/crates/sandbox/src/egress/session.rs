@@ -264,7 +264,7 @@ impl NetworkSession {
         self.reach.check(host).map_err(|error| {
             let reason = match error {
                 ReachError::NotAllowed => DenialReason::DomainNotAllowed,
-                ReachError::Literal => DenialReason::IpLiteral,
+                ReachError::AddressNotAllowed => DenialReason::IpLiteral,
                 ReachError::Blocked => DenialReason::DomainBlocked,
             };
             self.deny(reason, subject)

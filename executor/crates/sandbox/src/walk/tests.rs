@@ -345,7 +345,7 @@ async fn nothing_that_is_not_granted_is_touched_whatever_a_guest_does() {
             let state: &mut StoreState = store.data_mut();
             let mut open: Vec<_> =
                 state.filesystem().get_directories().unwrap().into_iter().map(|(fd, _)| fd).collect();
-            // The second folder stands for everything outside, which other tests cover.
+            // The second folder is the placeholder for everything outside, which other tests cover.
             let outside = open.pop().unwrap();
             let mut audited = AuditedFs(state);
             HostDescriptor::drop(&mut audited, outside).unwrap();

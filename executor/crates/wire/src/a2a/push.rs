@@ -1,5 +1,5 @@
-//! Webhooks: their configuration, and the bodies of notifications: the task (A2A 0.3.0, section 9.5), or the events
-//! of the A2A-ACP document.
+//! Webhooks: their configuration, and the bodies of their notifications. A body is the task in A2A 0.3.0 (section 9.5),
+//! and one event in A2A-ACP.
 
 use super::message::{FileContent, Part, Task, TaskArtifact, TaskState, TaskStatus, TaskUpdate};
 use super::{Dialect, encode};
@@ -132,9 +132,10 @@ fn parse_time_of_day(text: &str) -> Option<Time> {
     Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
 }
 
-/// The notifications for an update in A2A 0.3.0: the current task, once, with the kinds of its events. An artifact
-/// is sent with the next state: the task contains all artifacts, so a notification for each would send every
-/// artifact again each time.
+/// The notifications for an update in A2A 0.3.0: at most one. Its body is the current task, and its kinds are the
+/// events of the update, with [`EventKind::Artifact`] at the end of a task that has artifacts. An artifact is sent with
+/// the next state: the task contains all artifacts, so a notification for each would send every artifact again each
+/// time.
 #[must_use]
 pub fn task_notifications(
     update: &TaskUpdate,

@@ -199,7 +199,7 @@ pub(super) struct UsageMessage<'a> {
     pub(super) process: Option<ProcessUsage>,
 }
 
-/// The memory of the run's process, as the kernel measured it: the guest's and the executor's own.
+/// The memory of the run's process, as counted by the kernel. It includes the executor's own memory in that process.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Process")]
 pub(super) struct ProcessUsage {

@@ -21,7 +21,8 @@ use time::OffsetDateTime;
 /// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
-/// Persists a task in the two transactions of its run: with STARTED, and with the receipt. Separate writes would make a blocking `message/send` several times as slow as A2G's call.
+/// Persists a task in the two transactions of its run: with its start, and with the receipt. Separate writes would make
+/// a blocking `message/send` several times as slow as A2G's call.
 struct A2aTaskPersistence {
     handle: Arc<TaskHandle>,
     executor: Arc<Executor>,

@@ -1,4 +1,4 @@
-//! The process ring: every guest in a process of its own that has nothing, and no process left behind.
+//! Process isolation: every guest in a process of its own that has nothing, and no process left behind.
 
 use super::bench::{Bench, HARMLESS};
 use super::guest::Guest;

@@ -1,11 +1,11 @@
-//! The server's side of the process ring, in which every run has its own process.
+//! The server's side of process isolation: every run has its own process.
 //!
 //! ```text
-//! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few wait ahead of time)
+//! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
-//! The server enforces the deadline, repeats the accounting of a child's events, reads CPU time and memory from
-//! the kernel, and ends every child with SIGKILL, regardless of the guest's own end.
+//! The server enforces the deadline, counts a child's events against the limits itself instead of trusting the child,
+//! reads CPU time and memory from the kernel, and ends every child with SIGKILL, however its guest ended.
 
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
@@ -38,23 +38,23 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a child's message in an outcome, in bytes. A longer message is truncated.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin.
-// Longer arguments exceed the socket's buffer, so that sending them waits for the child. If STARTED were on the disk
-// first, a child that has received half of its job would be lost.
-const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
+// The caller drops `prepare` once the start of the run is on the disk. Longer arguments exceed the socket's buffer, so
+// that sending them waits for the child, and a drop in between would leave the child with half a job.
+const MAX_EARLY_ARGUMENT_BYTES: usize = 64 << 10;
 /// A result up to this many bytes is parsed on the runtime's thread; a longer one would delay other tasks.
 const MAX_INLINE_PARSE_BYTES: usize = 256 << 10;
-/// The allowance for a value that is serialized again, in addition to twice its length.
+/// The allowance for a value that is serialized again, in addition to twice the output limit.
 const SERIALIZATION_HEADROOM_BYTES: u64 = 64 << 10;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
 
-/// The process ring.
-pub(super) struct Ring {
+/// Supervises the runs that have their own process.
+pub(super) struct Supervisor {
     pool: Arc<ZygotePool>,
     clock: Arc<dyn Clock>,
 }
 
-impl Ring {
+impl Supervisor {
     /// Starts a zygote with `tools`. Returns the tools that it cannot run, with the reasons.
     pub(super) async fn start(
         tools: &[Module<'_>],
@@ -82,8 +82,9 @@ impl Ring {
     /// Sends the job to a waiting child, which confines itself for it. Returns `None` if no child waits or the job
     /// cannot be sent yet; [`Self::run`] then finds a child.
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
-        // STARTED has to be on the disk before the guest's first instruction; meanwhile a child can read its job and
-        // confine itself. A job with a network has to wait, because its network proxy starts with the execution.
+        // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
+        // child can read its job and confine itself. A job with a network has to wait, because its network proxy starts
+        // with the execution.
         if grant.network().value || !request.is_short() {
             return None;
         }
@@ -97,8 +98,8 @@ impl Ring {
         prepared.inspect_err(log).ok()
     }
 
-    /// Runs one guest. Returns at its end, shortly after its deadline or at its cancellation, even if the guest or
-    /// the kernel is stuck.
+    /// Runs one guest. Returns when it ends, when the run is cancelled or shortly after the deadline, whichever is
+    /// first, even if the guest or the kernel is stuck.
     pub(super) async fn run(
         &self,
         mut request: JobRequest,
@@ -150,7 +151,7 @@ impl Ring {
                 Some(FromChild::Began { .. } | FromChild::Event(_) | FromChild::Ended(_)) => {
                     Err(ChildError::NoDescription)
                 }
-                None => Err(ChildError::Ended(wait_for_exit(&mut prepared.child).await.description)),
+                None => Err(ChildError::Ended(kill_and_wait(&mut prepared.child).await.description)),
             }
         };
         let limit = timeout.duration() + GRACE;
@@ -233,7 +234,7 @@ impl Ring {
                 Ok(Some(FromChild::Failed(reason))) => break End::Crashed(truncate(reason)),
                 Ok(None) => {
                     let exit = tokio::select! {
-                        exit = wait_for_exit(&mut child) => exit,
+                        exit = kill_and_wait(&mut child) => exit,
                         stop = await_stop(execution) => break stop.into(),
                     };
                     let Some(start_cpu) = start_cpu else { return Err(ChildError::Ended(exit.description)) };
@@ -263,8 +264,8 @@ impl Ring {
         Ok(outcome)
     }
 
-    /// Returns the reported end, if a child can report it: only the server cancels runs, and the time limit is not
-    /// reached before the deadline.
+    /// Returns the reported end, or a crash if a child cannot have ended like that: only the server cancels runs, and a
+    /// timeout before the deadline is false. A result that is too long becomes the end at the output limit.
     async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
         // Serializing a value again may lengthen its numbers.
         let max = execution.output_limit().saturating_mul(2).saturating_add(SERIALIZATION_HEADROOM_BYTES);
@@ -283,21 +284,21 @@ impl Ring {
                 End::ToolError { code, message, detail: detail.as_deref().map(error_detail) }
             }
             ReportedEnd::Returned(_) | ReportedEnd::ToolError { .. } => End::LimitReached(Limit::Output),
-            ReportedEnd::Otherwise(End::LimitReached(Limit::Time))
+            ReportedEnd::Other(End::LimitReached(Limit::Time))
                 if self.clock.monotonic() < execution.deadline() =>
             {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
-            ReportedEnd::Otherwise(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
+            ReportedEnd::Other(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
                 End::Crashed("it reported an end that a child cannot decide".to_owned())
             }
-            ReportedEnd::Otherwise(End::Exited { code, stderr_tail }) => {
+            ReportedEnd::Other(End::Exited { code, stderr_tail }) => {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }
             }
-            ReportedEnd::Otherwise(End::Trapped(trap)) => End::Trapped(truncate(trap)),
-            ReportedEnd::Otherwise(End::NotStarted(reason)) => End::NotStarted(truncate(reason)),
-            ReportedEnd::Otherwise(End::Crashed(reason)) => End::Crashed(truncate(reason)),
-            ReportedEnd::Otherwise(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
+            ReportedEnd::Other(End::Trapped(trap)) => End::Trapped(truncate(trap)),
+            ReportedEnd::Other(End::NotStarted(reason)) => End::NotStarted(truncate(reason)),
+            ReportedEnd::Other(End::Crashed(reason)) => End::Crashed(truncate(reason)),
+            ReportedEnd::Other(end @ (End::ResultNotJson | End::LimitReached(_))) => end,
         }
     }
 }
@@ -312,7 +313,7 @@ impl JobRequest {
     /// Returns `true` if the job fits the socket's buffer, so that sending it does not wait for the child.
     fn is_short(&self) -> bool {
         match &self.job.task {
-            Task::Invoke { arguments } => arguments.len() <= MAX_READ_AHEAD_BYTES,
+            Task::Invoke { arguments } => arguments.len() <= MAX_EARLY_ARGUMENT_BYTES,
             Task::Describe => true,
         }
     }
@@ -378,13 +379,15 @@ async fn await_stop(execution: &Execution) -> StopReason {
 }
 
 /// Kills a child whose socket is closed, and waits for the report of its exit.
-async fn wait_for_exit(child: &mut Child) -> Exit {
+async fn kill_and_wait(child: &mut Child) -> Exit {
     child.kill();
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
-        Ok(Err(_)) => {
-            Exit { description: "its zygote ended with it".to_owned(), cpu_us: 0, peak_resident: 0 }
-        }
+        Ok(Err(_)) => Exit {
+            description: "its zygote ended before it could report the exit".to_owned(),
+            cpu_us: 0,
+            peak_resident: 0,
+        },
         Err(_) => {
             Exit { description: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 }
         }
@@ -411,7 +414,8 @@ impl Child {
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is reported as JSON, in which one byte becomes up to six.
+        // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the members
+        // around it.
         let output = grant.output().value.bytes();
         self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
         self.channel.send(&request.job, &handles).await?;
