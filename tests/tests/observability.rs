@@ -3,6 +3,8 @@
 use crate::durability::crash::{has_strace, under_strace};
 use crate::harness::*;
 use crate::methods::{self, write};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -310,7 +312,7 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         let outside = intent("write_file", json!({ "path": format!("/etc/{CANARY}"), "content": CANARY }));
         expect_blocked(&client.rpc("a2g/intent", &outside), "verdict_denied");
         let mut proven = execute("write_file", secret.clone());
-        let part = |text: &str| base64_of(text);
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
         let token = format!("{}.{}.{}", part("{\"alg\":\"EdDSA\"}"), part(CANARY), part(CANARY));
         proven["proof"] = json!(token);
         assert!(client.rpc("a2g/execute", &proven).get("error").is_some());
@@ -345,11 +347,6 @@ fn no_secret_and_no_argument_is_in_any_log_metric_or_trace() {
         }
         assert!(executor.stderr().contains("\"level\":\"DEBUG\""), "details are logged");
     }
-}
-
-fn base64_of(text: &str) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
 }
 
 fn tracing_options(collector: &Collector) -> Options {

@@ -8,7 +8,7 @@ use crate::harness::{Options, Tool};
 use serde_json::{Value, json};
 use std::path::Path;
 
-fn spent(used: u64, granted: u64) -> Value {
+pub(super) fn spent(used: u64, granted: u64) -> Value {
     json!({ "granted": granted, "used": used, "slack": granted - used, "set_by": "executor" })
 }
 

@@ -2,6 +2,7 @@
 //! and every try is in `usage.denied`.
 
 use super::bench::{Bench, Report};
+use super::ceilings::spent;
 use super::disk::Disk;
 use super::guest::{Guest, errno, repeat};
 use crate::harness::Options;
@@ -123,12 +124,12 @@ fn a_guest_has_only_its_preopened_folders() {
     let granted = run(&bench, "counts");
     assert!(others(&granted), "{granted:?}");
     assert_eq!(found(granted), 5, "three streams, `/jobs`, and the one that stands for the rest");
-    assert_eq!(run(&bench, "names").0["result"], serde_json::json!(["/jobs", "/", ""]));
+    assert_eq!(run(&bench, "names").0["result"], json!(["/jobs", "/", ""]));
 
     // Without a scope there is no folder; two grants of one folder are one.
     assert_eq!(found(bench.call("counts").send().success()), 4);
-    assert_eq!(bench.call("names").send().success().0["result"], serde_json::json!(["/", ""]));
-    let scope = serde_json::json!(["/jobs/dir/**", "/jobs/**", "/jobs/dir/**"]);
+    assert_eq!(bench.call("names").send().success().0["result"], json!(["/", ""]));
+    let scope = json!(["/jobs/dir/**", "/jobs/**", "/jobs/dir/**"]);
     assert_eq!(found(bench.call("counts").grant("filesystem_scope", scope).send().success()), 5);
 }
 
@@ -396,7 +397,6 @@ fn a_guest_has_a_budget_of_written_bytes_and_created_files() {
     let bench = Bench::start_with(disk.of(options), guests);
     let call = |tool: &str| bench.call(tool).scope("/jobs/**").send();
     let report = call("makes_five").success();
-    let spent = |used: u64, granted: u64| json!({ "granted": granted, "used": used, "slack": granted - used, "set_by": "executor" });
     assert_eq!(report.in_force("max_created"), &spent(5, 5));
     for name in ["dF", "dE", "dD", "dC", "dB"] {
         std::fs::remove_dir(disk.at("jobs").join(name)).expect("it was made");
@@ -488,7 +488,7 @@ fn a_scope_below_a_mount_grants_that_folder_only() {
     std::fs::create_dir(disk.at("jobs/foo")).expect("a folder");
     for beside in ["/jobsfoo/**", "/jobs.foo/**", "/outside/**", "/job/**"] {
         let report = bench.call("reads").scope(beside).send().success();
-        assert_eq!(report.in_force("filesystem_scope")["trees"], serde_json::json!([]), "{beside}");
+        assert_eq!(report.in_force("filesystem_scope")["trees"], json!([]), "{beside}");
         assert_eq!(report.in_force("filesystem_scope")["set_by"], "executor", "{beside}");
     }
 }
