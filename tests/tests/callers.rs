@@ -468,7 +468,7 @@ fn a_public_port_requires_a_list_of_callers() {
         ends(home.command().args(["--listen", "0.0.0.0:0"]).args(more), 2, words);
     };
     refused(&[], "callers are not authenticated: list them in `server.callers`");
-    refused(&["--insecure-accept-unsigned"], "loopback addresses and sockets only");
+    refused(&["--insecure-accept-unsigned"], "only on loopback addresses and sockets");
     let list = List::new();
     agent(&list, "planner", AGENT);
     // Inline tools, which the same tests are run with, are for callers of this machine unless somebody says so.

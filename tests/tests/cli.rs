@@ -729,7 +729,7 @@ fn config_check_reports_missing_folders() {
     place.configure("");
     let executor = Executor::start(Options::new().set("executor.inline_tools", json!(["nothing"])));
     executor.line_with("`executor.inline_tools` names a tool that is not in the catalogue");
-    place.expect("config check --tools missing", 2, &["`--tools` names `missing`"]);
+    place.expect("config check --tools missing", 2, &["`--tools` is `missing`, which is not a folder"]);
     std::fs::remove_file(place.path("executor.toml")).unwrap();
     place.expect("config check", 2, &["`catalog.tools` names `./tools`"]);
 }

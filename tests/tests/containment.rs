@@ -81,7 +81,7 @@ fn a_public_server_does_not_start_with_missing_controls() {
     let (_list, options) = options_with_callers();
     let inline = Home::new(options.set("executor.isolation", "inline"));
     let mut command = inline.command();
-    ends(command.args(REACHABLE), 2, "tools that run `inline` are not contained: change that, or set");
+    ends(command.args(REACHABLE), 2, "tools that run `inline` are not contained: fix this, or set");
     // On loopback they are the operator's own affair.
     Executor::start(Options::new().set("executor.isolation", "inline"));
 }

@@ -208,7 +208,7 @@ fn a_proof_identifier_shared_by_64_intents_runs_one_of_them() {
     let (ran, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.get("result").is_some());
     assert_eq!(ran.len(), 1, "{answers:?}");
     for answer in refused {
-        assert!(expect_blocked(answer, "verdict_replayed").contains("used before"), "{answer}");
+        assert!(expect_blocked(answer, "verdict_replayed").contains("already used"), "{answer}");
     }
     assert_eq!(runs(&executor), 1);
     // The one that ran is answered again, and another issuer's identifier would be another.

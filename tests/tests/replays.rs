@@ -21,7 +21,10 @@ fn used_proofs_are_remembered_after_each_restart() {
             assert_eq!(result(&answer), result(&ran), "round {round}");
         }
         for answer in at_once(&executor, others) {
-            assert!(expect_blocked(&answer, "verdict_replayed").contains("used before"), "{round}: {answer}");
+            assert!(
+                expect_blocked(&answer, "verdict_replayed").contains("already used"),
+                "{round}: {answer}"
+            );
         }
         assert_eq!(runs(&executor), 1, "round {round}");
         // First by a crash, and then in good order.

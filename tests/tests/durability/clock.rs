@@ -99,7 +99,7 @@ fn used_identifiers_stay_used_after_a_clock_jump_back() {
     let mut executor = executor;
     for _ in 0..2 {
         let again = executor.rpc("a2g/execute", &call);
-        assert!(error(&again, -32600)["message"].as_str().unwrap().contains("ran before"), "{again}");
+        assert!(error(&again, -32600)["message"].as_str().unwrap().contains("already ran"), "{again}");
         assert_eq!(runs(&executor), 1);
         executor = Executor::start_in(executor.kill());
     }

@@ -54,7 +54,7 @@ fn assert_known(executor: &Executor, told: &Value) {
         match (name.split(' ').next().unwrap(), said.get("result"), said.get("error")) {
             ("execute", ..) => {
                 let message = error(&again, -32600)["message"].as_str().unwrap().to_owned();
-                assert!(message.contains("ran before"), "{name}: {message}");
+                assert!(message.contains("already ran"), "{name}: {message}");
             }
             ("cut", ..) => {
                 let report = &error(&again, -32001)["data"]["report"];

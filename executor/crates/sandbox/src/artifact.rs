@@ -168,7 +168,7 @@ pub(super) fn contract_mismatch(
                  with `a2g-executor tool add`",
             ),
         };
-        let reason = format!("it exports {exports}, so it guess like {kind}: {change}");
+        let reason = format!("it exports {exports}, so it looks like {kind}: {change}");
         ArtifactError::Unlinkable { contract: contract.as_str(), source: reason.into() }
     }
 }

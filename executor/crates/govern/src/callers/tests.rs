@@ -139,7 +139,7 @@ fn a_list_that_cannot_be_meant_is_refused() {
     refused(&also(|e| e.name = "a b".to_owned()), "needs a name");
     refused(&also(|e| e.name = "a".repeat(65)), "needs a name");
     refused(&also(|e| e.roles.clear()), "has no role");
-    refused(&also(|e| e.agents.clear()), "must list in `agents`");
+    refused(&also(|e| e.agents.clear()), "must have `agents`");
     refused(&also(|e| e.roles = BTreeSet::from([Role::Operator])), "and only then");
     refused(&also(|e| e.agents = BTreeSet::from(["nobody".to_owned()])), "has an invalid agent");
     refused(&also(|e| e.token_sha256 = None), "exactly one of");
