@@ -69,20 +69,20 @@ impl Peer {
         })
     }
 
-    /// A byte now and then, after this.
-    pub(super) fn dripping(first: &'static str) -> Self {
+    /// Sends a byte now and then; with the head of an answer, after it has read a request.
+    pub(super) fn dripping(head: &'static str) -> Self {
         Self::start(move |stream| {
-            let _gone = stream.write_all(first.as_bytes());
+            send_head(head, stream);
             while stream.write_all(b"x").is_ok() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         })
     }
 
-    /// Sends this, and then more without an end.
-    pub(super) fn endless(first: &'static str) -> Self {
+    /// Sends bytes without an end; with the head of an answer, after it has read a request.
+    pub(super) fn endless(head: &'static str) -> Self {
         Self::start(move |stream| {
-            let _gone = stream.write_all(first.as_bytes());
+            send_head(head, stream);
             while stream.write_all(&[b'x'; 64 << 10]).is_ok() {}
         })
     }
@@ -125,6 +125,14 @@ impl Peer {
             let seen = self.seen.lock().unwrap();
             (seen.closed == seen.connections).then_some(())
         });
+    }
+}
+
+/// Answers a request by this head. An answer before its request would end the connection.
+fn send_head(head: &str, stream: &mut TcpStream) {
+    if !head.is_empty() {
+        request(stream);
+        let _gone = stream.write_all(head.as_bytes());
     }
 }
 
