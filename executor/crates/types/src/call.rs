@@ -16,6 +16,8 @@ pub enum Door {
     A2a,
     /// A2E 1.0.
     A2e,
+    /// The Model Context Protocol.
+    Mcp,
     /// Genesis Nexus.
     Nexus,
     /// sovereign JSON-RPC 3.0.
@@ -30,6 +32,7 @@ impl fmt::Display for Door {
             Self::A2g => "a2g",
             Self::A2a => "a2a",
             Self::A2e => "a2e",
+            Self::Mcp => "mcp",
             Self::Nexus => "nexus",
             Self::Sovereign => "sovereign",
             Self::Cli => "cli",

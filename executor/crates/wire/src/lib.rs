@@ -18,6 +18,8 @@ pub mod jsonrpc;
 pub mod jwk;
 pub mod jwks;
 pub mod jwt;
+pub mod mcp;
+mod measurements;
 pub mod nexus;
 pub mod sovereign;
 #[cfg(test)]

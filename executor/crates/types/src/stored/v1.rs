@@ -482,6 +482,7 @@ enum Door {
     A2g,
     A2a,
     A2e,
+    Mcp,
     Nexus,
     Sovereign,
     Cli,

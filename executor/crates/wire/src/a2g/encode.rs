@@ -121,6 +121,13 @@ pub fn report(receipt: &Receipt) -> Box<RawValue> {
     to_raw(&report_message(receipt))
 }
 
+/// The members `metrics` and `usage` of a report, for messages of other protocols.
+#[must_use]
+pub fn measurements(receipt: &Receipt) -> (Box<RawValue>, Box<RawValue>) {
+    let Outcome { end: _, output: _, metrics, usage } = &receipt.outcome;
+    (to_raw(&metrics_message(metrics)), to_raw(&usage::usage_message(usage, metrics)))
+}
+
 /// The report's `error`: one sentence; `None` for a success.
 #[must_use]
 pub fn describe_failure(outcome: &Outcome) -> Option<String> {

@@ -1,0 +1,156 @@
+//! `_meta` of a request.
+
+use super::names;
+use crate::field::{Field, Object};
+use a2g_types::fault::Fault;
+use a2g_types::ident::IntentId;
+use a2g_types::outcome::LogLevel;
+use serde_json::value::RawValue;
+
+/// The maximum length of a progress token as JSON text.
+const MAX_TOKEN_BYTES: usize = 128;
+
+/// The members of `_meta` that this server reads.
+#[derive(Debug, Clone, Default)]
+pub struct RequestMeta {
+    /// The revision that the request names.
+    pub version: Option<String>,
+    /// The capabilities of the client; `None` if the request has none.
+    pub capabilities: Option<ClientCapabilities>,
+    /// The lowest level of log messages that the client wants.
+    pub log_level: Option<MessageLevel>,
+    /// The token under which the client wants progress notifications.
+    pub progress_token: Option<ProgressToken>,
+    /// The client's own id of the intent.
+    pub intent: Option<IntentId>,
+    /// The W3C trace context of the caller.
+    pub traceparent: Option<String>,
+}
+
+/// The capabilities of a client that this server uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientCapabilities {
+    /// The client shows forms to a person.
+    pub elicits_forms: bool,
+    /// The client opens URLs for a person.
+    pub elicits_urls: bool,
+}
+
+/// A token for progress notifications, exactly as the client wrote it: a string or an integer.
+#[derive(Debug, Clone)]
+pub struct ProgressToken(Box<RawValue>);
+
+impl ProgressToken {
+    pub(super) fn as_raw(&self) -> &RawValue {
+        &self.0
+    }
+}
+
+/// The severity of a log message, in rising order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MessageLevel {
+    /// `debug`.
+    Debug,
+    /// `info`.
+    Info,
+    /// `notice`.
+    Notice,
+    /// `warning`.
+    Warning,
+    /// `error`.
+    Error,
+    /// `critical`.
+    Critical,
+    /// `alert`.
+    Alert,
+    /// `emergency`.
+    Emergency,
+}
+
+impl MessageLevel {
+    const WORDS: [(&'static str, Self); 8] = [
+        ("debug", Self::Debug),
+        ("info", Self::Info),
+        ("notice", Self::Notice),
+        ("warning", Self::Warning),
+        ("error", Self::Error),
+        ("critical", Self::Critical),
+        ("alert", Self::Alert),
+        ("emergency", Self::Emergency),
+    ];
+
+    pub(super) fn parse(field: &Field<'_>) -> Result<Self, Fault> {
+        field.enum_value(&Self::WORDS)
+    }
+
+    /// Returns `true` for a tool's line that a client with this lowest level wants.
+    #[must_use]
+    pub fn includes(self, line: LogLevel) -> bool {
+        Self::of_line(line) >= self
+    }
+
+    /// The severity of a tool's line.
+    pub(super) fn of_line(line: LogLevel) -> Self {
+        match line {
+            LogLevel::Debug => Self::Debug,
+            LogLevel::Info => Self::Info,
+            LogLevel::Warn => Self::Warning,
+            LogLevel::Error => Self::Error,
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        Self::WORDS.into_iter().find(|(_, level)| *level == self).map_or("error", |(word, _)| word)
+    }
+}
+
+/// Decodes `_meta`. Unknown members are for other servers or later revisions.
+pub(super) fn decode_meta(field: Field<'_>) -> Result<RequestMeta, Fault> {
+    let mut meta = field.object()?;
+    if let Some(info) = meta.take(names::CLIENT_INFO)? {
+        decode_implementation(info)?;
+    }
+    let version = meta.take(names::PROTOCOL_VERSION)?.map(|version| version.string()).transpose()?;
+    let capabilities = meta.take(names::CLIENT_CAPABILITIES)?.map(decode_capabilities).transpose()?;
+    let log_level = meta.take(names::LOG_LEVEL)?.map(|level| MessageLevel::parse(&level)).transpose()?;
+    let progress_token = meta.take("progressToken")?.map(|token| decode_token(&token)).transpose()?;
+    let intent = meta.take(names::INTENT_ID)?;
+    let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
+    let traceparent = meta.take("traceparent")?.map(|context| context.string()).transpose()?;
+    Ok(RequestMeta { version, capabilities, log_level, progress_token, intent, traceparent })
+}
+
+/// Checks the type of `clientInfo`.
+pub(super) fn decode_implementation(field: Field<'_>) -> Result<(), Fault> {
+    let mut info = field.object()?;
+    info.require("name")?.string()?;
+    info.require("version")?.string()?;
+    Ok(())
+}
+
+pub(super) fn decode_capabilities(field: Field<'_>) -> Result<ClientCapabilities, Fault> {
+    let mut capabilities = field.object()?;
+    let Some(elicitation) = capabilities.take_unless_null("elicitation")? else {
+        return Ok(ClientCapabilities::default());
+    };
+    let mut elicitation = elicitation.object()?;
+    let elicits_urls = has_object(&mut elicitation, "url")?;
+    // A client of an earlier revision declares forms by an empty object.
+    let elicits_forms = has_object(&mut elicitation, "form")? || !elicits_urls;
+    Ok(ClientCapabilities { elicits_forms, elicits_urls })
+}
+
+fn has_object(object: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
+    let Some(field) = object.take_unless_null(name)? else { return Ok(false) };
+    field.object().map(|_| true)
+}
+
+fn decode_token(field: &Field<'_>) -> Result<ProgressToken, Fault> {
+    let text = field.as_raw().get();
+    let is_integer = || text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+    if text.len() > MAX_TOKEN_BYTES || !(text.starts_with('"') || is_integer()) {
+        let expected = format!("a string or an integer of at most {MAX_TOKEN_BYTES} bytes");
+        return Err(field.expected_error(&expected));
+    }
+    Ok(ProgressToken(field.as_raw().to_owned()))
+}

@@ -1,0 +1,91 @@
+//! The definitions of tools, as `tools/list` has them.
+
+use super::names;
+use crate::to_raw;
+use a2g_types::ident::ToolName;
+use a2g_types::tool::{DeclaredFilesystem, Descriptor, Digest};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// The maximum number of tools in one page.
+pub const PAGE_SIZE: usize = 50;
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ToolDefinition<'a> {
+    name: &'a str,
+    description: &'a str,
+    input_schema: Cow<'a, Value>,
+    annotations: Annotations,
+    #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
+    meta: Map<String, Value>,
+}
+
+/// Hints about a tool's behaviour. They follow from the capabilities that the tool declares and the executor enforces.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Annotations {
+    read_only_hint: bool,
+    destructive_hint: bool,
+    open_world_hint: bool,
+}
+
+impl Annotations {
+    fn of(tool: &Descriptor) -> Self {
+        let writes = match tool.capabilities.filesystem {
+            DeclaredFilesystem::None | DeclaredFilesystem::Read => false,
+            DeclaredFilesystem::ReadWrite => true,
+        };
+        // A request over the network may change something at its other end.
+        let is_read_only = !(writes || tool.capabilities.network);
+        Self {
+            read_only_hint: is_read_only,
+            destructive_hint: !is_read_only,
+            open_world_hint: tool.capabilities.network,
+        }
+    }
+}
+
+impl<'a> ToolDefinition<'a> {
+    fn new(tool: &'a Descriptor) -> Self {
+        let mut definition = Self {
+            name: tool.name.as_str(),
+            description: &tool.description,
+            input_schema: object_schema(&tool.arguments_schema),
+            annotations: Annotations::of(tool),
+            meta: Map::new(),
+        };
+        let text = format!("{} {} {}", to_raw(&definition).get(), tool.version, tool.digest);
+        let digest = Digest::compute(text.as_bytes()).to_string();
+        definition.meta.insert(names::DEFINITION_DIGEST.to_owned(), digest.into());
+        definition
+    }
+}
+
+/// The schema of the arguments. The protocol requires `"type": "object"` at its root; a schema without it, which the
+/// executor accepts because arguments are always an object, gets it.
+fn object_schema(schema: &Value) -> Cow<'_, Value> {
+    match schema {
+        Value::Object(members) if members.get("type").is_some_and(|kind| kind == "object") => {
+            Cow::Borrowed(schema)
+        }
+        Value::Object(members) if !members.contains_key("type") => {
+            let mut typed = Map::from_iter([("type".to_owned(), "object".into())]);
+            typed.extend(members.clone());
+            Cow::Owned(typed.into())
+        }
+        other => Cow::Owned(json!({ "type": "object", "allOf": [other] })),
+    }
+}
+
+/// One page of tools, which are sorted by name, and the cursor of the next one.
+pub(super) fn page<'a>(
+    tools: impl Iterator<Item = &'a Descriptor>,
+    after: Option<&ToolName>,
+) -> (Vec<ToolDefinition<'a>>, Option<String>) {
+    let mut rest = tools.skip_while(|tool| after.is_some_and(|after| tool.name <= *after)).peekable();
+    let page = rest.by_ref().take(PAGE_SIZE).collect::<Vec<_>>();
+    let next = rest.peek().and(page.last()).map(|last| last.name.to_string());
+    (page.into_iter().map(ToolDefinition::new).collect(), next)
+}
