@@ -70,6 +70,9 @@ pub(super) enum Command {
     Serve(Serve),
     /// Run one tool of the catalogue, or try any WebAssembly module
     Run(Run),
+    /// Serve tools to one agent host over MCP, on standard input and output
+    #[cfg(feature = "mcp")]
+    Mcp(Mcp),
     /// List, inspect and add tools
     #[command(after_help = "Example:\n  a2g-executor tool list --tools target/tools")]
     Tool {
@@ -212,6 +215,46 @@ pub(super) struct Serve {
     /// addresses and sockets
     #[arg(long)]
     pub(super) insecure_accept_unsigned: bool,
+}
+
+#[cfg(feature = "mcp")]
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without `--config`, nothing has to be configured: the governor and the journal are
+in this process, tools get the files below the current folder and no network, and
+every call is on record (`a2g-executor journal list`). With `--config`, governor,
+journal and ceilings are those of the file.
+
+Examples:
+  a2g-executor mcp --print-config claude-code
+  a2g-executor mcp --scope ~/notes --read-only")]
+pub(super) struct Mcp {
+    #[command(flatten)]
+    pub(super) setup: Setup,
+    /// A folder that tools may use, instead of the current one; can be given more than once
+    #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
+    pub(super) scope: Vec<PathBuf>,
+    /// Let tools read files, and change none
+    #[arg(long, conflicts_with = "config")]
+    pub(super) read_only: bool,
+    /// The journal's file
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    pub(super) journal: Option<PathBuf>,
+    /// Print the configuration that makes a host start this command, and exit
+    #[arg(long, value_name = "HOST")]
+    pub(super) print_config: Option<McpHost>,
+}
+
+/// An agent host that starts MCP servers.
+#[cfg(feature = "mcp")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum McpHost {
+    ClaudeCode,
+    ClaudeDesktop,
+    Cursor,
+    Vscode,
+    Codex,
+    Gemini,
 }
 
 #[derive(Debug, Args)]

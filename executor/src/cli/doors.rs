@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Builds the doors that are enabled.
 #[cfg_attr(
-    not(all(feature = "a2a", feature = "a2e", feature = "nexus", feature = "sovereign")),
+    not(all(feature = "a2a", feature = "a2e", feature = "mcp", feature = "nexus", feature = "sovereign")),
     allow(unused_variables, unused_mut, clippy::unused_async, reason = "a build may lack any of the doors")
 )]
 pub(super) async fn protocol_routers(
@@ -24,6 +24,10 @@ pub(super) async fn protocol_routers(
     if let Some(settings) = config.doors.a2e.clone() {
         let (executor, callers) = (Arc::clone(executor), callers.clone());
         routers.push(a2g_server::serve::a2e::router(executor, settings, config.bounds, callers));
+    }
+    #[cfg(feature = "mcp")]
+    if let Some(settings) = config.doors.mcp.clone() {
+        routers.push(a2g_server::serve::mcp::router(Arc::clone(executor), settings, config.bounds));
     }
     #[cfg(feature = "nexus")]
     if let Some(settings) = config.doors.nexus.clone() {

@@ -11,6 +11,8 @@ mod key;
 mod layout;
 mod local_time;
 mod log;
+#[cfg(feature = "mcp")]
+mod mcp;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod output;
@@ -36,6 +38,8 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
         Command::Run(arguments) => run::main(arguments),
+        #[cfg(feature = "mcp")]
+        Command::Mcp(arguments) => mcp::main(arguments),
         Command::Tool { command } => tool::main(command),
         Command::Governor(arguments) => Ok(service(|| governor::main(arguments))),
         Command::Journal { command } => journal::main(command),

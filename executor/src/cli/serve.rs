@@ -16,7 +16,7 @@ use a2g_govern::{
     KeyPair, Push, RemoteGovernor, ReportLog, TokenIssuers, Trust,
 };
 use a2g_isolate::{Isolation, RunAs, User};
-use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, RecoverySummary};
+use a2g_journal::{BrokenError, IfMissing, Journal, JournalOptions, OpenError, RecoverySummary};
 use a2g_runtime::spawn::SessionTasks;
 use a2g_sandbox::egress::MAX_LOOKUPS;
 use a2g_server::config::{Config, Layout};
@@ -51,9 +51,11 @@ const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Number of blocking threads in addition to those for guests and DNS look-ups. The server itself blocks on them, such
 /// as for the control group of a child.
 const OWN_THREADS: usize = 16;
+/// The journals that the processes of one agent host share out.
+const MAX_JOURNALS: usize = 32;
 
 /// The transport that messages arrive over.
-enum Transport {
+pub(super) enum Transport {
     /// HTTP and WebSocket.
     Listen,
     /// JSON-RPC on standard input and output.
@@ -61,6 +63,20 @@ enum Transport {
     /// A2E on standard input and output.
     #[cfg(feature = "a2e")]
     A2eStdio(a2g_server::serve::A2eSettings),
+    /// MCP on standard input and output.
+    #[cfg(feature = "mcp")]
+    McpStdio(a2g_server::serve::DoorSettings),
+}
+
+/// The settings of one start that are not in the configuration.
+pub(super) struct Launch {
+    pub(super) transport: Transport,
+    pub(super) accept_unsigned: Option<AcceptUnsigned>,
+    pub(super) if_missing: IfMissing,
+    /// The policies of the built-in governor, instead of the configured ones.
+    pub(super) policies: Option<PolicySet>,
+    /// `true` to write `journal-2.db` and so on while other processes write `journal.db`.
+    pub(super) numbers_journal: bool,
 }
 
 impl Transport {
@@ -102,8 +118,18 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
     if transport.listens() {
         check_reach(&config)?;
     }
-    let run_as = contain(&config, transport.listens().then_some(&config.listen))?;
-    warn_about_root(&config, run_as);
+    let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
+    run(
+        &config,
+        granter,
+        Launch { transport, accept_unsigned, if_missing, policies: None, numbers_journal: false },
+    )
+}
+
+/// Serves until standard input ends or a signal arrives.
+pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::Result<ExitCode> {
+    let run_as = contain(config, launch.transport.listens().then_some(&config.listen))?;
+    warn_about_root(config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
     let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -111,17 +137,8 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
         .max_blocking_threads(max_threads)
         .thread_keep_alive(THREAD_KEEP_ALIVE)
         .build()?;
-    let cgroup_guard = CgroupGuard::create(&config);
-    let if_missing = if arguments.new_journal { IfMissing::CreateAnyway } else { IfMissing::Create };
-    let result = runtime.block_on(serve(
-        &config,
-        &cgroup_guard,
-        run_as,
-        granter,
-        accept_unsigned,
-        if_missing,
-        transport,
-    ));
+    let cgroup_guard = CgroupGuard::create(config);
+    let result = runtime.block_on(serve(config, &cgroup_guard, run_as, granter, launch));
     match result {
         // Does not wait for threads, because a guest that is stuck in a host call keeps its thread.
         Ok(()) => runtime.shutdown_background(),
@@ -299,14 +316,13 @@ async fn serve(
     cgroup_guard: &CgroupGuard,
     run_as: RunAs,
     granter: Granter,
-    accept_unsigned: Option<AcceptUnsigned>,
-    if_missing: IfMissing,
-    transport: Transport,
+    launch: Launch,
 ) -> anyhow::Result<()> {
+    let Launch { transport, accept_unsigned, if_missing, policies, numbers_journal } = launch;
     let concurrent = u32::try_from(config.capacity.concurrent)?;
     let tools_runtime =
         ToolRuntime::new(config, concurrent, cgroup_guard.share(), run_as, |text| tracing::info!("{text}"))?;
-    let (governor, pushes) = governor(config, &tools_runtime)?;
+    let (governor, pushes) = governor(config, &tools_runtime, policies)?;
     let settings = ExecutorSettings {
         granter,
         ceilings: config.ceilings.clone(),
@@ -327,7 +343,8 @@ async fn serve(
     let loaded = tools_runtime.start(config, tools_runtime.read_catalog(config)?, config.waiting).await?;
     let egress = tools_runtime.egress(config)?;
     let key = config.journal_key.as_deref().map(KeyPair::read).transpose()?;
-    let journal = journal(config, if_missing, tools_runtime.clock.now())?;
+    let journals = if numbers_journal { MAX_JOURNALS } else { 1 };
+    let journal = journal(config, if_missing, journals, tools_runtime.clock.now())?;
     let public_key = public_key(config, key.as_ref())?;
     let head_at_start = journal.head();
     let clock = Arc::clone(&tools_runtime.clock);
@@ -343,6 +360,8 @@ async fn serve(
         Transport::Stdio => None,
         #[cfg(feature = "a2e")]
         Transport::A2eStdio(_) => None,
+        #[cfg(feature = "mcp")]
+        Transport::McpStdio(_) => None,
     };
     #[cfg(feature = "a2e")]
     let callers = caller_files.callers.clone();
@@ -388,14 +407,19 @@ async fn serve(
         return Ok(());
     }
     sessions.spawn(async move { catalogue.prepare().await });
-    #[cfg(feature = "a2e")]
-    let (a2e_executor, bounds) = (Arc::clone(&executor), config.bounds);
+    #[cfg(any(feature = "a2e", feature = "mcp"))]
+    let (line_executor, bounds) = (Arc::clone(&executor), config.bounds);
     let line_tasks = sessions.clone();
     let mut server = sessions.spawn(async move {
         match transport {
             #[cfg(feature = "a2e")]
             Transport::A2eStdio(settings) => {
-                a2g_server::serve::a2e::serve_a2e_stdio(a2e_executor, settings, bounds, callers).await
+                a2g_server::serve::a2e::serve_a2e_stdio(line_executor, settings, bounds, callers).await
+            }
+            #[cfg(feature = "mcp")]
+            Transport::McpStdio(settings) => {
+                let caller = Arc::new(Caller::anonymous(accept_unsigned));
+                a2g_server::serve::mcp::serve_mcp_stdio(line_executor, settings, bounds, caller).await
             }
             Transport::Listen | Transport::Stdio => {
                 serve_stdio(rpc, Arc::new(Caller::anonymous(accept_unsigned)), &line_tasks).await
@@ -445,9 +469,22 @@ async fn trim_memory() {
 }
 
 /// Opens the journal, and logs the interrupted runs and undelivered reports of the previous process.
-fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) -> anyhow::Result<Journal> {
+fn journal(
+    config: &Config,
+    if_missing: IfMissing,
+    journals: usize,
+    now: time::OffsetDateTime,
+) -> anyhow::Result<Journal> {
     let options = JournalOptions { if_missing, durability: config.durability };
-    let (journal, recovery) = Journal::open(&config.journal, config.max_undelivered, options, now)?;
+    let mut paths =
+        (2..=journals).map(|number| config.journal.with_file_name(format!("journal-{number}.db")));
+    let mut path = config.journal.clone();
+    let (journal, recovery) = loop {
+        match Journal::open(&path, config.max_undelivered, options, now) {
+            Err(error @ OpenError::InUse(_)) => path = paths.next().ok_or(error)?,
+            opened => break opened?,
+        }
+    };
     let RecoverySummary { aborted, undelivered } = recovery;
     if aborted > 0 {
         tracing::warn!(
@@ -456,7 +493,7 @@ fn journal(config: &Config, if_missing: IfMissing, now: time::OffsetDateTime) ->
         );
     }
     let (receipts, durability) = (journal.head().number, journal.durability().as_str());
-    tracing::info!(journal = %config.journal.display(), receipts, undelivered, durability, "journal");
+    tracing::info!(journal = %path.display(), receipts, undelivered, durability, "journal");
     Ok(journal)
 }
 
@@ -688,12 +725,17 @@ async fn drain(executor: &Executor, limit: Duration) -> anyhow::Result<()> {
 fn governor(
     config: &Config,
     tools_runtime: &ToolRuntime,
+    policies: Option<PolicySet>,
 ) -> anyhow::Result<(Governor, Option<mpsc::Receiver<Push>>)> {
     if let Some(url) = &config.governor {
         let (remote, pushes) = RemoteGovernor::new(url.clone())?;
         return Ok((Governor::Remote(Arc::new(remote)), Some(pushes)));
     }
-    let local = local_governor(config.policies.as_deref(), Arc::clone(&tools_runtime.clock))?;
+    let policies = match policies {
+        Some(policies) => policies,
+        None => load_policies(config.policies.as_deref())?,
+    };
+    let local = LocalGovernor::new(policies, Arc::clone(&tools_runtime.clock));
     let records = open_report_log(config.reports.as_deref())?;
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }

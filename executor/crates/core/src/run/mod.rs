@@ -50,6 +50,7 @@ use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
+use tokio::sync::watch;
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
 const RETRY_AFTER_MS: u64 = 500;
@@ -100,6 +101,7 @@ pub struct Executor {
     settings: ExecutorSettings,
     /// Replaced as a whole. Each run keeps the one that it began with.
     loaded: ArcSwap<LoadedCatalog>,
+    catalog_changes: watch::Sender<()>,
     governor: Governor,
     /// The keys whose proofs are accepted. Replaced as a whole.
     trust: ArcSwap<Trust>,
@@ -167,6 +169,7 @@ impl Executor {
             output: ExpectedOutput::default(),
             settings,
             loaded: ArcSwap::from_pointee(loaded),
+            catalog_changes: watch::Sender::new(()),
             governor,
             trust: ArcSwap::from_pointee(trust),
             egress,
@@ -209,6 +212,13 @@ impl Executor {
     /// Replaces the catalogue for later calls. A run that has begun keeps its catalogue.
     pub fn replace_catalog(&self, loaded: LoadedCatalog) {
         self.loaded.store(Arc::new(loaded));
+        self.catalog_changes.send_replace(());
+    }
+
+    /// Changes when the catalogue is replaced.
+    #[must_use]
+    pub fn catalog_changes(&self) -> watch::Receiver<()> {
+        self.catalog_changes.subscribe()
     }
 
     fn current_catalog(&self) -> Arc<LoadedCatalog> {

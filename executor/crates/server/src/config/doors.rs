@@ -2,7 +2,7 @@
 
 use super::{InvalidValueError, check_max, file, invalid, to_usize};
 use crate::serve::{
-    A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, NexusSettings, RateLimits,
+    A2aSettings, A2eSettings, DoorAccess, DoorSettings, ListenAddress, McpSettings, NexusSettings, RateLimits,
 };
 use a2g_capability::HostPattern;
 use a2g_types::call::Door;
@@ -22,6 +22,8 @@ pub struct Doors {
     pub webhook_domains: Vec<HostPattern>,
     /// A2E 1.0.
     pub a2e: Option<A2eSettings>,
+    /// The Model Context Protocol.
+    pub mcp: Option<McpSettings>,
     /// Genesis Nexus.
     pub nexus: Option<NexusSettings>,
     /// The sovereign protocol, JSON-RPC 3.0.
@@ -33,7 +35,7 @@ impl Doors {
         section: file::Doors,
         resolve: impl Fn(PathBuf) -> PathBuf,
     ) -> Result<Self, InvalidValueError> {
-        let file::Doors { a2a: section_a2a, a2e, nexus, sovereign } = section;
+        let file::Doors { a2a: section_a2a, a2e, mcp, nexus, sovereign } = section;
         let domains = section_a2a.webhook_domains.iter().map(|domain| HostPattern::parse(domain));
         let webhook_domains = domains.collect::<Result<_, _>>();
         let webhook_domains =
@@ -42,6 +44,7 @@ impl Doors {
             a2a: parse_a2a(section_a2a)?,
             webhook_domains,
             a2e: parse_a2e(a2e)?,
+            mcp: parse_mcp(mcp)?,
             nexus: parse_nexus(nexus, resolve)?,
             sovereign: parse_door(Door::Sovereign, "doors.sovereign.agent", sovereign)?,
         })
@@ -49,10 +52,11 @@ impl Doors {
 
     /// Checks that a door without authentication is reachable from this machine only.
     pub(super) fn check_reach(&self, listen: &ListenAddress) -> Result<(), InvalidValueError> {
-        let Self { a2a, webhook_domains: _, a2e, nexus, sovereign } = self;
+        let Self { a2a, webhook_domains: _, a2e, mcp, nexus, sovereign } = self;
         let doors = [
             ("doors.a2a.open_to", a2a.as_ref().map(|a2a| a2a.door.access)),
             ("doors.a2e.open_to", a2e.as_ref().map(|a2e| a2e.door.access)),
+            ("doors.mcp.open_to", mcp.as_ref().map(|mcp| mcp.door.access)),
             ("doors.nexus.open_to", nexus.as_ref().map(|nexus| nexus.access)),
             ("doors.sovereign.open_to", sovereign.as_ref().map(|door| door.access)),
         ];
@@ -92,6 +96,20 @@ fn parse_a2e(section: file::A2e) -> Result<Option<A2eSettings>, InvalidValueErro
         })
     };
     door.map(settings).transpose()
+}
+
+fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueError> {
+    let file::Mcp { enabled, open_to, agent, max_sessions, max_sessions_per_caller, idle_seconds } = section;
+    let door = parse_door(Door::Mcp, "doors.mcp.agent", file::Door { enabled, open_to, agent })?;
+    let max_sessions = check_max("doors.mcp.max_sessions", max_sessions, 100_000)?;
+    let per_caller = check_max("doors.mcp.max_sessions_per_caller", max_sessions_per_caller, 100_000)?;
+    let idle = Duration::from_secs(check_max("doors.mcp.idle_seconds", idle_seconds, 86_400)?);
+    Ok(door.map(|door| McpSettings {
+        door,
+        max_sessions: to_usize(max_sessions),
+        max_sessions_per_caller: to_usize(per_caller),
+        idle,
+    }))
 }
 
 fn parse_a2a(section: file::A2aDoor) -> Result<Option<A2aSettings>, InvalidValueError> {
@@ -174,6 +192,7 @@ const fn is_built(door: Door) -> bool {
         Door::A2g | Door::Cli => true,
         Door::A2a => cfg!(feature = "a2a"),
         Door::A2e => cfg!(feature = "a2e"),
+        Door::Mcp => cfg!(feature = "mcp"),
         Door::Nexus => cfg!(feature = "nexus"),
         Door::Sovereign => cfg!(feature = "sovereign"),
     }

@@ -28,8 +28,33 @@ pub(super) struct File {
 pub(super) struct Doors {
     pub(super) a2a: A2aDoor,
     pub(super) a2e: A2e,
+    pub(super) mcp: Mcp,
     pub(super) nexus: Nexus,
     pub(super) sovereign: Door,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Mcp {
+    pub(super) enabled: bool,
+    pub(super) open_to: DoorAccess,
+    pub(super) agent: Option<String>,
+    pub(super) max_sessions: u64,
+    pub(super) max_sessions_per_caller: u64,
+    pub(super) idle_seconds: u64,
+}
+
+impl Default for Mcp {
+    fn default() -> Self {
+        Self {
+            enabled: cfg!(feature = "mcp"),
+            open_to: DoorAccess::Callers,
+            agent: None,
+            max_sessions: 256,
+            max_sessions_per_caller: 64,
+            idle_seconds: 1800,
+        }
+    }
 }
 
 /// The door is on if it has a `key_file`.

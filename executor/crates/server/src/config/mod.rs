@@ -273,7 +273,11 @@ impl Config {
         Err(InvalidValueError { key, reason }.at_path(path, &text, nth))
     }
 
-    fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
+    /// Parses a configuration. `path` names it in errors, and its relative paths are below `base`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the key, and the line if the text is a file.
+    pub fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
             reason: with_nearest(error.to_string().trim_end()),

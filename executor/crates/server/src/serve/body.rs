@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The body of a request, read before the handler runs.
 #[derive(Debug, Clone)]
 #[cfg_attr(
-    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    not(all(feature = "a2a", feature = "mcp", feature = "nexus", feature = "sovereign")),
     allow(dead_code, reason = "it is for doors that a build may lack")
 )]
 pub(super) enum BufferedBody {
@@ -26,7 +26,7 @@ pub(super) enum BufferedBody {
 }
 
 #[cfg_attr(
-    not(all(feature = "a2a", feature = "nexus", feature = "sovereign")),
+    not(all(feature = "a2a", feature = "mcp", feature = "nexus", feature = "sovereign")),
     allow(dead_code, reason = "it is for doors that a build may lack")
 )]
 impl BufferedBody {

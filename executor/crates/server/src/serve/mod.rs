@@ -2,7 +2,7 @@
 //!
 //! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method table sees
 //! them. The methods are in [`a2g`], the executor's door, and [`governor`], the door of the bundled governor. The other
-//! doors (`a2a`, `a2e`, `nexus`, `sovereign`, each a feature) are each a [`ProtocolRouter`] on the same port.
+//! doors (`a2a`, `a2e`, `mcp`, `nexus`, `sovereign`, each a feature) are each a [`ProtocolRouter`] on the same port.
 
 #[cfg(feature = "a2a")]
 pub mod a2a;
@@ -18,6 +18,8 @@ mod drain_body;
 pub mod governor;
 mod http;
 mod listen;
+#[cfg(feature = "mcp")]
+pub mod mcp;
 #[cfg(feature = "nexus")]
 pub mod nexus;
 mod partial_message;
@@ -42,6 +44,6 @@ pub use http::{HttpServer, HttpSettings};
 pub use listen::ListenAddress;
 pub use protocol::{AuthPolicy, DoorAccess, DoorSettings, ProtocolRouter};
 pub use rpc::Rpc;
-pub use settings::{A2aSettings, A2eSettings, NexusSettings, RateLimits};
+pub use settings::{A2aSettings, A2eSettings, McpSettings, NexusSettings, RateLimits};
 pub use stdio::serve_stdio;
 pub use tls::{ServerTlsError, Tls, TlsSettings};

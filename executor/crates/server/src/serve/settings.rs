@@ -46,6 +46,19 @@ pub struct A2eSettings {
     pub idle: Duration,
 }
 
+/// The operator's settings of the MCP door.
+#[derive(Debug, Clone)]
+pub struct McpSettings {
+    /// Access and default agent.
+    pub door: DoorSettings,
+    /// Sessions of 2025-11-25 at once, of all callers.
+    pub max_sessions: usize,
+    /// Sessions at once of one caller.
+    pub max_sessions_per_caller: usize,
+    /// Time after the last request of a session at which it is ended.
+    pub idle: Duration,
+}
+
 /// The operator's settings of the Nexus door.
 #[derive(Debug, Clone)]
 pub struct NexusSettings {

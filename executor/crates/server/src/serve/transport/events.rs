@@ -12,12 +12,24 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// An answer with one event for each JSON text.
 pub(in crate::serve) fn event_response(texts: impl Stream<Item = String> + Send + 'static) -> Response {
-    let events = texts.map(|text| Ok::<_, Infallible>(Event::default().data(text)));
+    respond(texts.map(|text| Event::default().data(text)))
+}
+
+fn respond(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+    let events = events.map(Ok::<_, Infallible>);
     let keep_alive = KeepAlive::new().interval(KEEP_ALIVE_INTERVAL);
     let mut response = Sse::new(events).keep_alive(keep_alive).into_response();
     // axum's `no-cache` lets a cache store the events.
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// An answer with one event for each id and JSON text.
+#[cfg(feature = "mcp")]
+pub(in crate::serve) fn numbered_event_response(
+    events: impl Stream<Item = (String, String)> + Send + 'static,
+) -> Response {
+    respond(events.map(|(id, text)| Event::default().id(id).data(text)))
 }
 
 /// An answer of a single event. Clients of a streaming method read nothing else, so its errors are events too.

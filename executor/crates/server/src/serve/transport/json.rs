@@ -1,6 +1,6 @@
 //! One JSON body for each request and each answer.
 
-#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+#[cfg(any(feature = "a2a", feature = "mcp", feature = "nexus", feature = "sovereign"))]
 use crate::serve::body::BufferedBody;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -23,10 +23,10 @@ impl<S: Sync> FromRequestParts<S> for JsonContentType {
 }
 
 /// The JSON body that the port has read for a door.
-#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+#[cfg(any(feature = "a2a", feature = "mcp", feature = "nexus", feature = "sovereign"))]
 pub(in crate::serve) struct JsonBody(pub(in crate::serve) BufferedBody);
 
-#[cfg(any(feature = "a2a", feature = "nexus", feature = "sovereign"))]
+#[cfg(any(feature = "a2a", feature = "mcp", feature = "nexus", feature = "sovereign"))]
 impl<S: Sync> FromRequestParts<S> for JsonBody {
     type Rejection = Response;
 

@@ -8,7 +8,7 @@
 //! | [`websocket`] | WebSocket messages |
 // Functions and not a trait of doors, which would need a method for each difference between them.
 
-#[cfg(any(feature = "a2a", feature = "a2e"))]
+#[cfg(any(feature = "a2a", feature = "a2e", feature = "mcp"))]
 pub(super) mod events;
 pub(super) mod json;
 pub(super) mod lines;

@@ -1,0 +1,381 @@
+//! Streamable HTTP: `POST`, `GET` and `DELETE` on `/mcp`.
+
+use super::session::Sessions;
+use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
+use crate::serve::McpSettings;
+use crate::serve::connections::{Connection, RequestGuard};
+use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
+use crate::serve::transport::events::event_response;
+use crate::serve::transport::json::{JsonBody, json_response};
+use a2g_core::run::Executor;
+use a2g_govern::Caller;
+use a2g_types::memory::Charge;
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::mcp::Revision;
+use a2g_wire::mcp::decode::{
+    self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest, SubscriptionFilter,
+};
+use a2g_wire::mcp::encode;
+use a2g_wire::mcp::fault::McpError;
+use a2g_wire::mcp::headers::{self, HeaderValues};
+use a2g_wire::strict_json::JsonBounds;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Router};
+use futures_util::Stream;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+pub(super) const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
+
+struct McpHttp {
+    door: Arc<McpDoor>,
+    sessions: Arc<Sessions>,
+}
+
+/// The router of this door. It spawns the task that ends idle sessions.
+#[must_use]
+pub fn router(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBounds) -> ProtocolRouter {
+    let access = settings.door.access;
+    let sessions = Sessions::new(Arc::clone(&executor), &settings);
+    let door = Arc::new(McpDoor { executor, settings: settings.door, bounds, waits_for_tools: false });
+    let state = Arc::new(McpHttp { door, sessions });
+    let routes = Router::new()
+        .route("/mcp", post(receive).get(listen_to_session).delete(end_session))
+        .with_state(state);
+    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
+}
+
+/// The headers of a request.
+struct Headers<'a>(&'a HeaderMap);
+
+impl HeaderValues for Headers<'_> {
+    fn single(&self, name: &str) -> Result<Option<&str>, McpError> {
+        let mut values = self.0.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => match value.to_str() {
+                Ok(value) => Ok(Some(value.trim())),
+                Err(_not_ascii) => Err(McpError::HeaderMismatch(format!("`{name}` is not visible ASCII"))),
+            },
+            (Some(_), Some(_)) => Err(McpError::HeaderMismatch(format!("`{name}` is sent twice"))),
+        }
+    }
+}
+
+/// The caller and the connection of a request.
+struct Sender {
+    caller: Arc<Caller>,
+    charge: Charge,
+    work: RequestGuard,
+    accepts_events: bool,
+}
+
+fn error_response(error: &McpError, id: Option<&Id>, revision: Revision) -> Response {
+    let status = StatusCode::from_u16(error.http_status(revision)).unwrap_or(StatusCode::BAD_REQUEST);
+    json_response(status, error.response(id))
+}
+
+async fn receive(
+    State(state): State<Arc<McpHttp>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody,
+) -> Response {
+    let message = match body.text(&state.door.bounds) {
+        Ok(text) => decode::message(text),
+        Err(fault) => Err(fault.into()),
+    };
+    let request = match message {
+        Ok(ClientMessage::Request(request)) => request,
+        Ok(ClientMessage::Notification(notification)) => {
+            return match state.sessions.named(&Headers(&headers), &caller) {
+                Ok(session) => {
+                    if let (Some(session), ClientNotification::Cancelled(id)) = (session, notification) {
+                        session.cancel(&id);
+                    }
+                    StatusCode::ACCEPTED.into_response()
+                }
+                Err(error) => error_response(&error, None, Revision::Session),
+            };
+        }
+        Ok(ClientMessage::Answer(_)) => {
+            let message = "this server sends no requests, so there is nothing to answer";
+            let fault = a2g_types::fault::Fault::InvalidRequest(message.to_owned());
+            return error_response(&fault.into(), None, Revision::Stateless);
+        }
+        Err(McpDecodeError { id, error }) => {
+            return error_response(&error, id.as_ref(), Revision::Stateless);
+        }
+    };
+    let sender = Sender {
+        caller,
+        charge: body.charge(),
+        work: connection.begin_request(),
+        accepts_events: accepts_events(&headers),
+    };
+    let id = request.id.clone();
+    match select_revision(&request, &Headers(&headers)) {
+        Ok(Revision::Stateless) => match state.answer_stateless(request, &headers, sender).await {
+            Ok(response) => response,
+            Err(error) => error_response(&error, Some(&id), Revision::Stateless),
+        },
+        Ok(Revision::Session) => match state.answer_in_session(request, &headers, sender).await {
+            Ok(response) => response,
+            Err(error) => error_response(&error, Some(&id), Revision::Session),
+        },
+        Err(error) => error_response(&error, Some(&id), Revision::Stateless),
+    }
+}
+
+/// The revision of a request, by what the client sends.
+fn select_revision(request: &ClientRequest<'_>, headers: &Headers<'_>) -> Result<Revision, McpError> {
+    if request.meta.version.is_some() {
+        return Ok(Revision::Stateless);
+    }
+    if request.method == "initialize" || headers.single(SESSION_HEADER.as_str())?.is_some() {
+        return Ok(Revision::Session);
+    }
+    match headers.single(headers::PROTOCOL_VERSION)? {
+        Some(version) if decode::is_session_version(version) => Err(McpError::SessionRequired),
+        Some(_) | None => Ok(Revision::Stateless),
+    }
+}
+
+/// Returns `true` if the client reads server-sent events. A client that does not say accepts everything.
+fn accepts_events(headers: &HeaderMap) -> bool {
+    let mut accepted =
+        headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).peekable();
+    accepted.peek().is_none()
+        || accepted
+            .any(|value| ["text/event-stream", "text/*", "*/*"].iter().any(|kind| value.contains(kind)))
+}
+
+impl McpHttp {
+    async fn answer_stateless(
+        &self,
+        request: ClientRequest<'_>,
+        headers: &HeaderMap,
+        sender: Sender,
+    ) -> Result<Response, McpError> {
+        let names = Headers(headers);
+        if request.meta.version.is_some() {
+            headers::check(&names, &request)?;
+        }
+        decode::require_stateless_meta(&request.meta)?;
+        let decoded = request.decode(Revision::Stateless)?;
+        if let McpRequest::CallTool(call) = &decoded {
+            let tools = self.door.executor.tools();
+            if let Some(tool) = tools.iter().find(|tool| tool.name.as_str() == call.tool) {
+                headers::check_arguments(&names, &tool.arguments_schema, &call.arguments)?;
+            }
+        }
+        let ClientRequest { id, meta, .. } = request;
+        let Sender { caller, charge, work, accepts_events } = sender;
+        if let McpRequest::Listen(filter) = decoded {
+            let changes = self.subscribe(id, filter);
+            return Ok(streamed_response(hold(changes, work)));
+        }
+        let wants_events = meta.progress_token.is_some() || meta.log_level.is_some();
+        let streams = accepts_events && wants_events && matches!(decoded, McpRequest::CallTool(_));
+        let (notifications, unread) = mpsc::channel(MAX_UNREAD_NOTIFICATIONS);
+        let context = RequestContext {
+            revision: Revision::Stateless,
+            id,
+            caller,
+            log_level: meta.log_level,
+            meta,
+            charge,
+            notifications: streams.then_some(notifications),
+        };
+        if !streams {
+            // Dropped when the client closes the connection, which cancels its call.
+            let text = self.door.answer(context, decoded).await?;
+            return Ok(json_response(StatusCode::OK, text));
+        }
+        let door = Arc::clone(&self.door);
+        let answer = async move {
+            let id = context.id.clone();
+            door.answer(context, decoded).await.unwrap_or_else(|error| error.response(Some(&id)))
+        };
+        Ok(streamed_response(hold(notifications_then_answer(unread, answer), work)))
+    }
+
+    async fn answer_in_session(
+        &self,
+        request: ClientRequest<'_>,
+        headers: &HeaderMap,
+        sender: Sender,
+    ) -> Result<Response, McpError> {
+        let decoded = request.decode(Revision::Session)?;
+        let ClientRequest { id, meta, .. } = request;
+        let Sender { caller, charge, work, accepts_events } = sender;
+        let context = RequestContext {
+            revision: Revision::Session,
+            id,
+            caller: Arc::clone(&caller),
+            meta,
+            log_level: None,
+            charge,
+            notifications: None,
+        };
+        if let McpRequest::Initialize { .. } = decoded {
+            let session = self.sessions.open(&caller)?;
+            let text = self.door.answer(context, decoded).await?;
+            let mut response = json_response(StatusCode::OK, text);
+            if let Ok(value) = HeaderValue::from_str(session.id()) {
+                response.headers_mut().insert(SESSION_HEADER, value);
+            }
+            return Ok(response);
+        }
+        let names = Headers(headers);
+        if let Some(version) = names.single(headers::PROTOCOL_VERSION)?
+            && !decode::is_session_version(version)
+        {
+            return Err(McpError::UnsupportedVersion(version.to_owned()));
+        }
+        let session = self.sessions.named(&names, &caller)?.ok_or(McpError::SessionRequired)?;
+        if let McpRequest::SetLogLevel(level) = &decoded {
+            session.set_log_level(*level);
+        }
+        let is_call = matches!(decoded, McpRequest::CallTool(_));
+        if !(is_call && accepts_events) {
+            let text = session.answer(&self.door, context, decoded).await?;
+            return Ok(json_response(StatusCode::OK, text));
+        }
+        let events = session.answer_on_stream(&self.door, context, decoded);
+        Ok(streamed_events(hold(events, work)))
+    }
+
+    /// The notifications that a subscription asks for, until the client closes it or the sessions end.
+    fn subscribe(&self, id: Id, filter: SubscriptionFilter) -> impl Stream<Item = String> + Send + use<> {
+        let changes = self.door.executor.catalog_changes();
+        let executor = Arc::clone(&self.door.executor);
+        let SubscriptionFilter { tools_list_changed } = filter;
+        let first = encode::acknowledged(&id, tools_list_changed);
+        let encoder = a2g_wire::mcp::encode::ResultEncoder {
+            revision: Revision::Stateless,
+            server_version: super::VERSION,
+        };
+        let rest = futures_util::stream::unfold(Some(changes), move |changes| {
+            let (executor, id) = (Arc::clone(&executor), id.clone());
+            async move {
+                let mut changes = changes?;
+                tokio::select! {
+                    changed = changes.changed(), if tools_list_changed => {
+                        changed.ok()?;
+                        Some((encode::tools_list_changed(Some(&id)), Some(changes)))
+                    }
+                    () = executor.wait_until_closed() => Some((encoder.subscription_end(&id), None)),
+                }
+            }
+        });
+        futures_util::StreamExt::chain(futures_util::stream::iter([first]), rest)
+    }
+}
+
+/// `GET /mcp`: the messages of a session that belong to no request, or the rest of a stream that broke.
+async fn listen_to_session(
+    State(state): State<Arc<McpHttp>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(connection): Extension<Arc<Connection>>,
+    headers: HeaderMap,
+) -> Response {
+    let session = match state.sessions.named(&Headers(&headers), &caller) {
+        Ok(Some(session)) => session,
+        Ok(None) => return (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response(),
+        Err(error) => return error_response(&error, None, Revision::Session),
+    };
+    let work = connection.begin_request();
+    let last = headers.get(LAST_EVENT_HEADER).and_then(|value| value.to_str().ok());
+    match last {
+        None => streamed_response(hold(session.notifications(&state.door.executor), work)),
+        Some(last) => match session.resume(last) {
+            Some(events) => streamed_events(hold(events, work)),
+            None => {
+                let message = "`Last-Event-ID` names no event that can be sent again: repeat the request\n";
+                (StatusCode::BAD_REQUEST, message).into_response()
+            }
+        },
+    }
+}
+
+/// `DELETE /mcp`: ends a session and cancels its calls.
+async fn end_session(
+    State(state): State<Arc<McpHttp>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    headers: HeaderMap,
+) -> Response {
+    match state.sessions.named(&Headers(&headers), &caller) {
+        Ok(Some(session)) => {
+            state.sessions.end(&session);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Ok(None) => (StatusCode::METHOD_NOT_ALLOWED, [(header::ALLOW, "POST")]).into_response(),
+        Err(error) => error_response(&error, None, Revision::Session),
+    }
+}
+
+/// Notifications as they arrive, then the answer. Dropping the stream drops the answer's future, which cancels its call.
+fn notifications_then_answer(
+    unread: mpsc::Receiver<String>,
+    answer: impl Future<Output = String> + Send + 'static,
+) -> impl Stream<Item = String> + Send {
+    enum Progress<F> {
+        Running(mpsc::Receiver<String>, Pin<Box<F>>),
+        Answered(mpsc::Receiver<String>, String),
+        Done,
+    }
+    futures_util::stream::unfold(Progress::Running(unread, Box::pin(answer)), async |progress| match progress
+    {
+        Progress::Running(mut unread, mut answer) => {
+            let text = tokio::select! {
+                biased;
+                Some(text) = unread.recv() => return Some((text, Progress::Running(unread, answer))),
+                text = &mut answer => text,
+            };
+            // Sent before the answer was ready.
+            match unread.try_recv() {
+                Ok(notification) => Some((notification, Progress::Answered(unread, text))),
+                Err(_none) => Some((text, Progress::Done)),
+            }
+        }
+        Progress::Answered(mut unread, text) => match unread.try_recv() {
+            Ok(notification) => Some((notification, Progress::Answered(unread, text))),
+            Err(_none) => Some((text, Progress::Done)),
+        },
+        Progress::Done => None,
+    })
+}
+
+/// Keeps `held` until the stream ends, so that the connection counts as busy and is not evicted.
+fn hold<T>(
+    stream: impl Stream<Item = T> + Send + 'static,
+    held: RequestGuard,
+) -> impl Stream<Item = T> + Send {
+    futures_util::StreamExt::map(stream, move |item| {
+        let _held = &held;
+        item
+    })
+}
+
+/// An answer of events without ids.
+fn streamed_response(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+    without_buffering(event_response(texts))
+}
+
+/// An answer of events with ids, after which a client can resume.
+fn streamed_events(events: impl Stream<Item = (String, String)> + Send + 'static) -> Response {
+    without_buffering(crate::serve::transport::events::numbered_event_response(events))
+}
+
+/// Proxies would collect events before they pass them on.
+fn without_buffering(mut response: Response) -> Response {
+    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}

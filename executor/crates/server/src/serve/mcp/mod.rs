@@ -1,0 +1,105 @@
+//! The MCP door: `POST /mcp` (Streamable HTTP) and standard input and output, in two revisions of the protocol.
+//!
+//! ```text
+//! request ─ `_meta` names 2026-07-28 ─▶ answered by itself: one JSON body, or events and then the answer
+//!         └ `initialize`, `Mcp-Session-Id` ─▶ session of 2025-11-25: streams that can be resumed
+//! ```
+//! A call is an intent like that of any other door. When a client gives a request up, its call is cancelled: by closing
+//! the response in 2026-07-28, by `notifications/cancelled` in a session and on standard input.
+
+mod call;
+mod http;
+mod session;
+mod stdio;
+
+pub use http::router;
+pub use stdio::serve_mcp_stdio;
+
+use super::protocol::DoorSettings;
+use a2g_core::run::Executor;
+use a2g_govern::Caller;
+use a2g_types::memory::Charge;
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::mcp::decode::McpRequest;
+use a2g_wire::mcp::encode::ResultEncoder;
+use a2g_wire::mcp::fault::McpError;
+use a2g_wire::mcp::{MessageLevel, RequestMeta, Revision};
+use a2g_wire::strict_json::JsonBounds;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// The version of this server, as clients see it.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Notifications of one request that wait for the client to read them. Further ones are dropped.
+const MAX_UNREAD_NOTIFICATIONS: usize = 256;
+/// The longest wait for tools that are being compiled. Hosts give a server about a minute.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The state that requests share, over every transport.
+struct McpDoor {
+    executor: Arc<Executor>,
+    settings: DoorSettings,
+    bounds: JsonBounds,
+    /// `true` to answer lists and calls once the tools are compiled. A host that starts this process lists its tools at
+    /// once, and may never do so again.
+    waits_for_tools: bool,
+}
+
+/// A request apart from its method and parameters.
+struct RequestContext {
+    revision: Revision,
+    id: Id,
+    caller: Arc<Caller>,
+    meta: RequestMeta,
+    /// The lowest level of log messages that the client wants, if it wants any.
+    log_level: Option<MessageLevel>,
+    /// The request's charge against the caller's share of memory.
+    charge: Charge,
+    /// The receiver of the notifications that precede the answer, if the transport has room for them.
+    notifications: Option<mpsc::Sender<String>>,
+}
+
+impl RequestContext {
+    fn encoder(&self) -> ResultEncoder {
+        ResultEncoder { revision: self.revision, server_version: VERSION }
+    }
+}
+
+impl McpDoor {
+    /// Answers a request whose answer is a single message.
+    ///
+    /// # Errors
+    /// [`McpError`] for a request that has no result.
+    async fn answer(&self, context: RequestContext, request: McpRequest) -> Result<String, McpError> {
+        let encoder = context.encoder();
+        let needs_tools = matches!(request, McpRequest::ListTools { .. } | McpRequest::CallTool(_));
+        if self.waits_for_tools && needs_tools {
+            self.wait_for_tools().await;
+        }
+        match request {
+            McpRequest::Discover => Ok(encoder.discover(&context.id)),
+            McpRequest::Initialize { version, capabilities: _ } => {
+                Ok(encoder.initialize(&context.id, &version))
+            }
+            // A session stores the level before it asks for this answer.
+            McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),
+            McpRequest::ListTools { after } => {
+                let tools = self.executor.tools();
+                Ok(encoder.tools(&context.id, tools.iter(), after.as_ref()))
+            }
+            McpRequest::CallTool(call) => self.call(context, *call).await,
+            // The transports answer it with a stream.
+            McpRequest::Listen(_) => Ok(encoder.subscription_end(&context.id)),
+        }
+    }
+
+    /// Waits until every tool is compiled or broken, or until [`PREPARE_TIMEOUT`].
+    async fn wait_for_tools(&self) {
+        let mut changes = self.executor.catalog_changes();
+        let prepared = async {
+            while !self.executor.catalog().preparing_tools().is_empty() && changes.changed().await.is_ok() {}
+        };
+        let _some_are_missing = tokio::time::timeout(PREPARE_TIMEOUT, prepared).await;
+    }
+}

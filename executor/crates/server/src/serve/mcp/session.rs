@@ -1,0 +1,351 @@
+//! Sessions of 2025-11-25: calls that outlive their connection, and streams that can be resumed.
+//!
+//! ```text
+//! open ─ requests ─▶ idle ─ MAX_IDLE ─▶ ended
+//!   └──── DELETE, or a caller that needs its place ────▲
+//! ```
+
+use super::http::SESSION_HEADER;
+use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
+use crate::serve::McpSettings;
+use a2g_core::run::Executor;
+use a2g_govern::Caller;
+use a2g_runtime::timer_now;
+use a2g_types::ident::IntentId;
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::mcp::MessageLevel;
+use a2g_wire::mcp::decode::McpRequest;
+use a2g_wire::mcp::encode;
+use a2g_wire::mcp::fault::McpError;
+use a2g_wire::mcp::headers::HeaderValues;
+use futures_util::Stream;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+
+/// Interval at which idle sessions are ended.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
+/// Streams of a session that can be resumed.
+const MAX_STREAMS: usize = 32;
+/// Events of one stream that are sent again.
+const MAX_STREAM_EVENTS: usize = 64;
+
+/// The sessions of all callers.
+pub(super) struct Sessions {
+    all: Mutex<Vec<Arc<McpSession>>>,
+    max_sessions: usize,
+    max_per_caller: usize,
+    max_idle: Duration,
+}
+
+/// One session.
+pub(super) struct McpSession {
+    id: String,
+    owner: String,
+    log_level: Mutex<Option<MessageLevel>>,
+    /// The requests that are being answered, by their ids.
+    in_flight: Mutex<HashMap<String, Arc<Notify>>>,
+    streams: Mutex<VecDeque<Arc<EventStream>>>,
+    next_stream: AtomicU64,
+    last_used: Mutex<Instant>,
+    ended: watch::Sender<bool>,
+}
+
+impl Sessions {
+    pub(super) fn new(executor: Arc<Executor>, settings: &McpSettings) -> Arc<Self> {
+        let sessions = Arc::new(Self {
+            all: Mutex::default(),
+            max_sessions: settings.max_sessions,
+            max_per_caller: settings.max_sessions_per_caller,
+            max_idle: settings.idle,
+        });
+        executor.sessions().spawn(sweep_sessions(Arc::downgrade(&sessions)));
+        sessions
+    }
+
+    /// Opens a session, if necessary in place of the one that has been idle for longest: of the same caller, if that
+    /// has as many as it may.
+    ///
+    /// # Errors
+    /// [`McpError::TooManySessions`] if all candidates have calls.
+    pub(super) fn open(&self, caller: &Caller) -> Result<Arc<McpSession>, McpError> {
+        let mut all = self.all.lock();
+        let own = all.iter().filter(|session| session.owner == caller.name()).count();
+        let is_full = own >= self.max_per_caller;
+        if is_full || all.len() >= self.max_sessions {
+            let candidates = all.iter().enumerate();
+            let candidates = candidates.filter(|(_, session)| !is_full || session.owner == caller.name());
+            let idle = candidates.filter(|(_, session)| session.is_idle());
+            let oldest = idle.min_by_key(|(_, session)| *session.last_used.lock());
+            let index = oldest.map(|(index, _)| index).ok_or(McpError::TooManySessions)?;
+            all.remove(index).end();
+        }
+        let session = Arc::new(McpSession {
+            id: IntentId::random().to_string(),
+            owner: caller.name().to_owned(),
+            log_level: Mutex::default(),
+            in_flight: Mutex::default(),
+            streams: Mutex::default(),
+            next_stream: AtomicU64::new(1),
+            last_used: Mutex::new(timer_now()),
+            ended: watch::Sender::new(false),
+        });
+        all.push(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// The session that a request names, if it is the caller's; `None` if it names none.
+    ///
+    /// # Errors
+    /// [`McpError::SessionNotFound`].
+    pub(super) fn named(
+        &self,
+        headers: &impl HeaderValues,
+        caller: &Caller,
+    ) -> Result<Option<Arc<McpSession>>, McpError> {
+        let Some(id) = headers.single(SESSION_HEADER.as_str())? else { return Ok(None) };
+        let all = self.all.lock();
+        let found = all.iter().find(|session| session.id == id && session.owner == caller.name());
+        let session = found.ok_or(McpError::SessionNotFound)?;
+        *session.last_used.lock() = timer_now();
+        Ok(Some(Arc::clone(session)))
+    }
+
+    /// Ends a session and cancels its calls.
+    pub(super) fn end(&self, session: &Arc<McpSession>) {
+        self.all.lock().retain(|other| !Arc::ptr_eq(other, session));
+        session.end();
+    }
+
+    fn sweep(&self) {
+        let now = timer_now();
+        self.all.lock().retain(|session| {
+            let idle = now.saturating_duration_since(*session.last_used.lock());
+            let is_over = session.is_idle() && idle >= self.max_idle;
+            if is_over {
+                session.end();
+            }
+            !is_over
+        });
+    }
+}
+
+/// Runs until the door is dropped.
+async fn sweep_sessions(sessions: Weak<Sessions>) {
+    loop {
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        match sessions.upgrade() {
+            Some(sessions) => sessions.sweep(),
+            None => return,
+        }
+    }
+}
+
+impl McpSession {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn set_log_level(&self, level: MessageLevel) {
+        *self.log_level.lock() = Some(level);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight.lock().is_empty()
+    }
+
+    fn end(&self) {
+        self.ended.send_replace(true);
+        for cancelled in self.in_flight.lock().values() {
+            cancelled.notify_one();
+        }
+    }
+
+    /// Cancels the call of a request.
+    pub(super) fn cancel(&self, id: &Id) {
+        if let Some(cancelled) = self.in_flight.lock().get(id.as_json()) {
+            cancelled.notify_one();
+        }
+    }
+
+    /// Answers a request; it ends early when the client cancels it or the session ends.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        door: &McpDoor,
+        mut context: RequestContext,
+        request: McpRequest,
+    ) -> Result<String, McpError> {
+        let entry = InFlight::enter(self, &context.id);
+        context.log_level = *self.log_level.lock();
+        let id = context.id.clone();
+        tokio::select! {
+            answer = door.answer(context, request) => answer,
+            () = entry.cancelled.notified() => {
+                let message = format!("the request {} was cancelled", id.as_json());
+                Err(a2g_types::fault::Fault::InvalidRequest(message).into())
+            }
+        }
+    }
+
+    /// Answers a request on a stream of its own. The request goes on when the connection breaks: only a cancel or the
+    /// end of the session stops it.
+    pub(super) fn answer_on_stream(
+        self: &Arc<Self>,
+        door: &Arc<McpDoor>,
+        mut context: RequestContext,
+        request: McpRequest,
+    ) -> impl Stream<Item = (String, String)> + Send + use<> {
+        let stream = self.open_stream();
+        let (notifications, mut unread) = mpsc::channel::<String>(MAX_UNREAD_NOTIFICATIONS);
+        context.notifications = Some(notifications);
+        let (session, door, events) = (Arc::clone(self), Arc::clone(door), Arc::clone(&stream));
+        door.executor.sessions().clone().spawn(async move {
+            let id = context.id.clone();
+            let answer = session.answer(&door, context, request);
+            tokio::pin!(answer);
+            let text = loop {
+                tokio::select! {
+                    biased;
+                    Some(text) = unread.recv() => events.push(text),
+                    answer = &mut answer => break answer.unwrap_or_else(|error| error.response(Some(&id))),
+                }
+            };
+            while let Ok(text) = unread.try_recv() {
+                events.push(text);
+            }
+            events.finish(text);
+        });
+        read_events(stream, 0)
+    }
+
+    fn open_stream(&self) -> Arc<EventStream> {
+        let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(EventStream { number, state: watch::Sender::default() });
+        let mut streams = self.streams.lock();
+        if streams.len() >= MAX_STREAMS {
+            streams.pop_front();
+        }
+        streams.push_back(Arc::clone(&stream));
+        stream
+    }
+
+    /// The events after the one with this id; `None` if its stream is not known any more.
+    pub(super) fn resume(&self, last: &str) -> Option<impl Stream<Item = (String, String)> + Send + use<>> {
+        let (stream, event) = last.split_once('-')?;
+        let (stream, event) = (stream.parse::<u64>().ok()?, event.parse::<u64>().ok()?);
+        let streams = self.streams.lock();
+        let stream = streams.iter().find(|known| known.number == stream)?;
+        Some(read_events(Arc::clone(stream), event.saturating_add(1)))
+    }
+
+    /// The notifications that belong to no request.
+    pub(super) fn notifications(
+        self: &Arc<Self>,
+        executor: &Executor,
+    ) -> impl Stream<Item = String> + Send + use<> {
+        let state = (Arc::clone(self), executor.catalog_changes(), self.ended.subscribe());
+        futures_util::stream::unfold(state, async |(session, mut changes, mut ended)| {
+            tokio::select! {
+                changed = changes.changed() => {
+                    changed.ok()?;
+                    Some((encode::tools_list_changed(None), (session, changes, ended)))
+                }
+                () = session_end(&mut ended) => None,
+            }
+        })
+    }
+}
+
+/// Resolves when the session ends.
+async fn session_end(ended: &mut watch::Receiver<bool>) {
+    // The sender is the session's, which this stream keeps.
+    let _ended = ended.wait_for(|ended| *ended).await;
+}
+
+/// The entry of a request in its session, for as long as it is being answered.
+struct InFlight {
+    session: Arc<McpSession>,
+    id: String,
+    cancelled: Arc<Notify>,
+}
+
+impl InFlight {
+    fn enter(session: &Arc<McpSession>, id: &Id) -> Self {
+        let (cancelled, id) = (Arc::new(Notify::new()), id.as_json().to_owned());
+        session.in_flight.lock().insert(id.clone(), Arc::clone(&cancelled));
+        Self { session: Arc::clone(session), id, cancelled }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let mut in_flight = self.session.in_flight.lock();
+        // A later request may have taken the id.
+        if in_flight.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.cancelled)) {
+            in_flight.remove(&self.id);
+        }
+        *self.session.last_used.lock() = timer_now();
+    }
+}
+
+/// The events of one request, which stay until the session needs their place.
+struct EventStream {
+    number: u64,
+    state: watch::Sender<StreamState>,
+}
+
+#[derive(Default)]
+struct StreamState {
+    /// The number of the first event that is still there.
+    first: u64,
+    events: VecDeque<Arc<str>>,
+    is_finished: bool,
+}
+
+impl EventStream {
+    fn push(&self, text: String) {
+        self.state.send_modify(|state| state.push(text));
+    }
+
+    fn finish(&self, answer: String) {
+        self.state.send_modify(|state| {
+            state.push(answer);
+            state.is_finished = true;
+        });
+    }
+}
+
+impl StreamState {
+    fn push(&mut self, text: String) {
+        if self.events.len() >= MAX_STREAM_EVENTS {
+            self.events.pop_front();
+            self.first += 1;
+        }
+        self.events.push_back(text.into());
+    }
+
+    /// The first event with at least this number.
+    fn event(&self, number: u64) -> Option<(u64, Arc<str>)> {
+        let number = number.max(self.first);
+        let index = usize::try_from(number - self.first).ok()?;
+        self.events.get(index).map(|text| (number, Arc::clone(text)))
+    }
+}
+
+/// The events of a stream from one on, with their ids, until its answer.
+fn read_events(stream: Arc<EventStream>, from: u64) -> impl Stream<Item = (String, String)> + Send {
+    let changes = stream.state.subscribe();
+    futures_util::stream::unfold((stream.number, changes, from), async |(stream, mut changes, next)| {
+        let event = {
+            let state =
+                changes.wait_for(|state| state.event(next).is_some() || state.is_finished).await.ok()?;
+            state.event(next)
+        };
+        let (number, text) = event?;
+        Some(((format!("{stream}-{number}"), text.to_string()), (stream, changes, number + 1)))
+    })
+}

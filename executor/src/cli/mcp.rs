@@ -1,0 +1,188 @@
+//! `mcp`: one agent host, over standard input and output, with governor, journal and catalogue in this process.
+
+use super::UsageError;
+use super::arguments::{Mcp, McpHost};
+use super::output::print;
+use super::serve::{self, Launch, Transport};
+use super::setup::{config, take_authority};
+use a2g_capability::Area;
+use a2g_govern::Granter;
+use a2g_govern::local::PolicySet;
+use a2g_journal::IfMissing;
+use a2g_server::config::Config;
+use a2g_types::ident::ToolName;
+use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
+use anyhow::{Context as _, bail};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
+    if let Some(host) = arguments.print_config {
+        print(host_config(host, &arguments)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    super::log::start_logging("warn");
+    let authority = take_authority()?;
+    let (config, policies) = match &arguments.setup.config {
+        Some(_) => (config(&arguments.setup)?, None),
+        None => {
+            let (config, policies) = configure(&arguments)?;
+            (config, Some(policies))
+        }
+    };
+    let settings = config.doors.mcp.clone().context("`doors.mcp.enabled` is false in the configuration")?;
+    let launch = Launch {
+        transport: Transport::McpStdio(settings.door),
+        accept_unsigned: None,
+        if_missing: IfMissing::Create,
+        policies,
+        // A host may start this command once for each of its windows.
+        numbers_journal: arguments.setup.config.is_none() && arguments.journal.is_none(),
+    };
+    serve::run(&config, Granter::new(authority), launch)
+}
+
+/// The configuration and the policies of a process without a configuration file.
+fn configure(arguments: &Mcp) -> anyhow::Result<(Config, PolicySet)> {
+    let catalog = arguments.setup.tools.clone().map_or_else(find_tools, Ok)?;
+    let scopes = scopes(arguments)?;
+    let catalog_path = catalog.to_str().context("the path of the tools is not UTF-8")?;
+    let journal = arguments.journal.as_ref().map(|path| path.to_str().context("`--journal` is not UTF-8"));
+    // A JSON string without control characters is a basic string of TOML.
+    let mut text = format!(
+        "[catalog]\ntools = {}\n[ceilings]\nfilesystem_scope = {}\nread_only = {}\nnetwork_allowed = false\n",
+        json!(catalog_path),
+        json!(scopes),
+        arguments.read_only
+    );
+    if let Some(journal) = journal.transpose()? {
+        text.push_str(&format!("[journal]\npath = {}\n", json!(journal)));
+    }
+    let config = Config::parse(&text, Path::new("the command line"), Path::new("."))?;
+    Ok((config, policies(&catalog, &scopes)?))
+}
+
+/// The folder of tools that was installed with this program.
+fn find_tools() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let candidates = ["tools", "../tools", "../share/a2g-executor/tools"].map(|tools| folder.join(tools));
+    match candidates.iter().find(|tools| tools.is_dir()) {
+        Some(tools) => Ok(tools.canonicalize()?),
+        None => bail!(UsageError(format!(
+            "there is no folder of tools beside this program ({}): name one with `--tools`",
+            folder.display()
+        ))),
+    }
+}
+
+/// The patterns of the folders that tools may use. A guest sees them under the paths that they have here.
+fn scopes(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
+    let folders = match arguments.scope.as_slice() {
+        [] => &[PathBuf::from(".")],
+        folders => folders,
+    };
+    let pattern = |folder: &PathBuf| {
+        let path = folder.canonicalize().with_context(|| format!("`{}` cannot be used", folder.display()))?;
+        if !path.is_dir() || path == Path::new("/") {
+            bail!(UsageError(format!("`--scope` needs a folder below `/`, not `{}`", path.display())));
+        }
+        let path = path.to_str().context("the scope's path is not UTF-8")?;
+        let escaped = path.chars().fold(String::new(), |mut escaped, c| {
+            if "*?[]{}\\".contains(c) {
+                escaped.push('\\');
+            }
+            escaped.push(c);
+            escaped
+        });
+        let pattern = format!("{escaped}/**");
+        Area::parse(&pattern).map_err(|error| UsageError(format!("`--scope`: {error}")))?;
+        Ok(pattern)
+    };
+    folders.iter().map(pattern).collect()
+}
+
+/// A policy that allows every tool of the catalogue on these files, and nothing on the network.
+fn policies(catalog: &Path, scopes: &[String]) -> anyhow::Result<PolicySet> {
+    let rule = ToolRule { allowed: true, paths: Some(scopes.to_vec()), ..ToolRule::default() };
+    let entries = std::fs::read_dir(catalog)
+        .with_context(|| format!("the tools in `{}` cannot be read", catalog.display()))?;
+    let names = entries.filter_map(|entry| ToolName::parse(entry.ok()?.file_name().to_str()?).ok());
+    let policy = Policy {
+        agent: None,
+        version: "1".to_owned(),
+        tools: names.map(|name| (name, rule.clone())).collect::<BTreeMap<_, _>>(),
+        network: NetworkRule { allowed_domains: Some(Vec::new()), ..NetworkRule::default() },
+        resources: ResourceRule::default(),
+        constitution_hash: None,
+    };
+    let mut policies = PolicySet::default();
+    policies.add("the command line".into(), policy)?;
+    Ok(policies)
+}
+
+/// The text to paste into a host's configuration, or the command to run.
+fn host_config(host: McpHost, arguments: &Mcp) -> anyhow::Result<String> {
+    let program = std::env::current_exe().context("this program cannot find its own file")?;
+    let program = program.to_str().context("this program's path is not UTF-8")?;
+    let words = command_words(arguments)?;
+    let server = json!({ "command": program, "args": words });
+    let pretty = |value: &serde_json::Value| serde_json::to_string_pretty(value).unwrap_or_default();
+    Ok(match host {
+        McpHost::ClaudeCode => {
+            let words = words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ");
+            format!("claude mcp add a2g -- {} {words}", shell_word(program))
+        }
+        McpHost::ClaudeDesktop | McpHost::Cursor | McpHost::Gemini => {
+            pretty(&json!({ "mcpServers": { "a2g": server } }))
+        }
+        McpHost::Vscode => {
+            let server = json!({ "type": "stdio", "command": program, "args": words });
+            pretty(&json!({ "servers": { "a2g": server } }))
+        }
+        // A JSON string without control characters is a basic string of TOML.
+        McpHost::Codex => format!("[mcp_servers.a2g]\ncommand = {}\nargs = {}", json!(program), json!(words)),
+    })
+}
+
+/// The arguments with which a host starts this command, with absolute paths: a host has a working folder of its own.
+fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
+    let mut words = vec!["mcp".to_owned()];
+    let mut add = |option: &str, path: &Path| -> anyhow::Result<()> {
+        let path = std::path::absolute(path)?;
+        words.extend([option.to_owned(), path.to_str().context("a path is not UTF-8")?.to_owned()]);
+        Ok(())
+    };
+    if let Some(config) = &arguments.setup.config {
+        add("--config", config)?;
+    }
+    if let Some(tools) = &arguments.setup.tools {
+        add("--tools", tools)?;
+    }
+    if let Some(journal) = &arguments.journal {
+        add("--journal", journal)?;
+    }
+    if arguments.setup.config.is_none() {
+        let here = [PathBuf::from(".")];
+        let folders = if arguments.scope.is_empty() { here.as_slice() } else { &arguments.scope };
+        for folder in folders {
+            let folder = folder.canonicalize().with_context(|| format!("`{}`", folder.display()))?;
+            add("--scope", &folder)?;
+        }
+    }
+    if arguments.read_only {
+        words.push("--read-only".to_owned());
+    }
+    Ok(words)
+}
+
+/// A word as a POSIX shell reads it back.
+fn shell_word(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
