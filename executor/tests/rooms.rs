@@ -34,7 +34,7 @@ const VOCABULARY: [&str; 18] = [
     "fault",
 ];
 
-const DOORS: [&str; 5] = ["a2g", "a2a", "a2e", "nexus", "sovereign"];
+const DOORS: [&str; 6] = ["a2g", "a2a", "a2e", "mcp", "nexus", "sovereign"];
 
 /// The table of `docs/architecture.md`: a module and the modules that it may use.
 fn table() -> BTreeMap<String, BTreeSet<String>> {

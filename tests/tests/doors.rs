@@ -1,9 +1,10 @@
-//! One core behind five doors: the same call through each is the same run under the same grant, and each refuses in its
+//! One core behind six doors: the same call through each is the same run under the same grant, and each refuses in its
 //! own words what it cannot read and whom it does not know.
 
 use crate::bad_input::set;
 use crate::callers::{List, agent, bearer};
 use crate::harness::*;
+use crate::mcp;
 use crate::methods::write;
 use crate::nexus;
 use crate::transcripts::MessageTransport;
@@ -29,7 +30,7 @@ struct Door {
     wrong: &'static [(&'static str, &'static str, &'static str)],
 }
 
-const DOORS: [Door; 5] = [
+const DOORS: [Door; 6] = [
     Door {
         name: "a2g",
         path: "/jsonrpc",
@@ -98,6 +99,23 @@ const DOORS: [Door; 5] = [
         ],
     },
     Door {
+        name: "mcp",
+        path: "/mcp",
+        transports: &[|executor| MessageTransport::Http(executor.client(), "/mcp")],
+        call: |tool, arguments| mcp::call(1, tool, arguments),
+        result: "/result/structuredContent",
+        unreadable: ["-32700", "-32600"],
+        wrong: &[
+            ("/jsonrpc", r#""1.0""#, "-32600"),
+            ("/id", "null", "-32600"),
+            ("/method", r#""tools/execute""#, "-32601"),
+            ("/params/name", "[]", "-32602"),
+            ("/params/name", r#""no_such_tool""#, "-32602"),
+            ("/params/_meta", "{}", "-32602"),
+            ("/params/_meta/progressToken", "{}", "-32602"),
+        ],
+    },
+    Door {
         name: "nexus",
         path: "/nexus",
         transports: &[
@@ -161,6 +179,7 @@ fn open_doors(options: Options, keys: &nexus::Keys) -> Options {
     let agent = json!({ "agent": AGENT });
     options
         .set("doors.a2a", agent.clone())
+        .set("doors.mcp", agent.clone())
         .set("doors.sovereign", agent)
         .set("doors.nexus", json!({ "key_file": keys.path() }))
 }
@@ -379,7 +398,12 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
         let body = (door.call)("write_file", &write("ran", "x")).to_string();
         let headers = [("Content-Type", "application/json"), ("X-API-Key", &token)];
         let answer = client.request("POST", door.path, &headers, body.as_bytes());
-        let expected = if door.name == "a2g" { 401 } else { 200 };
+        let expected = match door.name {
+            "a2g" => 401,
+            // The caller is known; the headers that have to repeat the message are missing.
+            "mcp" => 400,
+            _ => 200,
+        };
         assert_eq!(answer.status, expected, "{}: {}", door.path, answer.text());
     }
     assert_eq!(executor.wait_for_reports(3).len(), 3, "A2E has only begun a session");
@@ -388,7 +412,7 @@ fn unauthenticated_callers_are_rejected_at_every_door() {
 #[test]
 fn disabled_doors_are_not_served() {
     let off = |options: Options| {
-        let doors = ["doors.a2a", "doors.a2e", "doors.sovereign"];
+        let doors = ["doors.a2a", "doors.a2e", "doors.mcp", "doors.sovereign"];
         doors.iter().fold(options, |options, door| options.set(door, json!({ "enabled": false })))
     };
     let executor = Executor::start(off(Options::new()));

@@ -38,6 +38,7 @@ mod hostile;
 mod json_suite;
 mod jwt;
 mod lifecycle;
+mod mcp;
 mod methods;
 mod nexus;
 mod observability;

@@ -314,7 +314,10 @@ impl MessageTransport {
     pub fn exchange(&mut self, message: &[u8]) -> Value {
         match self {
             Self::Http(client, path) => {
-                return client.request("POST", path, &[("Content-Type", "application/json")], message).json();
+                let mirrored = if *path == "/mcp" { crate::mcp::mirror_headers(message) } else { Vec::new() };
+                let mirrored = mirrored.iter().map(|(name, value)| (*name, &**value));
+                let headers = mirrored.chain([("Content-Type", "application/json")]).collect::<Vec<_>>();
+                return client.request("POST", path, &headers, message).json();
             }
             Self::Socket(socket) => socket.send_binary(message),
             Self::Stdio(client) => client.send(message),

@@ -1,0 +1,300 @@
+//! The MCP door over HTTP and over standard input and output, in both of its revisions.
+
+use crate::harness::*;
+use crate::methods::write;
+use serde_json::{Value, json};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+const LATEST: &str = "2026-07-28";
+
+/// `_meta` that every request of 2026-07-28 has.
+fn meta() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": LATEST,
+        "io.modelcontextprotocol/clientInfo": { "name": "tests", "version": "1" },
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
+}
+
+/// A request of 2026-07-28.
+fn request(id: u64, method: &str, mut params: Value) -> Value {
+    let mut all = meta();
+    for (name, value) in params["_meta"].as_object().cloned().unwrap_or_default() {
+        all[name] = value;
+    }
+    params["_meta"] = all;
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
+
+/// A call of 2026-07-28.
+pub fn call(id: u64, tool: &str, arguments: &Value) -> Value {
+    request(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
+}
+
+/// The headers that repeat a message; those of a call where it cannot be read.
+pub fn mirror_headers(message: &[u8]) -> Vec<(&'static str, String)> {
+    let message: Value = serde_json::from_slice(message).unwrap_or_default();
+    let text = |pointer: &str| message.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let version = text("/params/_meta/io.modelcontextprotocol~1protocolVersion").unwrap_or(LATEST.to_owned());
+    let mut headers = vec![
+        ("MCP-Protocol-Version", version),
+        ("Mcp-Method", text("/method").unwrap_or_default()),
+        ("Accept", "application/json, text/event-stream".to_owned()),
+    ];
+    headers.extend(text("/params/name").map(|name| ("Mcp-Name", name)));
+    headers
+}
+
+fn post(client: &mut HttpClient, message: &Value, more: &[(&str, &str)]) -> HttpAnswer {
+    let body = message.to_string();
+    let mirrored = mirror_headers(body.as_bytes());
+    let mut headers = vec![("Content-Type", "application/json")];
+    headers.extend(
+        mirrored
+            .iter()
+            .filter(|(name, _)| !more.iter().any(|(other, _)| other == name))
+            .map(|(name, value)| (*name, &**value)),
+    );
+    headers.extend(more.iter().filter(|(_, value)| !value.is_empty()));
+    client.request("POST", "/mcp", &headers, body.as_bytes())
+}
+
+/// The messages of an answer of events.
+fn events(answer: &HttpAnswer) -> Vec<Value> {
+    let text = answer.text();
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
+}
+
+#[test]
+fn a_host_lists_and_calls_tools_without_a_session() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let discovered = post(&mut client, &request(1, "server/discover", json!({})), &[]).json();
+    assert_eq!(discovered["result"]["supportedVersions"], json!([LATEST, "2025-11-25"]), "{discovered}");
+    assert_eq!(discovered["result"]["capabilities"]["tools"]["listChanged"], true);
+    let listed = post(&mut client, &request(2, "tools/list", json!({})), &[]).json();
+    let tools = listed["result"]["tools"].as_array().expect("tools");
+    let names = tools.iter().map(|tool| tool["name"].as_str().expect("a name")).collect::<Vec<_>>();
+    assert!(names.is_sorted() && names.contains(&"write_file"), "{names:?}");
+    let find = |name: &str| tools.iter().find(|tool| tool["name"] == name).expect("the tool");
+    assert_eq!(find("read_file")["annotations"]["readOnlyHint"], true);
+    assert_eq!(find("write_file")["annotations"]["readOnlyHint"], false);
+
+    let answer = post(&mut client, &call(3, "write_file", &write("a", "hi")), &[]).json();
+    let result = &answer["result"];
+    assert_eq!((&result["isError"], &result["resultType"]), (&json!(false), &json!("complete")), "{answer}");
+    assert_eq!(result["structuredContent"]["path"], "/workspace/a");
+    assert_eq!(result["_meta"]["a2g/verdict"]["decision"], "APPROVED");
+    assert!(result["_meta"]["a2g/usage"]["limits"]["max_memory_mb"]["granted"].is_u64(), "{answer}");
+    assert_eq!(executor.file("a").as_deref(), Some("hi"));
+    let [report] = &executor.wait_for_reports(1)[..] else { panic!("one report") };
+    assert_eq!(report["intent_id"], result["_meta"]["a2g/intent_id"]);
+}
+
+#[test]
+fn refusals_and_failures_are_results_that_a_model_can_act_on() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    for (tool, arguments, member, value, text) in [
+        (
+            "write_file",
+            json!({ "path": "/etc/passwd", "content": "x" }),
+            "blocked_by",
+            json!("verdict_denied"),
+            "/etc/passwd",
+        ),
+        ("write_file", json!({ "path": 7, "content": "x" }), "pointer", json!("/arguments/path"), "path"),
+        ("read_file", json!({ "path": "/workspace/none" }), "status", json!("FAILURE"), "none"),
+    ] {
+        let answer = post(&mut client, &call(1, tool, &arguments), &[]);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let result = &answer.json()["result"];
+        assert_eq!(result["isError"], true, "{result}");
+        assert_eq!(result["_meta"]["a2g/error"][member], value, "{result}");
+        assert!(result["content"][0]["text"].as_str().expect("a text").contains(text), "{result}");
+    }
+    assert_eq!(executor.wait_for_reports(1).len(), 1, "only the tool that ran is reported");
+}
+
+#[test]
+fn an_intent_of_the_clients_own_runs_once() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let mut message = call(1, "write_file", &write("once", "1"));
+    message["params"]["_meta"]["a2g/intent_id"] = json!(intent_id());
+    let first = post(&mut client, &message, &[]).json();
+    std::fs::remove_file(executor.workspace().join("once")).expect("it ran");
+    assert_eq!(post(&mut client, &message, &[]).json(), first);
+    assert_eq!(executor.file("once"), None, "it ran again");
+    message["params"]["arguments"] = write("other", "2");
+    let conflict = post(&mut client, &message, &[]).json();
+    assert!(conflict.get("error").is_some() || conflict["result"]["isError"] == true, "{conflict}");
+    executor.assert_workspace_is_empty("an intent with two contents");
+}
+
+#[test]
+fn headers_that_contradict_the_message_are_refused_and_nothing_runs() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let message = call(1, "write_file", &write("a", "x"));
+    for (header, value) in [
+        ("MCP-Protocol-Version", ""),
+        ("MCP-Protocol-Version", "2025-11-25"),
+        ("Mcp-Method", ""),
+        ("Mcp-Method", "tools/list"),
+        ("Mcp-Name", ""),
+        ("Mcp-Name", "read_file"),
+        ("Mcp-Name", "=?base64?!!?="),
+    ] {
+        let answer = post(&mut client, &message, &[(header, value)]);
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["code"]),
+            (400, &json!(-32020)),
+            "{header}: {value}"
+        );
+    }
+    let mut unknown = message;
+    unknown["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("1900-01-01");
+    let answer = post(&mut client, &unknown, &[]);
+    assert_eq!((answer.status, &answer.json()["error"]["code"]), (400, &json!(-32022)));
+    assert_eq!(answer.json()["error"]["data"]["supported"], json!([LATEST, "2025-11-25"]));
+    let removed = post(&mut client, &request(2, "ping", json!({})), &[]);
+    assert_eq!((removed.status, &removed.json()["error"]["code"]), (404, &json!(-32601)));
+    executor.assert_workspace_is_empty("refused headers");
+}
+
+#[test]
+fn a_session_lists_calls_cancels_and_ends() {
+    let executor = Executor::start(Options::new());
+    let mut client = executor.client();
+    let plain = |id: u64, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+    let json = ("Content-Type", "application/json");
+    let hello = plain(
+        1,
+        "initialize",
+        json!({ "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": { "name": "tests", "version": "1" } }),
+    );
+    let answer = client.request("POST", "/mcp", &[json], hello.to_string().as_bytes());
+    assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25");
+    let session =
+        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let mine = ("Mcp-Session-Id", &*session);
+    let accepts = ("Accept", "application/json, text/event-stream");
+    let mut send = |message: &Value, headers: &[(&str, &str)]| {
+        client.request("POST", "/mcp", headers, message.to_string().as_bytes())
+    };
+    let started = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    assert_eq!(send(&started, &[json, mine]).status, 202);
+    let listed = send(&plain(2, "tools/list", json!({})), &[json, mine]).json();
+    assert!(listed["result"]["tools"].is_array() && listed["result"].get("ttlMs").is_none(), "{listed}");
+    let written = plain(3, "tools/call", json!({ "name": "write_file", "arguments": write("s", "hi") }));
+    let answer = send(&written, &[json, mine, accepts]);
+    let answered = events(&answer);
+    assert_eq!(answered.last().expect("an answer")["result"]["isError"], false, "{answered:?}");
+    assert!(answer.text().contains("id: 1-0"), "{}", answer.text());
+    // Nobody else's session, and none that has ended, is there.
+    for (headers, status) in [
+        (vec![json], 400),
+        (vec![json, ("Mcp-Session-Id", "none")], 404),
+        (vec![json, mine, ("MCP-Protocol-Version", "1900-01-01")], 400),
+    ] {
+        let answer = send(&plain(4, "tools/list", json!({})), &headers);
+        assert_eq!(answer.status, status, "{headers:?}: {}", answer.text());
+    }
+    assert_eq!(client.request("DELETE", "/mcp", &[mine], b"").status, 204);
+    assert_eq!(client.request("GET", "/mcp", &[mine], b"").status, 404);
+}
+
+/// `a2g-executor mcp` in a folder of its own.
+struct Host {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    folder: tempfile::TempDir,
+    /// Beside the folder that tools may use: they must not reach the journal.
+    state: tempfile::TempDir,
+}
+
+impl Host {
+    fn start(more: &[&str]) -> Self {
+        Self::start_with(more, None)
+    }
+
+    /// Starts it with the state of another one, or with its own.
+    fn start_with(more: &[&str], shared: Option<&Path>) -> Self {
+        let (folder, state) =
+            (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let mut child = Command::new(program())
+            .args(["mcp", "--tools"])
+            .arg(tools())
+            .args(more)
+            .current_dir(folder.path())
+            .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
+            .env("XDG_CACHE_HOME", cache())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { input: child.stdin.take(), output, child, folder, state }
+    }
+
+    fn send(&mut self, message: &Value) {
+        let input = self.input.as_mut().expect("it is open");
+        writeln!(input, "{message}").and_then(|()| input.flush()).expect("it reads");
+    }
+
+    fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+    }
+
+    fn ask(&mut self, message: &Value) -> Value {
+        self.send(message);
+        self.receive()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.path().canonicalize().expect("a path").join(name).to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let ended = self.child.wait();
+        assert!(std::thread::panicking() || ended.expect("it ends").success());
+    }
+}
+
+#[test]
+fn a_host_needs_no_configuration() {
+    let mut host = Host::start(&[]);
+    let listed = host.ask(&request(1, "tools/list", json!({})));
+    assert!(listed["result"]["tools"].as_array().expect("tools").len() > 5, "{listed}");
+    let inside = json!({ "path": host.path("notes.txt"), "content": "hi" });
+    let answer = host.ask(&call(2, "write_file", &inside));
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+    assert_eq!(std::fs::read_to_string(host.folder.path().join("notes.txt")).expect("a file"), "hi");
+    let outside = host.ask(&call(3, "write_file", &json!({ "path": "/etc/notes.txt", "content": "hi" })));
+    assert_eq!(outside["result"]["_meta"]["a2g/error"]["blocked_by"], "verdict_denied", "{outside}");
+    let bad = host.ask(&json!([]));
+    assert_eq!((&bad["error"]["code"], bad.get("id")), (&json!(-32600), None), "{bad}");
+    assert!(host.state.path().join("a2g-executor/journal.db").exists());
+}
+
+#[test]
+fn a_second_host_of_one_user_writes_another_journal() {
+    let first = Host::start(&[]);
+    let journal = first.state.path().join("a2g-executor/journal.db");
+    eventually("the journal is there", || journal.exists().then_some(()));
+    let mut second = Host::start_with(&["--read-only"], Some(first.state.path()));
+    let answer = second.ask(&call(1, "write_file", &json!({ "path": second.path("x"), "content": "hi" })));
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    assert!(journal.with_file_name("journal-2.db").exists());
+}
