@@ -147,3 +147,17 @@ fn a_failed_growth_refunds_exactly_its_charge() {
     assert_eq!(report.notes(), [1, REFUSED, 8, REFUSED]);
     assert_eq!(report.metric("memory_used_mb"), 1.0);
 }
+
+#[test]
+fn guests_at_their_memory_limit_do_not_affect_others() {
+    let hold = "(drop (memory.grow (i32.const 14))) (drop (memory.grow (i32.const 1))) \
+                (drop (call $sleep (i64.const 1000000000)))";
+    let bench = Bench::start([("holds", Guest::new(hold))]);
+    std::thread::scope(|scope| {
+        let holders: Vec<_> = (0..4).map(|_| scope.spawn(|| one_mb(&bench, "holds").success())).collect();
+        bench.assert_well("neighbours at their memory limit");
+        for holder in holders {
+            assert_eq!(holder.join().expect("no panic").metric("memory_used_mb"), 1.0);
+        }
+    });
+}
