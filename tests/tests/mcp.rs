@@ -1,9 +1,10 @@
 //! The MCP door over HTTP and over standard input and output, in both of its revisions.
 
 use crate::harness::*;
-use crate::methods::write;
+use crate::methods::{self, write};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -207,6 +208,61 @@ fn a_session_lists_calls_cancels_and_ends() {
     }
     assert_eq!(client.request("DELETE", "/mcp", &[mine], b"").status, 204);
     assert_eq!(client.request("GET", "/mcp", &[mine], b"").status, 404);
+}
+
+/// A client that gives up waiting stops what runs for it, by closing its response, or in a session by a notification.
+#[test]
+fn a_call_that_its_client_gives_up_is_cancelled() {
+    let catalogue = methods::catalogue();
+    let anywhere = json!({ "paths": ["/workspace/**"] });
+    let policies = methods::policy_folder(&[policy_for_all(&[("gate", anywhere)])]);
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    let arguments = json!({ "path": "/workspace/x" });
+    let open = |message: &Value, session: Option<&str>| {
+        let body = message.to_string();
+        let headers = match session {
+            Some(session) => vec![("Mcp-Session-Id", session.to_owned())],
+            None => mirror_headers(body.as_bytes()),
+        };
+        let headers = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<String>();
+        let length = body.len();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}\
+             Content-Length: {length}\r\n\r\n"
+        );
+        let mut stream = TcpStream::connect(executor.address()).expect("a connection");
+        stream.write_all([head, body].concat().as_bytes()).expect("it reads");
+        stream
+    };
+    let plain = call(1, "gate", &arguments);
+    let mut streamed = plain.clone();
+    streamed["params"]["_meta"]["progressToken"] = json!("p");
+    for (round, message) in [(1, &plain), (2, &streamed)] {
+        let stream = open(message, None);
+        executor.wait_at_the_gate(round);
+        drop(stream);
+        assert_eq!(executor.wait_for_reports(round)[round - 1]["status"], "ABORTED", "{message}");
+    }
+
+    let mut client = executor.client();
+    let json = ("Content-Type", "application/json");
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "tests", "version": "1" } } });
+    let answer = client.request("POST", "/mcp", &[json], hello.to_string().as_bytes());
+    let session =
+        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let called = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": { "name": "gate", "arguments": arguments } });
+    let stream = open(&called, Some(&session));
+    executor.wait_at_the_gate(3);
+    // A connection that breaks cancels nothing here.
+    drop(stream);
+    let cancel =
+        json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
+    let sent =
+        client.request("POST", "/mcp", &[json, ("Mcp-Session-Id", &session)], cancel.to_string().as_bytes());
+    assert_eq!(sent.status, 202);
+    assert_eq!(executor.wait_for_reports(3)[2]["status"], "ABORTED");
 }
 
 /// `a2g-executor mcp` in a folder of its own.
