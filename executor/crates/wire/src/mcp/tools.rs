@@ -66,16 +66,20 @@ impl<'a> ToolDefinition<'a> {
 /// The schema of the arguments. The protocol requires `"type": "object"` at its root; a schema without it, which the
 /// executor accepts because arguments are always an object, gets it.
 fn object_schema(schema: &Value) -> Cow<'_, Value> {
+    let kind = schema.get("type");
     match schema {
-        Value::Object(members) if members.get("type").is_some_and(|kind| kind == "object") => {
-            Cow::Borrowed(schema)
-        }
-        Value::Object(members) if !members.contains_key("type") => {
+        Value::Object(_) if kind.is_some_and(|kind| kind == "object") => Cow::Borrowed(schema),
+        Value::Object(members) if kind.is_none() => {
             let mut typed = Map::from_iter([("type".to_owned(), "object".into())]);
             typed.extend(members.clone());
             Cow::Owned(typed.into())
         }
-        other => Cow::Owned(json!({ "type": "object", "allOf": [other] })),
+        Value::Object(_)
+        | Value::Bool(_)
+        | Value::Null
+        | Value::Number(_)
+        | Value::String(_)
+        | Value::Array(_) => Cow::Owned(json!({ "type": "object", "allOf": [schema] })),
     }
 }
 
