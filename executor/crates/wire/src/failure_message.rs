@@ -2,7 +2,8 @@
 //! door's error, so all doors report the same text.
 
 use a2g_types::limit::{Layer, Limit};
-use a2g_types::outcome::{End, Outcome, Usage};
+use a2g_types::outcome::{End, Outcome, Receipt, Usage};
+use serde_json::{Map, Value, json};
 use std::fmt::Display;
 
 /// Maximum number of characters of guest text in a sentence.
@@ -33,6 +34,27 @@ pub(super) fn describe(outcome: &Outcome) -> Option<String> {
         End::LimitReached(limit) => Some(limit_message(*limit, usage)),
         End::Aborted(reason) => Some(reason.message().to_owned()),
     }
+}
+
+/// Machine-readable details of a failed run.
+pub(super) fn failure_details(receipt: &Receipt) -> Map<String, Value> {
+    let status = receipt.outcome.end.status().as_str();
+    let details = match &receipt.outcome.end {
+        End::ToolError { code, message, detail } => {
+            json!({ "status": status, "ran": true, "code": code, "message": message, "detail": detail })
+        }
+        End::Exited { code, stderr_tail } => {
+            json!({ "status": status, "ran": true, "exit_code": code, "stderr": stderr_tail })
+        }
+        End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
+        End::Returned(_)
+        | End::ResultNotJson
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => json!({ "status": status, "ran": true }),
+    };
+    details.as_object().cloned().unwrap_or_default()
 }
 
 /// The exit code and the last line of standard error.

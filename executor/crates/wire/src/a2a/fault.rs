@@ -8,7 +8,7 @@ use crate::failure_message;
 use crate::jsonrpc::{self, Id};
 use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::outcome::{AbortReason, End, Receipt};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The reason why a request has no result.
 #[derive(Debug, Clone)]
@@ -231,23 +231,7 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
 /// Machine-readable details of a failed run.
 #[must_use]
 pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
-    let status = receipt.outcome.end.status().as_str();
-    let details = match &receipt.outcome.end {
-        End::ToolError { code, message, detail } => {
-            json!({ "status": status, "ran": true, "code": code, "message": message, "detail": detail })
-        }
-        End::Exited { code, stderr_tail } => {
-            json!({ "status": status, "ran": true, "exit_code": code, "stderr": stderr_tail })
-        }
-        End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
-        End::Returned(_)
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::Aborted(_) => json!({ "status": status, "ran": true }),
-    };
-    details.as_object().cloned().unwrap_or_default()
+    failure_message::failure_details(receipt)
 }
 
 fn describe(receipt: &Receipt) -> String {

@@ -311,22 +311,7 @@ fn result_text(result: &JsonText) -> String {
 }
 
 fn failure_data(receipt: &Receipt) -> Value {
-    let status = receipt.outcome.end.status().as_str();
-    match &receipt.outcome.end {
-        End::ToolError { code, message, detail } => {
-            json!({ "status": status, "ran": true, "code": code, "message": message, "detail": detail })
-        }
-        End::Exited { code, stderr_tail } => {
-            json!({ "status": status, "ran": true, "exit_code": code, "stderr": stderr_tail })
-        }
-        End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
-        End::Returned(_)
-        | End::ResultNotJson
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::Aborted(_) => json!({ "status": status, "ran": true }),
-    }
+    failure_message::failure_details(receipt).into()
 }
 
 /// The sentence and the details of a refusal.
