@@ -8,10 +8,12 @@
 use super::http::SESSION_HEADER;
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
 use crate::serve::McpSettings;
+use crate::serve::body::share_used_up;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_runtime::timer_now;
 use a2g_types::ident::IntentId;
+use a2g_types::memory::{self, HeldBytes};
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::MessageLevel;
 use a2g_wire::mcp::decode::McpRequest;
@@ -31,6 +33,8 @@ use tokio::time::Instant;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Streams of a session that can be resumed.
 const MAX_STREAMS: usize = 32;
+/// Time for which a stream with its answer can be resumed.
+const REPLAY_TIME: Duration = Duration::from_secs(60);
 /// Events of one stream that are sent again.
 const MAX_STREAM_EVENTS: usize = 64;
 
@@ -129,6 +133,7 @@ impl Sessions {
             if is_over {
                 session.end();
             }
+            session.streams.lock().retain(|stream| !stream.state.borrow().is_expired(now));
             !is_over
         });
     }
@@ -217,14 +222,15 @@ impl McpSession {
             while let Ok(text) = unread.try_recv() {
                 events.push(text);
             }
-            events.finish(text);
+            // The receipt is in the journal: a repeat with the intent's id gets the answer.
+            events.finish(text, || McpError::from(share_used_up()).response(Some(&id)));
         });
         read_events(stream, 0)
     }
 
     fn open_stream(&self) -> Arc<EventStream> {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(EventStream { number, state: watch::Sender::default() });
+        let stream = Arc::new(EventStream::new(number, &self.owner));
         let mut streams = self.streams.lock();
         if streams.len() >= MAX_STREAMS {
             streams.pop_front();
@@ -298,34 +304,66 @@ struct EventStream {
     state: watch::Sender<StreamState>,
 }
 
-#[derive(Default)]
 struct StreamState {
     /// The number of the first event that is still there.
     first: u64,
     events: VecDeque<Arc<str>>,
-    is_finished: bool,
+    /// The bytes of the events, in the caller's share of memory.
+    held: HeldBytes,
+    bytes: u64,
+    /// The time of the answer.
+    finished: Option<Instant>,
 }
 
 impl EventStream {
-    fn push(&self, text: String) {
-        self.state.send_modify(|state| state.push(text));
+    fn new(number: u64, owner: &str) -> Self {
+        let held = memory::hold_always(owner, 0);
+        let state = StreamState { first: 0, events: VecDeque::new(), held, bytes: 0, finished: None };
+        Self { number, state: watch::Sender::new(state) }
     }
 
-    fn finish(&self, answer: String) {
+    /// Adds a notification, if the caller's share has room for it.
+    fn push(&self, text: String) {
         self.state.send_modify(|state| {
-            state.push(answer);
-            state.is_finished = true;
+            let _is_added = state.offer(text);
+        });
+    }
+
+    /// Adds the answer, or a refusal if the caller's share has no room for it.
+    fn finish(&self, answer: String, refusal: impl FnOnce() -> String) {
+        self.state.send_modify(|state| {
+            if !state.offer(answer) {
+                state.push(refusal());
+            }
+            state.finished = Some(timer_now());
         });
     }
 }
 
 impl StreamState {
-    fn push(&mut self, text: String) {
-        if self.events.len() >= MAX_STREAM_EVENTS {
-            self.events.pop_front();
-            self.first += 1;
+    /// Adds an event; `false` if the caller's share has no room for it.
+    fn offer(&mut self, text: String) -> bool {
+        let fits = self.held.has_room(text.len() as u64);
+        if fits {
+            self.push(text);
         }
+        fits
+    }
+
+    fn push(&mut self, text: String) {
+        if self.events.len() >= MAX_STREAM_EVENTS
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.first += 1;
+            self.bytes = self.bytes.saturating_sub(oldest.len() as u64);
+        }
+        self.bytes = self.bytes.saturating_add(text.len() as u64);
+        self.held.set(self.bytes);
         self.events.push_back(text.into());
+    }
+
+    fn is_expired(&self, now: Instant) -> bool {
+        self.finished.is_some_and(|finished| now.saturating_duration_since(finished) >= REPLAY_TIME)
     }
 
     /// The first event with at least this number.
@@ -341,8 +379,10 @@ fn read_events(stream: Arc<EventStream>, from: u64) -> impl Stream<Item = (Strin
     let changes = stream.state.subscribe();
     futures_util::stream::unfold((stream.number, changes, from), async |(stream, mut changes, next)| {
         let event = {
-            let state =
-                changes.wait_for(|state| state.event(next).is_some() || state.is_finished).await.ok()?;
+            let state = changes
+                .wait_for(|state| state.event(next).is_some() || state.finished.is_some())
+                .await
+                .ok()?;
             state.event(next)
         };
         let (number, text) = event?;
