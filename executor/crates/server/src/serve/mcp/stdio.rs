@@ -1,6 +1,6 @@
 //! MCP on standard input and output. Standard output has messages only; logs go to standard error.
 
-use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext, VERSION};
+use super::{McpDoor, RequestContext, VERSION};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
 use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
@@ -24,6 +24,9 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 /// Requests that are answered at once; further ones are not read until one is answered.
 const MAX_CONCURRENT: u32 = 64;
+/// Messages that wait for the host to read them. A request keeps its place until its answer is among them, so a host that
+/// reads nothing gets no further request read.
+const MAX_UNREAD_MESSAGES: usize = 16;
 /// The owner that the memory of messages is counted for.
 const OWNER: &str = "stdio";
 
@@ -59,7 +62,7 @@ pub async fn serve_mcp_stdio(
     caller: Arc<Caller>,
 ) -> std::io::Result<()> {
     let input = open_stdin()?;
-    let (output, lines) = mpsc::channel(MAX_UNREAD_NOTIFICATIONS);
+    let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
     let conversation = Arc::new(Conversation {
         door: McpDoor { executor: Arc::clone(&executor), settings, bounds, waits_for_tools: true },
         caller,
