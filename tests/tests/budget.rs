@@ -111,7 +111,7 @@ fn large_calls_of_a_caller_at_its_memory_share_are_deferred() {
         let told = rpc(&mut client, &tokens[0], "a2g/execute", &more);
         let told = error(&told, -32003);
         assert!(told["data"]["retry_after_ms"].is_u64(), "{told}");
-        assert!(told["message"].as_str().unwrap().contains("a share of `server.max_memory_mb`"), "{told}");
+        assert!(told["message"].as_str().unwrap().contains("share of `server.max_memory_mb`"), "{told}");
         // Small calls go on, and so does the other caller, whose large call runs.
         let small = mine(execute("write_file", json!({ "path": "/workspace/x", "content": "x" })));
         assert_eq!(result(&rpc(&mut client, &tokens[0], "a2g/execute", &small))["status"], "SUCCESS");

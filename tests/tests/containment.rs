@@ -53,7 +53,7 @@ fn on_loopback_one_warning_names_the_missing_controls() {
     executor.listens_on();
     let said = executor.stderr();
     let warned =
-        said.lines().filter(|line| line.contains("tools run without the protections")).collect::<Vec<_>>();
+        said.lines().filter(|line| line.contains("this machine lacks protections")).collect::<Vec<_>>();
     assert!(warned.len() == 1 && warned[0].contains("network-namespace (not allowed: "), "{said}");
     let user = said.lines().filter(|line| line.contains("tools run as root")).collect::<Vec<_>>();
     assert!(user.len() == 1 && user[0].contains("CAP_SETUID"), "{said}");
@@ -70,7 +70,7 @@ fn a_public_server_does_not_start_with_missing_controls() {
         let (_list, options) = options_with_callers();
         let home = Home::new(options.set("executor.containment", "best-effort"));
         Process::spawn("executor", &mut there(&home, &REACHABLE))
-            .line_with("tools run without the protections");
+            .line_with("this machine lacks protections: tools run without them");
     }
     // With all that is needed it starts, and tools that nothing contains are refused.
     let doctor = run(["doctor"]).status;
@@ -81,7 +81,7 @@ fn a_public_server_does_not_start_with_missing_controls() {
     let (_list, options) = options_with_callers();
     let inline = Home::new(options.set("executor.isolation", "inline"));
     let mut command = inline.command();
-    ends(command.args(REACHABLE), 2, "tools that run `inline` are not contained: fix this, or set");
+    ends(command.args(REACHABLE), 2, "`inline` are not contained: run them in processes, or set");
     // On loopback they are the operator's own affair.
     Executor::start(Options::new().set("executor.isolation", "inline"));
 }

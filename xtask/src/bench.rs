@@ -22,7 +22,7 @@ It builds the tools and the executor, and prints the table of the benchmark:
 
 pub(crate) const PARTS: [&str; 6] = ["sandbox", "doors", "journal", "protocols", "subscribers", "memory"];
 
-/// The command itself. The benchmark is built in the profile of the tests, so that wasmtime is built once.
+/// The command `bench`. The benchmark is built in the profile of the tests, so that wasmtime is built only once.
 pub(crate) fn run(workspace: &Workspace, part: Option<&str>) -> Result<()> {
     const BENCH: [&str; 8] =
         ["bench", "--locked", "--profile", "dev", "-p", "a2g-executor", "--bench", "overhead"];

@@ -1,4 +1,4 @@
-//! Guests by the packages of Debian and Ubuntu, for machines that cannot reach rustup's server.
+//! Builds guests with the packages of Debian and Ubuntu, on machines that cannot reach rustup's server.
 //!
 //! The distribution has a compiler, the source of the standard library and wasi-libc, but no compiled
 //! standard library for wasm32-wasip1. This module compiles it once into a sysroot below `target/`;
@@ -15,14 +15,14 @@ use fs_err as fs;
 use crate::run::{self, UNLIMITED, Workspace};
 use crate::setup::{INSTALL_TIMEOUT, WASIP1};
 
-/// The compiler that the distribution keeps recent (for its web browsers), the source of its standard
-/// library, the C library that this links, and a linker for WebAssembly.
+/// The compiler that the distribution keeps recent (for its web browsers), the source of the standard
+/// library, the C library that the standard library links, and a linker for WebAssembly.
 const PACKAGES: &str = concat!(
     "rustc-web (>= ",
     env!("CARGO_PKG_RUST_VERSION"),
     "), cargo-web, rust-web-src, wasi-libc, lld-19"
 );
-/// apt-get's arguments. `satisfy` compares versions, and changes nothing that satisfies already.
+/// apt-get's arguments. `satisfy` compares versions, and does not change a package that is recent enough.
 const SATISFY: [&str; 4] = ["satisfy", "--yes", "--no-remove", "--no-install-recommends"];
 const RUSTC: &str = "/usr/bin/rustc";
 /// The folders of the package wasi-libc for programs with one thread, in its newer and older versions.
@@ -47,7 +47,7 @@ pub(crate) fn cargo(workspace: &Workspace, arguments: &[&str]) -> Command {
     command
 }
 
-/// Returns `true` on a distribution that this module is for.
+/// Returns `true` on Debian and the distributions that are derived from it.
 pub(crate) fn applies() -> bool {
     Path::new("/etc/debian_version").exists()
 }
@@ -87,14 +87,14 @@ pub(crate) fn satisfy(workspace: &Workspace, what: &str, packages: &str, limit: 
         command
     };
     let install = || run::log(workspace, what, apt_get(&SATISFY).arg(packages), limit);
-    // Lists that are missing or old name other files than the mirror has.
+    // If the package lists are missing or old, they name files that the mirror does not have.
     install().or_else(|_| {
         run::log(workspace, "update apt-get's lists", &mut apt_get(&["update"]), INSTALL_TIMEOUT)?;
         install()
     })
 }
 
-/// Asks apt-get for a simulation, which needs neither root nor the mirror.
+/// Runs apt-get's simulation, which needs neither root nor the mirror.
 fn are_installed(packages: &str) -> bool {
     let actions = run::output(Command::new("apt-get").args(SATISFY).args(["--simulate", packages]));
     actions.is_some_and(|actions| !actions.lines().any(|line| line.starts_with("Inst ")))

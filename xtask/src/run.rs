@@ -1,7 +1,7 @@
 //! Running other programs: the workspace, time limits, logs, progress and colours.
 //!
-//! A failure is one sentence that names the next step or a log. A program with a time limit ends. No
-//! program runs through a shell. Colours appear only on a terminal, and never with NO_COLOR.
+//! A failure is one sentence that names the next step or a log. A program that exceeds its time limit is
+//! killed. No program runs through a shell. Colours appear only on a terminal, and never with NO_COLOR.
 
 use std::env;
 use std::io::{self, IsTerminal as _};
@@ -20,10 +20,10 @@ pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
 
-/// The time limit of a program that has none.
+/// For programs that have no time limit.
 pub(crate) const UNLIMITED: Duration = Duration::MAX;
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The time between two lines about a running program, without a terminal.
+/// The time between two lines about a running program, if standard error is not a terminal.
 const LOG_SECONDS: u64 = 30;
 
 pub(crate) struct Workspace {
@@ -72,8 +72,8 @@ impl Workspace {
     }
 }
 
-/// Removes the variables in which `cargo run` describes this package. Build scripts that watch them would
-/// run again each time that this program and plain cargo take turns.
+/// Removes the variables in which `cargo run` describes this package. Otherwise build scripts that watch them
+/// would run again whenever plain cargo is used after this program, or this program after plain cargo.
 pub(crate) fn remove_package_variables(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let text = name.to_string_lossy();
@@ -83,8 +83,8 @@ pub(crate) fn remove_package_variables(command: &mut Command) {
     }
 }
 
-/// Runs a program that shows its own output; without a terminal, a line every 30 s shows that it runs. `what`
-/// continues the sentence "could not …".
+/// Runs a program that shows its own output; without a terminal, a line is printed every 30 s while it runs.
+/// `what` continues the sentence "could not …".
 pub(crate) fn show(what: &str, command: &mut Command) -> Result<()> {
     let is_terminal = io::stderr().is_terminal();
     let mut child = command.spawn().with_context(|| format!("could not {what}"))?;
@@ -131,7 +131,8 @@ pub(crate) fn log(workspace: &Workspace, what: &str, command: &mut Command, limi
     bail!("could not {what} ({reason}); its output is in {}", log.display())
 }
 
-/// Waits for the end of a program, and kills it after `limit`, with `None`. Calls `tick` each second.
+/// Waits for the end of a program, and calls `tick` each second. Kills the program after `limit`, and then
+/// returns `None`.
 fn wait(child: &mut Child, limit: Duration, mut tick: impl FnMut(u64)) -> Result<Option<ExitStatus>> {
     let (started, mut seconds) = (now(), 0);
     while started.elapsed() < limit {

@@ -1,8 +1,8 @@
-//! `setup`: the prerequisites of building guests, beyond a Rust toolchain.
+//! `setup`: installs what building the guests needs beyond a Rust toolchain.
 //!
-//! A finished setup is recognised in well under a second and without the network: a failed installation
-//! is remembered below `target/` until `--retry`. The toolchain that builds the executor does not change,
-//! except by `rustup target add`.
+//! A finished setup is recognised in well under a second and without the network, even if an installation
+//! has failed: that is remembered below `target/` until `--retry`. The toolchain that builds the executor is
+//! not changed, except by `rustup target add`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -37,17 +37,18 @@ The other commands call this one. A second run takes less than a second.";
 
 /// The target of every tool.
 pub(crate) const WASIP1: &str = "wasm32-wasip1";
-/// The target of a few guests of the tests.
+/// The target of a few guests that only tests use.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";
-/// The A2A libraries that the tests use as clients.
+/// The A2A library from PyPI that the tests use as a client.
 const PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
+/// The A2A library from npm that the tests use as a client.
 const JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
-/// A server that answers needs seconds.
+/// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The compilers that guests can be built with.
 pub(crate) struct Guests {
-    /// True if the distribution's toolchain compiles for [`WASIP1`].
+    /// `true` if the distribution's toolchain compiles for [`WASIP1`].
     is_debian: bool,
     pub(crate) has_wasip2: bool,
 }
@@ -76,7 +77,7 @@ pub(crate) fn run(workspace: &Workspace, retry: bool) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that guests can be built.
+/// Installs the targets of guests, unless they are installed or their installation has failed before.
 pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let sysroot = run::output(Command::new(rustc).args(["--print", "sysroot"]).current_dir(&workspace.root))
@@ -92,7 +93,7 @@ pub(crate) fn prepare(workspace: &Workspace) -> Result<Guests> {
     Ok(Guests { is_debian, has_wasip2: has_target(WASIP2) || try_once(workspace, WASIP2, add)? })
 }
 
-/// Adds [`WASIP1`] to the native toolchain, or else to the distribution's, and then returns `true`.
+/// Adds [`WASIP1`] to the native toolchain, or else to the distribution's. Returns `true` for the latter.
 fn install_wasip1(workspace: &Workspace, libraries: &Path) -> Result<bool> {
     if debian::is_ready(workspace) {
         return Ok(true);
@@ -126,7 +127,7 @@ pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Installs the clients of other authors below `target/`.
+/// Installs [`PYTHON_CLIENT`] and [`JAVASCRIPT_CLIENT`] below `target/`.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = workspace.state().join("clients");
     fs::create_dir_all(&folder)?;

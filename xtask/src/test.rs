@@ -1,7 +1,8 @@
-//! `test`: every test of both workspaces, on a new clone too. `torture`: the tests of durability, for long.
+//! `test`: runs every test of both workspaces, even on a new clone. `torture`: runs the durability tests for
+//! longer.
 //!
-//! The executor and the tools are built before the tests that need them, all tests run although some fail,
-//! and a skipped test is named. No test is repeated until it passes.
+//! The executor and the tools are built before the tests that need them, all tests run even if some fail,
+//! and each skipped test is named. No test is repeated until it passes.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -44,10 +45,10 @@ at chosen system calls and jumps of the clock are skipped, by name.";
 
 pub(crate) const DEFAULT_CRASHES: u32 = 1000;
 
-/// The part of a test's name that marks its need of [`WASIP2`].
+/// The part of a test's name that says that the test needs [`WASIP2`].
 const WASIP2_MARK: &str = "wasip2";
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The time that a process may outlive the tests that started it.
+/// Maximum time for which a process may outlive the tests that started it.
 const MAX_LEFT_BEHIND: Duration = Duration::from_secs(30);
 
 /// The result of one `cargo test`, summed over its test programs.
@@ -111,7 +112,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     conclude(&outcomes, &skipped)
 }
 
-/// The command `torture`: the tests of durability with this number of crashes each, one after another.
+/// The command `torture`: runs the durability tests one after another, with this number of crashes each.
 pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     setup::prepare_programs(workspace)?;
     tools::build_with_executor(workspace)?;
@@ -120,15 +121,16 @@ pub(crate) fn torture(workspace: &Workspace, crashes: u32) -> Result<()> {
     conclude(&[follow("durability", &mut cargo, MAX_LEFT_BEHIND)?], "")
 }
 
-/// Some of the tests that drive the built executor. The selection of packages is that of all tests, so that
-/// cargo builds nothing again for other features.
+/// A command for the tests that drive the built executor and have `filter` in their names. It selects the
+/// packages of all tests, so that cargo does not build them again with other features.
 pub(crate) fn executor_tests(workspace: &Workspace, filter: &str, for_tests: &[&str]) -> Command {
     let mut cargo = workspace.cargo(&["test", "--locked", "--no-fail-fast", "--workspace", "--test", "main"]);
     cargo.args([filter, "--"]).args(for_tests);
     cargo
 }
 
-/// Shows and reads the output of `cargo test`, and of processes that tests left behind for at most `patience`.
+/// Shows and reads the output of `cargo test`, and for at most `patience` that of processes that tests have
+/// left behind.
 fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result<Outcome> {
     run::progress("Testing", name);
     let started = run::now();
@@ -146,7 +148,7 @@ fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result
                 outcome.read(&line);
             }
             Err(RecvTimeoutError::Disconnected) => break child.wait()?.success(),
-            // The pipe stays open as long as a process lives that has inherited it.
+            // The pipe stays open until every process that has inherited it has ended.
             Err(RecvTimeoutError::Timeout) if ended.is_some_and(|ended| ended.elapsed() >= patience) => {
                 anstream::println!("a test left a process behind that holds its output");
                 break false;
@@ -158,7 +160,7 @@ fn follow(name: &'static str, cargo: &mut Command, patience: Duration) -> Result
     Ok(outcome)
 }
 
-/// Prints the summary. `skipped` is a listing of tests, those included that need [`WASIP2`].
+/// Prints the summary. `skipped` lists all tests if those that need [`WASIP2`] were skipped, and is empty otherwise.
 fn conclude(outcomes: &[Outcome], skipped: &str) -> Result<()> {
     anstream::println!();
     for Outcome { name, is_ok, seconds, passed, failed, failed_names } in outcomes {

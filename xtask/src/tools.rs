@@ -30,7 +30,7 @@ Tools that `a2g-executor tool add` wrote stay.
 Calls `cargo xtask setup` first.";
 
 const DESCRIPTOR: &str = "tool.toml";
-/// The first line of each descriptor that this module wrote, and of no other.
+/// The first line of each descriptor that this module writes, and of no other.
 const MARK: &str = "# Laid out by `cargo xtask tools`; edit the source instead.\n";
 
 pub(crate) fn build_with_executor(workspace: &Workspace) -> Result<Guests> {
@@ -77,14 +77,14 @@ pub(crate) fn build_wasip2_guests(workspace: &Workspace) -> Result<()> {
     compile(&format!("guests of the tests for {WASIP2}"), &mut workspace.guest_cargo(&arguments))
 }
 
-/// Returns `true` if a file has changed.
+/// Writes the module and the descriptor of a tool. Returns `true` if either has changed.
 fn write_tool(workspace: &Workspace, folder: &Path, name: &str) -> Result<bool> {
     let release = workspace.guest_target().join(WASIP1).join("release");
     let module = fs::read(release.join(name.replace('-', "_")).with_extension("wasm"))?;
     let source = fs::read_to_string(workspace.root.join("tools").join(name).join(DESCRIPTOR))?;
     fs::create_dir_all(folder)?;
     let is_new = replace(&folder.join("tool.wasm"), &module)?;
-    // At the top level, before any table; the executor refuses a source with a second digest.
+    // The digest is written before any table. If the source has one too, the executor refuses the duplicate key.
     let descriptor = format!("{MARK}sha256 = \"{}\"\n{source}", run::to_hex(&Sha256::digest(&module)));
     Ok(replace(&folder.join(DESCRIPTOR), descriptor.as_bytes())? || is_new)
 }

@@ -71,9 +71,9 @@ async fn serve(folder: &Path) {
         largest_file: written.bytes(),
         handles,
         meters_fuel: false,
-        renew_runs: config.layout.renew_runs,
-        renew_after: config.layout.renew_after,
-        fresh_layout: config.layout.fresh,
+        renew_runs: config.layout.renew_after_runs,
+        renew_after: config.layout.renew_after_time,
+        fresh_layout: config.layout.per_child,
         run_as: RunAs::Server,
     };
     let cgroups = match config.isolation {

@@ -31,8 +31,8 @@ them from any caller:
   a2g-executor key show --json governor.jwk > governor.pub
   a2g-executor governor --key governor.jwk
 
-It signs for the executor that an intent names in `context.executor`. On that
-executor, with the public key copied over and `trust.keys = \"keys\"`:
+The governor signs for the executor that an intent names in `context.executor`.
+On that executor, with the public key copied over and `trust.keys = \"keys\"`:
 
   a2g-executor key trust governor.pub --keys keys
 
@@ -149,7 +149,7 @@ pub(super) struct CompileModule {
     /// The contract that the module must fit
     #[arg(long)]
     pub(super) contract: ContractArg,
-    /// Compile it with instruction counting
+    /// Compile the module with instruction counting
     #[arg(long)]
     pub(super) fuel: bool,
     /// Maximum CPU time, in seconds
@@ -211,8 +211,8 @@ pub(super) struct Serve {
     /// Create a new journal even if there was one before, whose intents could then run again
     #[arg(long)]
     pub(super) new_journal: bool,
-    /// Accept unsigned verdicts and `g2a/…` messages from any caller. For development only: it listens only on loopback
-    /// addresses and sockets
+    /// Accept unsigned verdicts and `g2a/…` messages from any caller. For development only: the executor then listens
+    /// only on loopback addresses and sockets
     #[arg(long)]
     pub(super) insecure_accept_unsigned: bool,
 }
@@ -221,9 +221,9 @@ pub(super) struct Serve {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without `--config`, nothing has to be configured: the governor and the journal are
-in this process, tools get the files below the current folder and no network, and
-every call is on record (`a2g-executor journal list`). With `--config`, governor,
-journal and ceilings are those of the file.
+in this process, tools may use the files below the current folder but no network,
+and every call is recorded (`a2g-executor journal list`). With `--config`, the
+governor, the journal and the ceilings are those of the file.
 
 Examples:
   a2g-executor mcp --print-config claude-code
@@ -234,7 +234,7 @@ pub(super) struct Mcp {
     /// A folder that tools may use, instead of the current one; can be given more than once
     #[arg(long, value_name = "FOLDER", conflicts_with = "config")]
     pub(super) scope: Vec<PathBuf>,
-    /// Let tools read files, and change none
+    /// Let tools only read files
     #[arg(long, conflicts_with = "config")]
     pub(super) read_only: bool,
     /// The journal's file
@@ -328,10 +328,10 @@ pub(super) enum Tool {
         #[arg(long)]
         json: bool,
     },
-    /// Add a tool to the catalogue, or replace the one of that name
+    /// Add a tool to the catalogue, or replace the one of the same name
     ///
-    /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its next
-    /// start.
+    /// The module is compiled under limits and its SHA-256 is pinned. A running server loads it at SIGHUP or at its
+    /// next start.
     #[command(after_help = "Example:\n  a2g-executor tool add target/wasm32-wasip1/release/add.wasm")]
     Add {
         #[command(flatten)]
@@ -343,10 +343,10 @@ pub(super) enum Tool {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It is deliberately simple: it decides by policy files and a table of rules,
-stores only the reports, and does not authenticate callers. An operator approves
-an escalated intent with a `g2a/directive` to this governor, which forwards it
-immediately to executors that are connected by WebSocket.
+This governor is deliberately simple: it decides by policy files and a table of
+rules, stores only the reports, and does not authenticate callers. An operator
+approves an escalated intent with a `g2a/directive` to this governor, which
+forwards it immediately to executors that are connected by WebSocket.
 
 Example:
   a2g-executor governor --policies policies/ --reports reports.ndjson")]
@@ -361,7 +361,7 @@ pub(super) struct Governor {
     #[arg(long, value_name = "FILE")]
     pub(super) reports: Option<PathBuf>,
     /// The key that verdicts are signed with, from `key new`: an intent that names an executor in `context.executor` is
-    /// answered with a `proof` for it
+    /// answered with a `proof` for that executor
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
 }
@@ -375,7 +375,7 @@ pub(super) enum Key {
     New {
         /// The file to create; an existing one is never overwritten
         file: PathBuf,
-        /// The issuer (`iss`) of its proofs, such as the DID or URL of a governor
+        /// The issuer (`iss`) of the proofs that the key signs, such as the DID or URL of a governor
         #[arg(long, value_name = "NAME")]
         issuer: String,
     },
@@ -388,7 +388,7 @@ pub(super) enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// Trust a public key: verdicts signed with it run here
+    /// Trust a public key: this executor accepts verdicts that are signed with it
     #[command(
         after_help = "Examples:\n  a2g-executor key trust governor.pub\n  a2g-executor key trust --keys keys --issuer https://governor.example \\\n    '{\"kty\":\"OKP\",\"crv\":\"Ed25519\",\"x\":\"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo\"}'"
     )]
@@ -396,7 +396,7 @@ pub(super) enum Key {
         /// The public key: JSON (RFC 7517), or a file with it
         #[arg(value_name = "FILE|JWK")]
         key: String,
-        /// The only issuer that its proofs may have; default: the `iss` of the key
+        /// The only issuer that the key's proofs may have; default: the `iss` of the key
         #[arg(long, value_name = "NAME")]
         issuer: Option<String>,
         #[command(flatten)]
@@ -450,7 +450,7 @@ Examples:
         /// A DNS name or URI in the certificate that the caller presents instead of a token
         #[arg(long, value_name = "NAME")]
         certificate: Option<String>,
-        /// The issuer of the JSON Web Tokens that the caller presents instead, from `[[server.issuer]]`
+        /// The issuer, from `[[server.issuer]]`, of the JSON Web Tokens that the caller presents instead of a token
         #[arg(long, value_name = "ISSUER", requires = "jwt_subject", conflicts_with = "certificate")]
         jwt_issuer: Option<String>,
         /// The subject (`sub`) of those tokens
@@ -535,7 +535,8 @@ pub(super) enum JournalCommand {
     /// Check that no record of the journal was changed, removed, moved or truncated
     ///
     /// Without a checkpoint this command finds every change except a complete rewrite of the history. A checkpoint is a
-    /// number and a hash that were stored elsewhere, such as this command prints. Exit code 1 if the journal is not intact.
+    /// number and a hash that this command printed before, and that were stored elsewhere. Exit code 1 if the journal
+    /// is not intact.
     #[command(after_help = "Example:\n  a2g-executor journal verify --checkpoint 1042:9f86d081884c7d65…")]
     Verify {
         #[command(flatten)]
@@ -566,8 +567,8 @@ pub(super) enum JournalCommand {
         #[arg(long, value_name = "TIME")]
         before: String,
     },
-    /// Print the records of the journal as JSON, one per line, oldest first: runs, approvals, denials, cancellations and
-    /// revocations
+    /// Print the records of the journal as JSON, one per line, oldest first: runs, approvals, denials, cancellations
+    /// and revocations
     #[command(after_help = "Example:\n  a2g-executor journal records 550e8400-e29b-41d4-a716-446655440000")]
     Records {
         #[command(flatten)]
@@ -596,8 +597,8 @@ pub(super) enum JournalCommand {
     },
     /// Replace the journal with a backup, while no server uses it
     ///
-    /// Runs that started after the backup are lost, and could run again under a verdict that has not expired: wait until
-    /// such verdicts have expired.
+    /// Runs that started after the backup are lost, and could run again under a verdict that has not expired: wait
+    /// until such verdicts have expired.
     #[command(
         after_help = "Example:\n  a2g-executor journal restore --replace /backup/journal-2026-11-21.db"
     )]

@@ -32,8 +32,8 @@ pub(super) fn main(arguments: &CompileModule) -> anyhow::Result<ExitCode> {
     };
     let code = compiler.compile(&wasm)?;
     let component = is_component(&wasm);
-    // An error here is not fatal: a core module that cannot be converted to a component still runs under scopes of whole
-    // trees, which most verdicts grant.
+    // An error here is not fatal: a core module that cannot be converted to a component still runs with grants of whole
+    // trees, which are what most verdicts grant.
     let componentised = (!component).then(|| {
         let component = componentize(&wasm, contract).map_err(|error| ErrorChain(&error).to_string())?;
         compiler.compile(&component).map_err(|error| ErrorChain(&error).to_string())

@@ -69,7 +69,7 @@ mod a2a {
         routers.map_err(|fault| anyhow::anyhow!("the tasks of the A2A door cannot be read: {fault:?}"))
     }
 
-    /// The client for webhooks on these hosts; `None` if there are none.
+    /// The client for webhooks on these hosts; `None` if there are no hosts.
     fn webhooks(
         config: &Config,
         executor: &Executor,
@@ -80,7 +80,7 @@ mod a2a {
         }
         let clock = Arc::clone(executor.clock());
         let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), clock);
-        let egress = egress.context("the network of webhooks cannot be set up")?;
+        let egress = egress.context("network access for webhooks cannot be set up")?;
         let client = WebhookClient::new(Arc::new(egress), hosts);
         Ok(Some(Arc::new(WebhookPoster::new(client, executor.sessions().clone()))))
     }
@@ -117,7 +117,7 @@ pub(super) mod nexus {
         let secrets = AgentSecret::read(&settings.key_file)?;
         let own = settings.id.as_deref().unwrap_or(did.as_str());
         if secrets.iter().any(|secret| &*secret.agent == own) {
-            // A message that the executor signed itself could be sent back to it as an agent's.
+            // Otherwise a message that the executor signed could be sent back to it as the message of an agent.
             bail!(UsageError(format!(
                 "`doors.nexus.key_file` has an agent with the executor's own id `{own}`"
             )));

@@ -3,7 +3,7 @@
 //! Interactive commands log text. A service (`serve`, `governor`) writes only its log: text if standard error is a
 //! terminal, and otherwise one JSON object per line. The fields of an event and of its spans are members of the same
 //! object, so that every line about an intent has `intent`, `agent` and `tool` in the same place. tracing-subscriber's
-//! own JSON layer puts the fields of spans into `span` and `spans`, and one query would not find them.
+//! own JSON layer would put the fields of spans into `span` and `spans`, where no single query finds them all.
 
 use super::output::supports_colours;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -33,7 +33,8 @@ pub(super) fn start_logging(default: &str) {
     tracing_subscriber::registry().with(text_layer().with_filter(filter(default))).init();
 }
 
-/// Runs a service: all of its output, including its error, goes to its log. The last traces are sent at the end.
+/// Runs a service: all of its output, including the error that ends it, goes to its log. The last traces are sent at
+/// the end.
 pub fn service(command: impl FnOnce() -> anyhow::Result<ExitCode>) -> ExitCode {
     let layer = if std::io::stderr().is_terminal() {
         text_layer()

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 /// Runs one command.
 ///
 /// # Errors
-/// The reason why the command failed, as a message for the user.
+/// If the command fails. The error is a message for the user.
 pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Serve(arguments) => Ok(service(|| serve::main(arguments))),
@@ -59,7 +59,7 @@ pub fn main(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A command line that is not valid. Exit code 2, as for an error of clap.
+/// The error of a command line that is not valid. The exit code is 2, as for an error of clap.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UsageError(String);

@@ -6,11 +6,11 @@
 //!                                        ├─ run
 //!                                        └─ delivery, one for each attempt, even by a later process
 //! ```
-//! The root span of an intent that ran has an id derived from the intent's, so that a process that only delivers its
-//! report after a restart can name its parent. `tracing-opentelemetry` can derive neither id from a span, which is why
-//! spans are created here. The SDK queues spans and sends them from its own thread: while the collector is unreachable
-//! spans are lost, but no run is delayed. Sampling is left to the collector: the root span is exported last, so its
-//! children cannot know whether it was sampled.
+//! The id of the root span is derived from the intent's id as well, so that a process that only delivers the report,
+//! after a restart, can name the parent of its span. `tracing-opentelemetry` can derive neither of these two ids, which
+//! is why spans are created here. The SDK queues spans and sends them from its own thread: while the collector is
+//! unreachable, spans are lost, but no run is delayed. Sampling is left to the collector: the root span is exported
+//! after its children, so a decision about it would come too late for them.
 
 use a2g_sandbox::egress::client_config;
 use a2g_types::clock::{Clock as _, SystemClock};
@@ -40,7 +40,7 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use uuid::Uuid;
 
-/// Timeout for the last spans at the end of the process.
+/// Maximum time for sending the last spans at the end of the process.
 const LAST_SPANS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout of one request to the collector. The exporter's own limit for all attempts of a batch is
 /// `OTEL_EXPORTER_OTLP_TIMEOUT`.
@@ -280,7 +280,6 @@ impl TraceLayer {
     }
 }
 
-/// A random span id.
 fn random_span_id() -> SpanId {
     SpanId::from(Uuid::new_v4().as_u64_pair().1)
 }

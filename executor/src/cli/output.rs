@@ -9,9 +9,10 @@ use std::os::fd::AsFd;
 
 /// The width of lists that are not printed to a terminal, unless `COLUMNS` is set.
 const DEFAULT_COLUMNS: u16 = 100;
+/// The minimum that `COLUMNS` can set.
 const MIN_COLUMNS: u16 = 40;
 
-/// Returns `true` if supports_colours may be written to a stream.
+/// Returns `true` if colours may be written to a stream.
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of the environment")]
 pub(super) fn supports_colours(stream: &impl IsTerminal) -> bool {
     let no_color = std::env::var("NO_COLOR").is_ok_and(|value| !value.is_empty());

@@ -1,4 +1,4 @@
-//! `run`: one tool under limits from the command line, or any module with its standard streams passed through.
+//! `run`: runs one tool under limits from the command line, or any module with this process's standard streams.
 
 use super::UsageError;
 use super::arguments::Run;
@@ -6,7 +6,7 @@ use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
 use super::serve::local_governor;
-use super::setup::{CgroupGuard, ToolRuntime, config, contain, take_authority};
+use super::setup::{CgroupGuard, ToolRuntime, check_containment, config, take_authority};
 use a2g_capability::{Ceilings, Claims, Permit};
 use a2g_core::catalog::{CompileJob, Compiled};
 use a2g_core::run::{Capacity, Executor, ExecutorSettings, RunEventSink};
@@ -38,8 +38,8 @@ pub(super) fn main(arguments: Run) -> anyhow::Result<ExitCode> {
     start_logging("warn,a2g_core::run::refusal_log=off");
     let config = config(&arguments.setup)?;
     let is_path = arguments.tool.contains('/') || arguments.tool.ends_with(".wasm");
-    // A module is run by the operator as a trial, inside this process.
-    let run_as = if is_path { RunAs::Server } else { contain(&config, None)? };
+    // A module that the operator tries out runs inside this process, without the kernel's protections.
+    let run_as = if is_path { RunAs::Server } else { check_containment(&config, None)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let code = if is_path {
         runtime.block_on(run_module(&arguments, &config))
@@ -110,7 +110,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         accept_unsigned: None,
         signatures: None,
     };
-    // No proofs: the command line cannot carry one.
+    // No keys are trusted, because a command line carries no proof.
     let trust = Trust::empty(config.did.clone());
     let governor = Governor::Local(Arc::new(local), Arc::default());
     let loaded = tools_runtime.load(&config, 1).await?;
@@ -156,7 +156,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
     })
 }
 
-/// Rewords a fault whose message relies on the JSON pointer, or names another protocol's method.
+/// Rewords a fault whose message relies on the JSON pointer, or names a method of a protocol; `None` for any other.
 fn refusal_message(refusal: &Fault, tool: &str, tools: &[Descriptor]) -> Option<String> {
     let Fault::InvalidParams { message, pointer } = refusal else { return None };
     if pointer == "/tool" {
@@ -193,7 +193,7 @@ fn read_arguments(argument: &str) -> anyhow::Result<Map<String, Value>> {
     })
 }
 
-/// The manifest of a tool from the limits on the command line.
+/// The limits on the command line, as a manifest.
 fn parse_manifest(arguments: &Run) -> Result<Manifest, UsageError> {
     let Limits { memory, cpu, timeout } = parse_limits(arguments)?;
     Ok(Manifest {
@@ -349,7 +349,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
 }
 
 /// The report's sentence about a run that did not succeed. Limits that the report attributes to the operator were set
-/// on this command line, so it says that.
+/// on this command line, so the sentence is changed to say that.
 fn error_message(outcome: &Outcome) -> String {
     let sentence = encode::describe_failure(outcome).unwrap_or_default();
     if matches!(outcome.end, End::LimitReached(_)) {

@@ -4,7 +4,7 @@ use super::arguments::{Serve, Setup};
 use super::doors::protocol_routers;
 use super::output::{note, one_line, print};
 use super::setup::{
-    ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, config, contain, file, owners, take_authority,
+    ANOTHER_USER_ADVICE, CgroupGuard, ToolRuntime, check_containment, config, file, owners, take_authority,
     warn_about_root,
 };
 use a2g_core::catalog::prepare;
@@ -51,7 +51,8 @@ const THREAD_KEEP_ALIVE: Duration = Duration::from_millis(500);
 /// Number of blocking threads in addition to those for guests and DNS look-ups. The server itself blocks on them, such
 /// as for the control group of a child.
 const OWN_THREADS: usize = 16;
-/// The journals that the processes of one agent host share out.
+/// Maximum number of journals for processes that run at the same time, such as those that one agent host starts. Each
+/// process needs its own.
 const MAX_JOURNALS: usize = 32;
 
 /// The transport that messages arrive over.
@@ -128,7 +129,7 @@ pub(super) fn main(arguments: Serve) -> anyhow::Result<ExitCode> {
 
 /// Serves until standard input ends or a signal arrives.
 pub(super) fn run(config: &Config, granter: Granter, launch: Launch) -> anyhow::Result<ExitCode> {
-    let run_as = contain(config, launch.transport.listens().then_some(&config.listen))?;
+    let run_as = check_containment(config, launch.transport.listens().then_some(&config.listen))?;
     warn_about_root(config, run_as);
     let guests = config.capacity.concurrent.saturating_mul(2);
     let max_threads = guests.saturating_add(MAX_LOOKUPS + OWN_THREADS);
@@ -158,7 +159,7 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     let origin = file(setup).unwrap_or(Path::new("the defaults"));
     config.check_paths(origin)?;
     config.check_folders(origin)?;
-    let run_as = contain(&config, Some(&config.listen))?;
+    let run_as = check_containment(&config, Some(&config.listen))?;
     let trust = Trust::read(&config.trust, config.did.clone())?;
     config.trust.signature.as_ref().map(IntentSignatures::read).transpose()?;
     // A remote governor has its own policies.
@@ -218,9 +219,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
     };
     print(format_args!("isolation   {isolation}"));
     if config.isolation == Isolation::Process {
-        let Layout { renew_runs, renew_after, fresh } = config.layout;
-        let shared = format!("shared by {renew_runs} runs within {} s at most", renew_after.as_secs());
-        print(format_args!("layout      {}", if fresh { "not shared between processes" } else { &shared }));
+        let Layout { renew_after_runs, renew_after_time, per_child } = config.layout;
+        let seconds = renew_after_time.as_secs();
+        let shared = format!("shared by {renew_after_runs} runs within {seconds} s at most");
+        let layout = if per_child { "not shared between processes" } else { &shared };
+        print(format_args!("layout      {layout}"));
     }
     print_users(&config, run_as);
     if !config.inline_tools.is_empty() {
@@ -368,7 +371,7 @@ async fn serve(
     if let Some(pushes) = pushes {
         sessions.spawn(deliver::follow_pushes(Arc::clone(&executor), pushes));
     }
-    // Installed before the log says that it listens: without a handler, SIGHUP ends the process.
+    // Installed before the log says that the executor listens: without a handler, SIGHUP would end the process.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be received")?;
     let catalogue = Arc::new(ServedCatalogue {
         executor: Arc::clone(&executor),
@@ -468,7 +471,8 @@ async fn trim_memory() {
     }
 }
 
-/// Opens the journal, and logs the interrupted runs and undelivered reports of the previous process.
+/// Opens the journal; if another process uses it, the first free one of `journals` numbered journals. Logs the
+/// interrupted runs and undelivered reports of the previous process.
 fn journal(
     config: &Config,
     if_missing: IfMissing,
@@ -497,9 +501,10 @@ fn journal(
     Ok(journal)
 }
 
-/// The public key for the registration with a remote governor: that of `journal.key`, or of a separate key, which the
-/// first start stores next to the journal, because a governor expects the same key at every start. The separate key
-/// signs nothing: a signed checkpoint shows that an operator chose a key for the journal.
+/// The public key for the registration with a remote governor; `None` if the governor is built in. It belongs to
+/// `journal.key` or else to a separate key, which the first start stores next to the journal, because a governor
+/// expects the same key at every start. The separate key signs nothing: a signed checkpoint has to mean that an
+/// operator chose a key for the journal.
 fn public_key(config: &Config, journal_key: Option<&KeyPair>) -> anyhow::Result<Option<String>> {
     if let Some(key) = journal_key {
         return Ok(Some(key.public().public_key()));
@@ -558,8 +563,8 @@ impl CallerFiles {
         Ok(Self { callers, tls })
     }
 
-    /// Reloads callers, issuers and certificates. If the callers or the issuers cannot be read, all of them are refused;
-    /// if the certificates cannot be read, the old ones stay.
+    /// Reloads callers, issuers and certificates. If the callers or the issuers cannot be read, all of them are
+    /// refused; if the certificates cannot be read, the old ones stay.
     fn reload(&self, config: &Config) {
         let issuers = TokenIssuers::read(&config.issuers).unwrap_or_else(|error| {
             // Fails closed: an operator who removed a key must not have its tokens accepted because another file is
@@ -616,7 +621,7 @@ async fn bind_server(
         .with_context(|| format!("cannot listen on {}", config.listen))
 }
 
-/// The catalogue of a server. The lock serializes its changes.
+/// The catalogue of a server. `changes` is locked while the catalogue is changed.
 struct ServedCatalogue {
     executor: Arc<Executor>,
     tools_runtime: Arc<ToolRuntime>,
@@ -740,7 +745,7 @@ fn governor(
     Ok((Governor::Local(Arc::new(local), Arc::new(records)), None))
 }
 
-/// The built-in governor, which the command `governor` also uses.
+/// A governor with the policies of a folder, or else with the built-in policy.
 pub(super) fn local_governor(
     policies: Option<&Path>,
     clock: Arc<dyn Clock>,

@@ -20,12 +20,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Takes the authority of this process, which runs a single executor.
+/// Takes the process's only [`Authority`]: a process runs one executor.
 pub(super) fn take_authority() -> anyhow::Result<Authority> {
     Authority::take().context("this process already runs an executor")
 }
 
-/// Reads the configuration of a command line.
+/// Reads the configuration that the command line selects.
 pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     let mut config = match file(setup) {
         Some(path) => Config::read(path)?,
@@ -37,17 +37,17 @@ pub(super) fn config(setup: &Setup) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// The configuration file of a command line, if there is one.
+/// The configuration file that the command line selects, or the default one if it exists.
 pub(super) fn file(setup: &Setup) -> Option<&Path> {
     let default = Path::new(DEFAULT_FILE);
     setup.config.as_deref().or_else(|| default.is_file().then_some(default))
 }
 
-/// Checks the kernel's protections for calls that arrive at `listen`, before threads are started. Missing protections
-/// are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
-pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
+/// Checks that the kernel can protect calls that arrive at `listen`. Call it before starting threads. Missing
+/// protections are logged once, or are an error if `containment` is `required`. Returns the user that tools run as.
+pub(super) fn check_containment(config: &Config, listen: Option<&ListenAddress>) -> anyhow::Result<RunAs> {
     let required = config.containment_at(listen) == Containment::Required;
-    // Without a configured value the address decides, so the error names it.
+    // Without a configured value the address decides, so the error names the address.
     let reason = match listen.filter(|_| config.containment.is_none()) {
         Some(listen) => format!(", because other machines can call {listen}"),
         None => String::new(),
@@ -55,7 +55,8 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     let inline = config.isolation == Isolation::Inline;
     if required && (inline || !config.inline_tools.is_empty()) {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{reason}, and tools that run `inline` are not contained: {BEST_EFFORT_ADVICE}"
+            "`executor.containment` is `required`{reason}, and tools that run `inline` are not contained: run them in \
+             processes, or {BEST_EFFORT_ADVICE}"
         )));
     }
     if inline {
@@ -68,27 +69,27 @@ pub(super) fn contain(config: &Config, listen: Option<&ListenAddress>) -> anyhow
     let missing = missing.collect::<Vec<_>>().join("; ");
     if !missing.is_empty() && required {
         bail!(UsageError(format!(
-            "`executor.containment` is `required`{reason}, and this machine lacks {missing}: {BEST_EFFORT_ADVICE}"
+            "`executor.containment` is `required`{reason}, and this machine lacks {missing}: fix this, or \
+             {BEST_EFFORT_ADVICE}"
         )));
     }
     if !missing.is_empty() {
-        tracing::warn!(missing, "tools run without the protections that this machine lacks");
+        tracing::warn!(missing, "this machine lacks protections: tools run without them");
     }
     run_as(config, &support)
 }
 
-/// The end of a message about `required`: the alternatives.
-const BEST_EFFORT_ADVICE: &str =
-    "fix this, or set `executor.containment` to `best-effort` if you trust the tools";
+/// The end of a message about `required`: the alternative.
+const BEST_EFFORT_ADVICE: &str = "set `executor.containment` to `best-effort` if you trust the tools";
 
-/// The user that tools run as.
+/// Selects the user that tools run as. Logs a warning if they have to run as root.
 fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
     let is_root = rustix::process::geteuid().is_root();
     match (config.run_as, &support.unprivileged_user) {
         (Some(_), _) if !is_root => {
             bail!(UsageError("`executor.run_as` is for a server that runs as root: remove it".to_owned()))
         }
-        (Some(_), Err(missing)) => bail!(UsageError(format!("`executor.run_as` is not possible: {missing}"))),
+        (Some(_), Err(missing)) => bail!(UsageError(format!("`executor.run_as` cannot be used: {missing}"))),
         (Some(user), Ok(_)) => Ok(RunAs::User(user)),
         (None, Ok(_)) if is_root => Ok(RunAs::Owner),
         (None, Err(missing)) => {
@@ -102,9 +103,9 @@ fn run_as(config: &Config, support: &Support) -> anyhow::Result<RunAs> {
 /// The owner of each existing host folder that guests can reach.
 pub(super) fn owners(config: &Config) -> Vec<(PathBuf, Owner)> {
     let areas = &config.ceilings.areas;
-    let hosts = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
+    let host_folders = areas.iter().filter_map(|area| config.mounts.host_path(area.root(), areas));
     let mounted = config.mounts.as_slice().iter().map(|mount| mount.host.clone());
-    let folders = hosts.chain(mounted).collect::<BTreeSet<_>>();
+    let folders = host_folders.chain(mounted).collect::<BTreeSet<_>>();
     let owned_folders = folders.into_iter().filter_map(|folder| {
         let file = std::fs::File::open(&folder).ok()?;
         Some((folder, Owner::of(file)))
@@ -126,7 +127,8 @@ pub(super) fn warn_about_root(config: &Config, run_as: RunAs) {
 }
 
 /// The end of a message about runs as root: the alternatives.
-pub(super) const ANOTHER_USER_ADVICE: &str = "give them to another user (chown), or set `executor.run_as`";
+pub(super) const ANOTHER_USER_ADVICE: &str =
+    "give the folders to another user (chown), or set `executor.run_as`";
 
 /// The control groups of a command that runs tools. Dropping the guard ends all processes in them.
 pub(super) struct CgroupGuard(Option<Arc<Cgroups>>);
@@ -190,13 +192,13 @@ impl ToolRuntime {
         Ok(Self { clock, sandbox, cache, compiler, cgroups, meters_fuel, run_as, report })
     }
 
-    /// The network of runs; `None` if the configuration allows none.
+    /// The network access that all runs share; `None` if the configuration allows none.
     pub(super) fn egress(&self, config: &Config) -> anyhow::Result<Option<Arc<Egress>>> {
         if !config.ceilings.network {
             return Ok(None);
         }
         let egress = Egress::new(config.egress.clone(), config.ca_file.as_deref(), Arc::clone(&self.clock));
-        egress.map(|egress| Some(Arc::new(egress))).context("the network of runs cannot be set up")
+        egress.map(|egress| Some(Arc::new(egress))).context("network access for runs cannot be set up")
     }
 
     /// Reads the catalogue; tools that are not in the cache are `Preparing`.
@@ -213,25 +215,25 @@ impl ToolRuntime {
         Ok(catalog)
     }
 
-    /// Reads the catalogue and compiles all of it, on this thread.
+    /// Reads the catalogue, compiles all of it, and blocks this thread meanwhile.
     pub(super) fn compile_catalog(&self, config: &Config) -> anyhow::Result<Catalog> {
         let mut catalog = self.read_catalog(config)?;
         catalog.prepare(&config.catalog, &self.cache, self);
         Ok(catalog)
     }
 
-    /// Reads the catalogue, compiles all of it, and starts its isolation.
-    pub(super) async fn load(&self, config: &Config, waiting: usize) -> anyhow::Result<LoadedCatalog> {
+    /// Reads the catalogue, compiles all of it, and starts its isolation as [`Self::start`] does.
+    pub(super) async fn load(&self, config: &Config, preforked: usize) -> anyhow::Result<LoadedCatalog> {
         let catalog = tokio::task::block_in_place(|| self.compile_catalog(config))?;
-        self.start(config, catalog, waiting).await
+        self.start(config, catalog, preforked).await
     }
 
-    /// Starts the configured isolation of every tool that is ready, with `waiting` processes forked ahead of time.
+    /// Starts the configured isolation of every tool that is ready, with `preforked` processes forked ahead of time.
     pub(super) async fn start(
         &self,
         config: &Config,
         catalog: Catalog,
-        waiting: usize,
+        preforked: usize,
     ) -> anyhow::Result<LoadedCatalog> {
         for tool in config.inline_tools.iter().filter(|name| catalog.get(name).is_none()) {
             tracing::warn!(%tool, "`executor.inline_tools` names a tool that is not in the catalogue");
@@ -249,13 +251,13 @@ impl ToolRuntime {
         let tools = tools.collect::<Vec<_>>();
         let budgets = config.ceilings.budgets;
         let prefork = PreforkConfig {
-            waiting,
+            waiting: preforked,
             largest_file: budgets.written.bytes(),
             handles: budgets.handles,
             meters_fuel: self.meters_fuel,
-            renew_runs: config.layout.renew_runs,
-            renew_after: config.layout.renew_after,
-            fresh_layout: config.layout.fresh,
+            renew_runs: config.layout.renew_after_runs,
+            renew_after: config.layout.renew_after_time,
+            fresh_layout: config.layout.per_child,
             run_as: self.run_as,
         };
         let isolate = Isolate::start(&tools, prefork, self.cgroups.clone(), &self.sandbox, &self.clock)
@@ -277,7 +279,7 @@ impl ToolRuntime {
         })
     }
 
-    /// Loads the code of one tool in separate processes; a typed tool describes itself there.
+    /// Loads the code of one tool in a zygote of its own; a typed tool describes itself in a child of that zygote.
     fn probe(&self, code: Code<'_>) -> std::io::Result<Result<Option<[String; 4]>, ChildError>> {
         // Tools are built in parallel, on threads outside of the runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -300,7 +302,7 @@ impl ToolBuilder for ToolRuntime {
                     *described = description;
                     return Ok(compiled);
                 }
-                // The module itself may still run under scopes of whole trees.
+                // The core module can still run with grants of whole trees.
                 Err(error) => *componentised = Some(Err(error.to_string())),
             }
         }
@@ -311,7 +313,7 @@ impl ToolBuilder for ToolRuntime {
 }
 
 /// The end of a message about `folder`: the ways to get tools. In the executor's own repository, `target/tools` has the
-/// modules that are built from `tools`.
+/// modules that are built from `tools/`.
 fn tools_advice(folder: &Path) -> &'static str {
     let built = Path::new("target/tools");
     if built.is_dir() && built != folder {

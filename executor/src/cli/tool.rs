@@ -4,7 +4,7 @@ use super::arguments::Tool;
 use super::layout::{Listing, status_cell, text};
 use super::log::start_logging;
 use super::output::{note, one_line, print};
-use super::setup::{ToolRuntime, config, contain};
+use super::setup::{ToolRuntime, check_containment, config};
 use a2g_core::catalog::{Catalog, CatalogEntry, CatalogError, install};
 use a2g_server::config::Config;
 use a2g_types::ident::{ToolName, did_you_mean};
@@ -69,7 +69,7 @@ pub(super) fn main(command: Tool) -> anyhow::Result<ExitCode> {
 
 /// Sets up the compilation of tools, and the processes in which they describe themselves.
 fn set_up(config: &Config) -> anyhow::Result<ToolRuntime> {
-    ToolRuntime::new(config, 1, None, contain(config, None)?, |text| note(text))
+    ToolRuntime::new(config, 1, None, check_containment(config, None)?, |text| note(text))
 }
 
 type Row<'a> = (&'a str, Result<&'a Descriptor, &'a CatalogError>);

@@ -253,7 +253,7 @@ fn admits_what_it_says(verdict: Verdict) {
     assert!(matches!(verdict.decision, Decision::Approved | Decision::Conditional), "{verdict:?}");
     assert_eq!(verdict.intent, CALL.intent);
     assert!(verdict.expires_at.is_some_and(|at| at > now()), "{verdict:?}");
-    assert!(admitted.check_expiry(now()).is_ok() && admitted.remember_until() >= admitted.expires_at());
+    assert!(admitted.check_expiry(now()).is_ok() && admitted.keep_until() >= admitted.expires_at());
 }
 
 // --- scopes ---

@@ -6,7 +6,7 @@ use std::{env, fs};
 fn main() -> Result<(), Box<dyn Error>> {
     let paths: Vec<_> = env::args_os().skip(1).collect();
     for pair in paths.chunks(2) {
-        let [text, module] = pair else { return Err("every text needs a module to become".into()) };
+        let [text, module] = pair else { return Err("every input needs an output path".into()) };
         fs::write(module, wat::parse_file(text)?)?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-/// Longer than any step of the demo.
+/// Timeout of a request, longer than any step of the demo.
 const TIMEOUT_SECONDS: u64 = 60;
 
 /// The address of the executor.
@@ -24,7 +24,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Posts JSON, with a session of A2E or an empty one. The answer is null if it has no body.
+    /// Posts JSON, with the id of an A2E session or an empty text. The answer is null if it has no body.
     pub(super) fn post(self, path: &str, session: &str, body: impl Display) -> Result<Value> {
         let request = minreq::post(format!("http://{}{path}", self.0)).with_timeout(TIMEOUT_SECONDS);
         let request =
@@ -52,7 +52,7 @@ pub(super) fn at<'a>(answer: &'a Value, pointer: &str) -> &'a Value {
     answer.pointer(pointer).unwrap_or(&Value::Null)
 }
 
-/// A text of an answer, or an empty one.
+/// A text of an answer; empty if there is none.
 pub(super) fn text<'a>(answer: &'a Value, pointer: &str) -> &'a str {
     at(answer, pointer).as_str().unwrap_or_default()
 }

@@ -17,16 +17,17 @@ use tempfile::TempDir;
 use super::protocols::{NEXUS_AGENT, NEXUS_SECRET};
 use crate::run::{self, UNLIMITED, Workspace};
 
-/// The tools that misbehave, of `guests/`.
+/// The tools in `guests/`, which misbehave.
 const GUESTS: [&str; 3] = ["endless_loop", "memory_bomb", "busy"];
-/// The link in the workspace to a file outside, and the text of that file.
+/// The name of a link in the workspace to a file outside.
 pub(super) const LINK: &str = "shortcut.txt";
+/// The text of the file outside.
 pub(super) const PRIVATE_TEXT: &str = "not for agents\n";
 /// The executor compiles its catalogue before it is ready for the first time.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The folder is removed with this value.
+/// The demo's files. Dropping it removes the temporary folder.
 pub(super) struct Fixture {
     program: PathBuf,
     folder: TempDir,
@@ -99,7 +100,7 @@ impl Fixture {
     }
 }
 
-/// A process that listens. It is ended and reaped with this value.
+/// A process that listens. Dropping this value kills and reaps it.
 pub(super) struct Server {
     name: &'static str,
     child: Child,

@@ -15,7 +15,7 @@ const WIDTH: usize = 80;
 const NOTE_INDENT: usize = 6;
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The time in which surplus reports would arrive.
+/// Time to wait for surplus reports, which must not arrive.
 const SETTLE_DELAY: Duration = Duration::from_millis(200);
 
 /// The governor's verdict, or the code of an error that is not a denial.
@@ -31,7 +31,7 @@ pub(super) fn outcome(answer: &Value) -> &str {
     at(answer, "/result/report/status").as_str().unwrap_or("not run")
 }
 
-/// The reason of a failure: the report's, or else the governor's.
+/// The reason for a failure: the report's, or else the governor's.
 pub(super) fn reason(answer: &Value) -> Result<String> {
     let mut reasons = ["/result/report/error", "/error/message", "/result/reason"].into_iter();
     let reason = reasons.find_map(|pointer| at(answer, pointer).as_str());

@@ -12,8 +12,9 @@ use super::client::{Client, at, text};
 use super::output::mark;
 use crate::run::{self, BOLD};
 
-/// The agent of Nexus and the secret that signs its messages.
+/// The Nexus agent.
 pub(super) const NEXUS_AGENT: &str = "demo";
+/// The secret that signs this agent's messages.
 pub(super) const NEXUS_SECRET: &str = "a-secret-that-only-the-demo-uses";
 
 /// Calls a tool with arguments over one protocol. Returns the tool's result, or null.

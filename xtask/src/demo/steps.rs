@@ -23,7 +23,7 @@ const NOTE: &str = "water the plants\ncall the governor\n";
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// An intent, the expected words of its answer, and the check of everything else.
+/// An intent, the expected words of its answer, and a function that checks everything else.
 struct Step {
     title: &'static str,
     params: Value,
@@ -33,7 +33,7 @@ struct Step {
     check: fn(&Value, &Fixture) -> Result<String>,
 }
 
-/// An answer, with a note for the table or what did not go as expected.
+/// An answer, with a note for the table, or an error that says what did not go as expected.
 pub(super) type StepResult = (Value, Result<String>);
 
 #[rustfmt::skip]

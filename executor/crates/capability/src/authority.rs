@@ -5,8 +5,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-// A flag at run time: a private constructor would be open to this whole crate, and a sealed trait to every crate that
-// implements it.
+// A flag at run time, because a private constructor would be accessible to this whole crate, and a sealed trait to
+// every crate that implements it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// The right to make a [`Grant`](super::Grant) with the limits of a verdict. It cannot be copied.
@@ -20,7 +20,7 @@ impl Authority {
         (!TAKEN.swap(true, Ordering::SeqCst)).then_some(Self(()))
     }
 
-    /// `true` in a process that makes its own grants.
+    /// `true` if this process has taken its authority.
     pub(super) fn is_taken() -> bool {
         TAKEN.load(Ordering::SeqCst)
     }

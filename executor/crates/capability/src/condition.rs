@@ -6,16 +6,16 @@ use a2g_types::ident::excerpt;
 use a2g_types::limit::Access;
 use a2g_types::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 
-/// The reason why a condition is refused. A refused condition refuses the whole verdict.
+/// The reason why a condition is refused. If one condition is refused, so is the whole verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConditionError {
-    /// It is not one of the conditions that can be enforced.
+    /// The condition is not one that this executor can enforce.
     #[error(
         "this executor cannot enforce the condition `{0}`, only `read_only`, `no_network`, `max_memory_mb:N`, \
          `timeout_seconds:N`, `filesystem_scope:GLOB` and `max_output_bytes:N`"
     )]
     Unknown(String),
-    /// A known condition with a number out of range.
+    /// The condition is known, but its number is out of range.
     #[error("the condition `{condition}` {error}")]
     Number {
         /// The condition, cut to a printable excerpt.
@@ -23,7 +23,7 @@ pub enum ConditionError {
         /// The accepted range.
         error: OutOfRangeError,
     },
-    /// A known condition whose pattern cannot be enforced.
+    /// The condition is known, but its pattern cannot be enforced.
     #[error(transparent)]
     Scope(#[from] ScopeError),
 }
@@ -31,7 +31,7 @@ pub enum ConditionError {
 /// Parses one condition into the limits that it sets.
 ///
 /// # Errors
-/// [`ConditionError`] for anything that cannot be enforced exactly.
+/// [`ConditionError`] if the condition cannot be enforced exactly.
 pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
     let no_claims = Claims::default();
     let unknown = || ConditionError::Unknown(excerpt(condition));

@@ -4,8 +4,8 @@
 //! consume any number of components. The same automaton answers three questions: whether the path matches, whether
 //! anything below it can match, and whether everything below it does. Names are matched by character: `?` is one
 //! character of any alphabet, not one byte.
-// Not globset: it answers the first question only, and its `?` is one byte, so that a blocked `?.key` would let `ß.key`
-// through.
+// Not globset, which answers only the first question, and whose `?` is one byte: a blocked `?.key` would not match
+// `ß.key`.
 
 use super::scope::ScopeError;
 use std::cmp::Ordering;
@@ -60,7 +60,7 @@ enum Piece {
     One { negated: bool, ranges: Vec<RangeInclusive<char>> },
 }
 
-/// The numbers of parts that may be consumed: bit `n` is set if the first `n` can be.
+/// The states that the automaton may be in: bit `n` is set if the first `n` parts may be consumed.
 type StateSet = u64;
 
 impl Glob {
@@ -72,8 +72,8 @@ impl Glob {
     /// Parses an absolute pattern into one glob for each combination of its `{a,b}` alternatives.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] if it is not a valid pattern, `**` is not a whole path component, or it has too many
-    /// components or alternatives.
+    /// [`ScopeError::Malformed`] if the pattern is not valid, has a `**` that is not a whole path component, or has too
+    /// many components or alternatives.
     pub fn parse_alternatives(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         let malformed = |reason| ScopeError::malformed(pattern, reason);
         check_root(pattern).map_err(malformed)?;
@@ -83,7 +83,7 @@ impl Glob {
     }
 
     /// Parses a pattern that excludes its matches and everything below them. A relative pattern matches at any depth. A
-    /// `/**` at its end has no effect.
+    /// trailing `/**` has no effect.
     ///
     /// # Errors
     /// As [`Self::parse_alternatives`].
@@ -118,7 +118,7 @@ impl Glob {
         Ok(Self { text: marked.replace(LAST_MARK, "**").replace(INNER_MARK, "**").into(), parts })
     }
 
-    /// The text of the pattern.
+    /// The pattern as text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -144,20 +144,20 @@ impl Glob {
         self.match_path(path) & self.accepting_state() != 0
     }
 
-    /// `true` if it can match something below `path`.
+    /// `true` if the pattern can match something below `path`.
     #[must_use]
     pub fn can_match_below(&self, path: &str) -> bool {
         self.match_path(path) & (self.accepting_state() - 1) != 0
     }
 
-    /// `true` if it matches everything below `path`.
+    /// `true` if the pattern matches everything below `path`.
     #[must_use]
     pub fn matches_all_below(&self, path: &str) -> bool {
         matches!(self.parts.last(), Some(PatternComponent::Any))
             && self.match_path(path) & (self.accepting_state() >> 1) != 0
     }
 
-    /// `true` if it matches `path` or a folder above it.
+    /// `true` if the pattern matches `path` or a folder above `path`.
     #[must_use]
     pub fn matches_at_or_above(&self, path: &str) -> bool {
         let ends = path.match_indices('/').map(|(at, _)| at).skip(1).chain([path.len()]);
@@ -175,7 +175,7 @@ impl Glob {
             .fold(self.empty_closure(1), |states, name| if states == 0 { 0 } else { self.step(states, name) })
     }
 
-    /// Adds the states that are reached without a component: a `**` in the middle may match none.
+    /// Adds the states that are reached without a component: a `**` in the middle may match no component.
     fn empty_closure(&self, mut states: StateSet) -> StateSet {
         for (index, part) in self.parts.iter().enumerate() {
             let last = index + 1 == self.parts.len();
@@ -349,7 +349,7 @@ fn has_foreign_root(pattern: &str) -> bool {
         || pattern.starts_with("//")
 }
 
-/// The components of an absolute path, if each of them is a valid name.
+/// Returns an absolute path without the leading `/`, if each of its components is a valid name.
 pub(super) fn check_components(path: &str) -> Result<&str, &'static str> {
     if path.contains('\0') {
         return Err(CONTAINS_NUL);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Maximum number of areas of a grant, and of a layer.
 const MAX_AREAS: usize = 256;
-/// Maximum number of overlaps between the areas of two layers, including redundant ones.
+/// Maximum number of overlaps between the areas of two layers, including those inside another overlap.
 const MAX_OVERLAPS: usize = 4 * MAX_AREAS;
 
 /// The executor's own ceilings. Every limit has a value here, so a limit that no other layer names is still bounded.
@@ -28,23 +28,23 @@ pub struct Ceilings {
     pub timeout: Timeout,
     /// Maximum output of one run.
     pub output: OutputLimit,
-    /// `true` if a run may have the network at all.
+    /// `true` if runs may use the network.
     pub network: bool,
-    /// The hosts that a run with a network may reach at all. An absent list allows none.
+    /// The hosts that a run with a network may reach. Without a list of allowed hosts, none.
     pub hosts: HostClaims,
     /// The network budgets of one run.
     pub network_budgets: NetworkBudgets,
-    /// The parts of the filesystem that may be granted at all.
+    /// The parts of the filesystem that may be granted.
     pub areas: Vec<Area>,
-    /// The access to files that may be granted at all.
+    /// The widest access to files that may be granted.
     pub access: Access,
     /// The other host resources that one run may hold and consume.
     pub budgets: Budgets,
 }
 
 impl Ceilings {
-    /// The limits of an executor that is not configured, without files and without a network. A program that grants
-    /// more lists the differences: `Ceilings { areas, ..Ceilings::closed() }`.
+    /// The default limits, with no files and no network. To grant more, override fields:
+    /// `Ceilings { areas, ..Ceilings::closed() }`.
     #[must_use]
     pub fn closed() -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Ceilings {
             output: OutputLimit::DEFAULT,
             network: false,
             hosts: HostClaims::default(),
-            network_budgets: NetworkBudgets::NONE,
+            network_budgets: NetworkBudgets::ZERO,
             areas: Vec::new(),
             access: Access::ReadOnly,
             budgets: Budgets::DEFAULT,
@@ -64,8 +64,7 @@ impl Ceilings {
 
 /// The limits of one run, effective and complete.
 ///
-/// The [`Permit`](super::Permit) that is made from it consumes it: there is no `Clone`, no `Default`, no `From` and no
-/// `Deserialize`.
+/// Making a [`Permit`](super::Permit) consumes the grant, so it has no `Clone`, `Default`, `From` or `Deserialize`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     memory: Bound<MemoryLimit>,
@@ -81,7 +80,7 @@ pub struct Grant {
     budgets: Budgets,
 }
 
-/// A read-only view of a grant that became a permit, for all observers of the run. It cannot be turned into a grant.
+/// A read-only view of a grant that became a permit, for observers of the run. It cannot be turned back into a grant.
 #[derive(Debug, Clone)]
 pub struct GrantView(Arc<Grant>);
 
@@ -106,7 +105,7 @@ impl Deref for GrantView {
 }
 
 /// The serialized form of a grant for another process; see [`super::handover`]. It omits the hosts that the run may
-/// reach: the process that receives a network request decides by its own grant.
+/// reach: the server checks each network request against its own copy of the grant.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct GrantTransfer {
     memory: Bound<MemoryLimit>,
@@ -180,10 +179,10 @@ impl Grant {
         })
     }
 
-    /// The meet of all layers of an admitted call and the executor's ceilings.
+    /// The narrowest limits of all layers of an admitted call and of the ceilings.
     ///
     /// # Errors
-    /// [`ScopeError::TooMany`] if the patterns of the layers have too many overlaps.
+    /// [`ScopeError::TooMany`] if a layer has too many patterns, or the layers' patterns have too many overlaps.
     pub fn meet(
         _: &Authority,
         layers: impl IntoIterator<Item = (Layer, Claims)>,
@@ -209,7 +208,7 @@ impl Grant {
             output: cap_with_ceiling(ceilings.output, None),
             network: cap_with_ceiling(false, None),
             reach: Reach::default(),
-            network_budgets: NetworkBudgets::NONE,
+            network_budgets: NetworkBudgets::ZERO,
             roots: Vec::new(),
             emptied_by: Some(Layer::Executor),
             access: cap_with_ceiling(Access::ReadOnly, None),
@@ -228,7 +227,7 @@ impl Grant {
         let ceiling_claims = Claims { areas: Some(ceilings.areas.clone()), hosts, ..Claims::default() };
         let mut limits = Limits::default();
         let mut emptied_by = None;
-        let mut no_host_by = None;
+        let mut hosts_emptied_by = None;
         for (layer, claims) in layers.into_iter().chain([(Layer::Executor, ceiling_claims)]) {
             check_area_count(claims.areas.as_ref().map_or(0, Vec::len).max(claims.blocked.len()))?;
             let claims = Limits::from_claims(layer, claims);
@@ -239,11 +238,11 @@ impl Grant {
             check_area_count(limits.areas.as_ref().map_or(0, BTreeSet::len))?;
             let is_empty = limits.areas.as_ref().is_some_and(BTreeSet::is_empty);
             emptied_by = emptied_by.or(is_empty.then_some(layer));
-            no_host_by = no_host_by.or(limits.reach.is_allowed_list_blocked().then_some(layer));
+            hosts_emptied_by = hosts_emptied_by.or(limits.reach.is_allowed_list_blocked().then_some(layer));
         }
         // A network without any reachable host counts as no network.
         let network = cap_with_ceiling(ceilings.network, limits.network);
-        let network = match no_host_by {
+        let network = match hosts_emptied_by {
             Some(layer) if network.value => Bound { value: false, layer },
             Some(_) | None => network,
         };
@@ -263,38 +262,38 @@ impl Grant {
         })
     }
 
-    /// Maximum memory.
+    /// Maximum memory, with the layer that set it.
     #[must_use]
     pub fn memory(&self) -> Bound<MemoryLimit> {
         self.memory
     }
 
-    /// Maximum share of CPU.
+    /// Maximum share of CPU, with the layer that set it.
     #[must_use]
     pub fn cpu(&self) -> Bound<CpuPercent> {
         self.cpu
     }
 
-    /// Maximum duration.
+    /// Maximum duration, with the layer that set it.
     #[must_use]
     pub fn timeout(&self) -> Bound<Timeout> {
         self.timeout
     }
 
-    /// Maximum output.
+    /// Maximum output, with the layer that set it.
     #[must_use]
     pub fn output(&self) -> Bound<OutputLimit> {
         self.output
     }
 
-    /// The network grant. It is `false` if no host may be reached.
+    /// `true` if the run may use the network, with the layer that decided. `false` if the run may reach no host.
     #[must_use]
     pub fn network(&self) -> Bound<bool> {
         self.network
     }
 
-    /// The hosts that the run may reach. In the process of a guest there are none: the process sends its requests to
-    /// the server, which decides.
+    /// The hosts that the run may reach. Empty in a guest's process, which sends its requests to the server for a
+    /// decision.
     #[must_use]
     pub fn reach(&self) -> &Reach {
         &self.reach
@@ -318,7 +317,7 @@ impl Grant {
         self.roots.iter().all(|root| root.is_whole())
     }
 
-    /// If no part of the filesystem is granted: the layer that left nothing of it.
+    /// The layer that removed the last part of the filesystem; `None` if some part is granted.
     #[must_use]
     pub fn emptied_by(&self) -> Option<Layer> {
         self.emptied_by
@@ -330,7 +329,7 @@ impl Grant {
         self.budgets
     }
 
-    /// The granted access to files.
+    /// The granted access to files, with the layer that set it.
     #[must_use]
     pub fn access(&self) -> Bound<Access> {
         self.access

@@ -1,4 +1,4 @@
-//! The transfer of a permit from the process that checked it to the process that runs under it.
+//! Transfers a permit from the process that made it to the process that runs a guest under it.
 //!
 //! Authority has no `Deserialize`, because no message may create it. A permit leaves a process only in this form: over
 //! a private socket pair from the server to one of its own children, with the opened folders as file descriptors. Only
@@ -30,7 +30,7 @@ impl Handover {
         (Self { grant: grant.to_transfer(), watch_outside }, folders)
     }
 
-    /// Reassembles the permit; `None` if the folders do not fit the grant, or in a process that has taken its
+    /// Reassembles the permit; `None` if the folders do not fit the grant, or if this process has taken its
     /// [`Authority`]: a text that reaches a server cannot create a permit there. The call takes the authority itself,
     /// so a process receives one permit and can make no other.
     #[must_use]

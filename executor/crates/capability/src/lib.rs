@@ -9,12 +9,12 @@
 //!                   ceilings ─┘
 //! ```
 //! A [`Grant`] is made from the executor's [`Ceilings`] and the layers under them, so it has every limit, and none is
-//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process. So does a grant of
-//! the operator's own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a
+//! wider than any layer allows. A grant that names a verdict requires the [`Authority`] of the process. So does a grant
+//! of the operator's own limits ([`Grant::for_operator`]), which names the operator instead. Neither a grant nor a
 //! [`Permit`] can be copied, and a permit consumes its grant.
 //!
 //! # Example
-//! A verdict asks for more memory than the ceilings allow, and for one folder:
+//! A verdict grants more memory than the ceilings allow, and one folder:
 //!
 //! ```
 //! use a2g_capability::{Area, Authority, Ceilings, Claims, Grant};

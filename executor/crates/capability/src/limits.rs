@@ -14,23 +14,23 @@ use std::collections::BTreeSet;
 /// The limits that one layer sets. `None` leaves a limit to the other layers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Claims {
-    /// Maximum memory.
+    /// Maximum memory of the run.
     pub memory: Option<MemoryLimit>,
-    /// Maximum share of CPU.
+    /// Maximum share of CPU of the run.
     pub cpu: Option<CpuPercent>,
-    /// Maximum duration.
+    /// Maximum duration of the run.
     pub timeout: Option<Timeout>,
-    /// Maximum output.
+    /// Maximum output of the run.
     pub output: Option<OutputLimit>,
-    /// `true` if the network is on.
+    /// `true` if the run may use the network.
     pub network: Option<bool>,
     /// The hosts that a run with a network may reach.
     pub hosts: HostClaims,
     /// The parts of the filesystem that may be accessed; an empty list allows none.
     pub areas: Option<Vec<Area>>,
-    /// The access to files.
+    /// The widest access to files.
     pub access: Option<Access>,
-    /// Patterns that may not be accessed, with everything below their matches.
+    /// Patterns of the paths that may not be accessed, with everything below their matches.
     pub blocked: Vec<Glob>,
 }
 
@@ -73,8 +73,8 @@ impl Limits {
         }
     }
 
-    /// The layer that an area of the meet is attributed to: the layer of the narrowest named area that covers it. If
-    /// several layers named that area, the first in the order of [`Layer`].
+    /// The layer that an area of the meet is attributed to: the one that named the narrowest area covering it, or of
+    /// several such layers the first in the order of [`Layer`].
     pub(super) fn layer_of(&self, area: &Area) -> Layer {
         let covering: Vec<_> = self.named.iter().filter(|(named, _)| named.covers(area)).collect();
         let narrowest = covering.iter().filter(|(a, _)| !covering.iter().any(|(b, _)| a != b && a.covers(b)));

@@ -20,7 +20,7 @@ pub struct Permit {
 /// The reason why an operator's own limits and folders do not make a permit.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorPermitError {
-    /// The limits cannot be met with the ceilings.
+    /// The limits cannot be combined with the ceilings.
     #[error(transparent)]
     Limits(#[from] ScopeError),
     /// A folder cannot be opened.
@@ -35,8 +35,7 @@ impl Permit {
     /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
     ///
     /// # Errors
-    /// [`RootsError`] names the first folder that is missing, hidden behind a symbolic link, or refused by the
-    /// kernel.
+    /// [`RootsError`] names the first folder that cannot be opened.
     pub fn open(grant: Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
         let roots = Roots::open(&grant, mounts, ceilings)?;
         Ok(Self::new(grant, roots))
@@ -45,13 +44,13 @@ impl Permit {
     /// Joins the operator's own limits with `folders`, each a host folder and its guest path, `.` and `/` included. The
     /// guest has access to these folders and no others, whatever areas the claims or the ceilings name.
     ///
-    /// No grant of a verdict can be joined with such folders.
+    /// A verdict's grant cannot be joined with such folders.
     ///
     /// # Ambient Authority
-    /// Opens the host folders that it is given.
+    /// Opens the host folders in `folders`.
     ///
     /// # Errors
-    /// [`OperatorPermitError`] names the first folder that cannot be opened, or the limits that cannot be met.
+    /// [`OperatorPermitError`] names the first folder that cannot be opened, or the problem with the limits.
     pub fn for_operator(
         authority: &Authority,
         claims: Claims,

@@ -1,4 +1,4 @@
-//! Reachable hosts: hosts, patterns of hosts, and the meet of the layers' limits on them.
+//! The hosts that a run may reach: hosts, patterns of hosts, and the meet of the layers' limits on hosts.
 //!
 //! A host is parsed once, into the canonical spelling that is compared, resolved and sent: lower case, punycode,
 //! without the trailing dot. An ambiguous text, such as `0x7f.1` or `allowed@evil`, is refused.
@@ -34,7 +34,7 @@ pub enum HostPattern {
     EveryName,
     /// `*.x`: every name below `x`, but not `x` itself.
     Below(Domain),
-    /// This host.
+    /// One host.
     Exactly(Host),
 }
 
@@ -49,7 +49,7 @@ pub struct HostError {
 }
 
 impl Domain {
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -65,8 +65,8 @@ impl Host {
     /// `0x7f000001` and `017700000001` all as 127.0.0.1.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         let error = || HostError { text: excerpt(text) };
-        // A normalized name is never longer: a character has at most 4 bytes in UTF-8, and takes at least one byte in
-        // punycode. A longer text is refused without parsing.
+        // A longer text is refused without parsing. It cannot be a name of valid length: a character has at most 4
+        // bytes in UTF-8, and takes at least one byte in punycode.
         if text.len() > 4 * MAX_NAME_BYTES {
             return Err(error());
         }
@@ -111,10 +111,10 @@ impl fmt::Display for Host {
 }
 
 impl HostPattern {
-    /// Parses a pattern; see the variants. Here an IPv6 address may also be written without brackets.
+    /// Parses a pattern in one of the forms of the variants. An IPv6 address may be written without brackets.
     ///
     /// # Errors
-    /// [`HostError`] if it is not a valid pattern.
+    /// [`HostError`] if the text is not a valid pattern.
     pub fn parse(text: &str) -> Result<Self, HostError> {
         if text == "*" {
             return Ok(Self::EveryName);
@@ -189,11 +189,11 @@ pub struct Reach {
 /// The reason why a host may not be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachError {
-    /// No allowed pattern matches it.
+    /// No allowed pattern matches the host.
     NotAllowed,
-    /// It is an IP address that no allowed pattern lists.
+    /// The host is an IP address that no allowed pattern lists.
     AddressNotAllowed,
-    /// A blocked pattern matches it.
+    /// A blocked pattern matches the host.
     Blocked,
 }
 
@@ -213,13 +213,13 @@ impl Reach {
         }
     }
 
-    /// The hosts that the executor itself may reach, as configured by its operator. It is not part of any grant.
+    /// The hosts that the executor itself may reach, as configured by the operator. They are not part of any grant.
     #[must_use]
     pub fn for_executor(hosts: Vec<HostPattern>) -> Self {
         Self::from_claims(Layer::Executor, HostClaims { allowed: Some(hosts), ..HostClaims::default() })
     }
 
-    /// The meet of both sides: allowed lists intersect, blocked ones unite.
+    /// The meet of both sides: the intersection of the allowed lists and the union of the blocked lists.
     pub(super) fn meet(self, other: Self) -> Self {
         let mut blocked = self.blocked;
         blocked.extend(other.blocked);

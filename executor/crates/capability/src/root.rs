@@ -85,7 +85,7 @@ impl Root {
         Some(Self { tree, areas, blocked })
     }
 
-    /// The folder.
+    /// The opened folder, by its guest path.
     #[must_use]
     pub fn tree(&self) -> &Tree {
         &self.tree
@@ -124,7 +124,7 @@ impl Root {
             && self.blocking_layer(path).is_none()
     }
 
-    /// `true` if `path` is granted with everything below it, now or later.
+    /// `true` if `path` is granted with everything that is or can be created below it.
     #[must_use]
     pub fn grants_all_below(&self, path: &str) -> bool {
         self.areas.iter().any(|area| area.value.contains_all_below(path))

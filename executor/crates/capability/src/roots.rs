@@ -34,13 +34,13 @@ pub struct Mounts(Vec<Mount>);
 /// The reason why a granted tree cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RootsError {
-    /// There is no such folder.
+    /// The folder does not exist.
     #[error("the granted folder `{0}` does not exist here: create it, or map it with `[[mount]]`")]
     Missing(String),
-    /// A component of its path is a symbolic link or not a folder.
+    /// A component of the folder's path is a symbolic link or not a folder.
     #[error("the granted folder `{0}` is reached through a symbolic link or is not a folder")]
     NotAFolder(String),
-    /// Another file system is mounted below it.
+    /// Another file system is mounted below the folder.
     #[error(
         "the granted folder `{path}` holds the mount `{mount}`, which was not granted: grant a folder without one"
     )]
@@ -50,12 +50,12 @@ pub enum RootsError {
         /// The mount point on the host.
         mount: String,
     },
-    /// The kernel rejected it.
+    /// The kernel refused to open the folder.
     #[error("the granted folder `{path}` cannot be opened")]
     Refused {
         /// The guest path.
         path: String,
-        /// The error of the kernel, for the log.
+        /// The kernel's error, for the log.
         source: std::io::Error,
     },
 }
@@ -63,11 +63,11 @@ pub enum RootsError {
 /// An opened root of a grant.
 #[derive(Debug)]
 pub struct OpenRoot {
-    /// Its guest path.
+    /// The guest path of the root.
     pub guest: String,
-    /// The granted part of it; `None` for a folder that the operator opened with everything below it.
+    /// The granted part of the folder; `None` if the operator opened the folder with everything below it.
     pub granted: Option<Arc<Root>>,
-    /// The handle.
+    /// The handle of the opened host folder.
     pub dir: Dir,
 }
 
@@ -107,7 +107,7 @@ impl Mounts {
     fn locate<'a>(&'a self, tree: &'a Tree, ceilings: &'a [Area]) -> Option<(&'a Path, &'a str)> {
         let mounted = self.0.iter().map(|mount| (&mount.guest, mount.host.as_path()));
         let same_path = ceilings.iter().map(|ceiling| (ceiling.root(), Path::new(ceiling.root().path())));
-        // A mount is preferred over the same path, and a longer mount over a shorter one.
+        // A mount takes precedence over the same path on the host, and a longer guest path over a shorter one.
         let longest = |candidates: &mut dyn Iterator<Item = (&'a Tree, &'a Path)>| {
             candidates
                 .filter_map(|(guest, host)| Some((guest, host, guest.relative_path(tree.path())?)))
@@ -117,7 +117,7 @@ impl Mounts {
         longest(&mut mounted.into_iter()).or_else(|| longest(&mut same_path.into_iter()))
     }
 
-    /// The host folder of a tree, for checks of the configuration.
+    /// The host folder of a tree, for checks of the configuration; `None` if no mount or ceiling contains the tree.
     #[must_use]
     pub fn host_path(&self, tree: &Tree, ceilings: &[Area]) -> Option<PathBuf> {
         let (base, rest) = self.locate(tree, ceilings)?;
@@ -132,7 +132,7 @@ impl Roots {
     /// Opens host folders below the operator's mounts and ceilings, and reads the system's list of mount points.
     ///
     /// # Errors
-    /// [`RootsError`] names the first root that is missing, hidden behind a symbolic link, or refused by the kernel.
+    /// [`RootsError`] names the first root that cannot be opened.
     pub(super) fn open(grant: &Grant, mounts: &Mounts, ceilings: &[Area]) -> Result<Self, RootsError> {
         let opened = grant.roots().iter().map(|root| open_root(root, mounts, ceilings));
         Ok(Self { opened: opened.collect::<Result<_, _>>()?, watch_outside: true })
@@ -147,7 +147,7 @@ impl Roots {
     /// has access to these folders and nothing else.
     ///
     /// # Ambient Authority
-    /// Opens the host folders that it is given.
+    /// Opens the host folders in `folders`.
     ///
     /// # Errors
     /// [`RootsError`] names the first folder that cannot be opened.

@@ -17,7 +17,7 @@ pub enum ScopeError {
     Malformed {
         /// The pattern, cut to a printable excerpt.
         pattern: String,
-        /// The problem with it.
+        /// The problem with the pattern.
         reason: &'static str,
     },
     /// One layer has too many patterns, or the patterns of all layers have too many overlaps.
@@ -87,7 +87,7 @@ impl fmt::Display for Tree {
     }
 }
 
-/// One part of the filesystem: the paths in `root` that all of `globs` match. Without globs it is the whole tree.
+/// One part of the filesystem: the paths in `root` that all of `globs` match; the whole tree if there are no globs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Area {
     root: Tree,
@@ -104,8 +104,8 @@ impl Area {
     /// Parses a pattern into one area for each of its alternatives.
     ///
     /// # Errors
-    /// [`ScopeError::Malformed`] if it is relative, its root is `/`, or it is not a pattern that can be enforced
-    /// exactly: see [`Glob::parse_alternatives`].
+    /// [`ScopeError::Malformed`] if the pattern is relative, has the root `/`, or cannot be enforced exactly: see
+    /// [`Glob::parse_alternatives`].
     pub fn parse(pattern: &str) -> Result<Vec<Self>, ScopeError> {
         Glob::parse_alternatives(pattern)?.into_iter().map(|glob| Self::from_glob(pattern, glob)).collect()
     }
@@ -137,8 +137,8 @@ impl Area {
         &self.globs
     }
 
-    /// `true` if all of `other` lies in this area. It is never wrongly `true`, and is `false` for two globs that are
-    /// equivalent but written differently.
+    /// `true` if all of `other` lies in this area. Never wrongly `true`, but `false` if the globs are equivalent and
+    /// written differently.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.root.covers(&other.root) && self.globs.is_subset(&other.globs)

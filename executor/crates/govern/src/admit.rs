@@ -3,7 +3,7 @@
 //! A [`VerifiedVerdict`] can only be made here: from a verdict that came over the executor's own connection, with a
 //! proof, or under the operator's explicit permission. [`Admitted`] can only be made from a [`VerifiedVerdict`] that
 //! answers this very call, approves it, and has not expired, or from the [`OperatorLimits`] of the process that runs
-//! it. The grant of an [`Admitted`] call consumes it.
+//! the call. An [`Admitted`] call can be granted only once.
 
 use super::proof::{ProofError, Trust, VerifiedProof};
 use super::standing::{StandingPolicies, StandingPolicyError};
@@ -25,12 +25,12 @@ const MAX_PATTERNS: usize = 64;
 const OPERATOR_VALIDITY: Duration = Duration::minutes(5);
 
 /// The operator's permission to accept verdicts, policies and directives from any caller
-/// (`--insecure-accept-unsigned`). Only the command line makes one, before it gives its [`Authority`] away.
+/// (`--insecure-accept-unsigned`). Only the command line makes one, while it still holds the [`Authority`].
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptUnsigned(());
 
 impl AcceptUnsigned {
-    /// The permission, given explicitly by the person who starts the executor.
+    /// The permission that the person who starts the executor gives explicitly.
     #[must_use]
     pub fn from_command_line(_: &Authority) -> Self {
         Self(())
@@ -51,7 +51,7 @@ impl Granter {
 
 /// The operator's own limits for one run (`a2g-executor run`), in place of a verdict.
 ///
-/// Only the main program makes them, before it gives its [`Authority`] away: no door can.
+/// Only the main program makes them, while it still holds the [`Authority`]: no door can.
 #[derive(Debug)]
 pub struct OperatorLimits(Manifest);
 
@@ -65,7 +65,7 @@ impl OperatorLimits {
     /// Admits a call under these limits. The guest has to start within five minutes of `now`.
     ///
     /// # Errors
-    /// [`Fault::Refused`] with `scope_unenforceable`.
+    /// [`Fault::Refused`] with `scope_unenforceable` if a pattern cannot be enforced exactly.
     pub fn admit(self, call: Call, now: OffsetDateTime) -> Result<Admitted, Fault> {
         let claims = check_count(self.0.filesystem_scope.len())
             .and_then(|()| manifest_claims(&self.0).map_err(|error| error.to_string()));
@@ -81,17 +81,17 @@ impl OperatorLimits {
             layers: vec![(Layer::Operator, claims)],
             risk_score: None,
             expires_at,
-            remember_until: expires_at,
+            keep_until: expires_at,
             proof: None,
         })
     }
 }
 
-/// A verdict that is known to be the governor's.
+/// A verdict that is accepted as the governor's.
 #[derive(Debug, Clone)]
 pub struct VerifiedVerdict {
     verdict: Verdict,
-    /// The proof that authenticated it, if there was one.
+    /// The proof that authenticated the verdict, if there was one.
     proof: Option<VerifiedProof>,
 }
 
@@ -101,8 +101,8 @@ impl VerifiedVerdict {
         Self { verdict, proof: None }
     }
 
-    /// A verdict that arrived together with a call. A proof beside it must be valid even if unsigned verdicts
-    /// are permitted.
+    /// A verdict that arrived together with a call. A proof sent with it must be valid even if unsigned verdicts are
+    /// permitted.
     ///
     /// The returned call is the one to run: with a proof its arguments are parsed from the canonical form that
     /// was hashed, so that `1` cannot be replaced by `1.0` on the way.
@@ -156,21 +156,21 @@ impl VerifiedVerdict {
     }
 }
 
-/// The limits that a verdict and its conditions set, or the operator.
+/// The limits of a verdict and its conditions, or of the operator.
 type Layers = Vec<(Layer, Claims)>;
 
 /// Marks an [`Admitted`] call whose grant was made.
 #[derive(Debug)]
 pub struct Granted;
 
-/// A call that may run. It has the layers of its grant until the grant is made.
+/// A call that may run. It holds the layers of its grant until the grant is made.
 #[derive(Debug)]
 pub struct Admitted<L = Layers> {
     call: Call,
     layers: L,
     risk_score: Option<f64>,
     expires_at: OffsetDateTime,
-    remember_until: OffsetDateTime,
+    keep_until: OffsetDateTime,
     proof: Option<VerifiedProof>,
 }
 
@@ -250,11 +250,10 @@ pub fn admit(call: Call, verdict: VerifiedVerdict, now: OffsetDateTime) -> Resul
 }
 
 impl Escalated {
-    /// The text for the executor's own journal. The verdict was already verified, so the text does not contain its
-    /// signature.
+    /// The text for the executor's own journal. The signature is not stored, because it was already verified.
     ///
     /// # Errors
-    /// The error of the serializer for a time beyond the year 9999.
+    /// If a time is after the year 9999.
     pub fn to_journal(&self) -> serde_json::Result<String> {
         let Self { call, verdict: VerifiedVerdict { verdict, proof } } = self;
         let stored =
@@ -265,7 +264,7 @@ impl Escalated {
     /// Reads the text of [`Self::to_journal`] from the executor's own journal.
     ///
     /// # Errors
-    /// The error of the parser for any other text.
+    /// If the text is not one of [`Self::to_journal`].
     pub fn from_journal(text: &str) -> serde_json::Result<Self> {
         let JournaledEscalation { call, verdict, proof } = serde_json::from_str(text)?;
         Ok(Self { call, verdict: VerifiedVerdict { verdict, proof } })
@@ -301,7 +300,7 @@ impl Escalated {
         self.verdict().risk.as_ref().map(|risk| risk.score)
     }
 
-    /// Admits or refuses the call according to a directive of `by`.
+    /// Admits or refuses the call according to a directive; `by` is its source, for the message.
     ///
     /// # Errors
     /// [`Fault::Refused`] when the directive denies the call, or arrives after the verdict has expired.
@@ -325,7 +324,7 @@ impl Escalated {
     }
 }
 
-/// The refusal of an intent that a person denied.
+/// The fault for an intent that a person denied; `by` is the person's name on record.
 #[must_use]
 pub fn denial_by(by: &str, intent: IntentId, risk_score: Option<f64>) -> Fault {
     let message = format!("denied by `{by}` (`g2a/directive`)");
@@ -356,8 +355,8 @@ fn admit_manifest(
         layers.push((Layer::Condition, claim));
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
-    let remember_until = expiries.fold(expires_at, OffsetDateTime::max);
-    Ok(Admitted { call, layers, risk_score, expires_at, remember_until, proof: proof.clone() })
+    let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
+    Ok(Admitted { call, layers, risk_score, expires_at, keep_until, proof: proof.clone() })
 }
 
 fn check_count(patterns: usize) -> Result<(), String> {
@@ -399,8 +398,8 @@ impl<L> Admitted<L> {
         self.expires_at
     }
 
-    /// The id of the verdict's proof, if it had one. It is valid for this call alone and must be remembered
-    /// until [`Self::remember_until`].
+    /// The id of the verdict's proof, if there was one. The proof is valid for this call alone, so its id must be
+    /// remembered until [`Self::keep_until`].
     #[must_use]
     pub fn proof_id(&self) -> Option<&ProofId> {
         self.proof.as_ref().map(|proof| &proof.id)
@@ -408,11 +407,11 @@ impl<L> Admitted<L> {
 
     /// The time until which intent and proof must be remembered as used: the later expiry of verdict and proof.
     #[must_use]
-    pub fn remember_until(&self) -> OffsetDateTime {
-        self.remember_until
+    pub fn keep_until(&self) -> OffsetDateTime {
+        self.keep_until
     }
 
-    /// The fault that refuses this call.
+    /// The fault that refuses this call for the given reason.
     pub fn refusal(&self, blocked_by: BlockedBy, message: impl Into<String>) -> Fault {
         Fault::Refused {
             intent: Some(self.call.intent),
@@ -425,7 +424,7 @@ impl<L> Admitted<L> {
     /// Checks that the guest may still start.
     ///
     /// # Errors
-    /// `verdict_expired`.
+    /// [`Fault::Refused`] with `verdict_expired` if the verdict or its proof has expired.
     pub fn check_expiry(&self, now: OffsetDateTime) -> Result<(), Fault> {
         if now < self.expires_at {
             return Ok(());
@@ -440,11 +439,11 @@ impl<L> Admitted<L> {
 
 impl Admitted {
     /// Computes the grant: the meet of verdict, conditions, standing policy, tool, ceilings and the caller's own
-    /// limit. `tool` is the one that will run. A call can be granted only once.
+    /// limit. `tool` is the tool that will run. A call can be granted only once.
     ///
     /// # Errors
-    /// `verdict_mismatch` when the proof is for another module, `standing_policy` when the policy forbids the
-    /// call, `scope_unenforceable` when a layer's pattern cannot be enforced exactly.
+    /// [`Fault::Refused`]: `verdict_mismatch` if the proof is for another module, `standing_policy` if the policy
+    /// forbids the call, `scope_unenforceable` if the layers' patterns are too many or have too many overlaps.
     pub fn grant(
         self,
         Granter(authority): &Granter,
@@ -484,8 +483,8 @@ impl Admitted {
     }
 
     fn take_layers(self) -> (Admitted<Granted>, Layers) {
-        let Self { call, layers, risk_score, expires_at, remember_until, proof } = self;
-        (Admitted { call, layers: Granted, risk_score, expires_at, remember_until, proof }, layers)
+        let Self { call, layers, risk_score, expires_at, keep_until, proof } = self;
+        (Admitted { call, layers: Granted, risk_score, expires_at, keep_until, proof }, layers)
     }
 }
 
@@ -495,7 +494,7 @@ fn caller_claims(timeout: Timeout) -> Claims {
     Claims { timeout: Some(timeout), ..Claims::default() }
 }
 
-/// The limits that a tool sets: it never gets more than it declares.
+/// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
     let (areas, access) = match filesystem {

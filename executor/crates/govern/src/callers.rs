@@ -1,11 +1,11 @@
 //! Callers: authentication by token or certificate, roles, and the agents in whose name they act.
 //!
-//! A file lists the callers. It contains the SHA-256 of each token and never a token, so a leaked list
+//! A file lists the callers. It contains only the SHA-256 of each token, so a leaked list
 //! grants no access. Without a list all callers are anonymous, which only a local server permits. A caller's identity
 //! does not authenticate a verdict: only the governor's proof does, so a stolen token runs nothing.
 //!
-//! A token in the form of a JSON Web Token is only verified as one and never looked up by its hash: the hash
-//! would remain valid after the token has expired or its key was removed.
+//! A token in the form of a JSON Web Token is verified as one, and never looked up by its hash: the hash would remain
+//! valid after the token has expired or its issuer's key was removed.
 
 use super::GOVERNOR;
 use super::admit::AcceptUnsigned;
@@ -29,7 +29,7 @@ use zeroize::Zeroizing;
 const MAX_LIST_BYTES: u64 = 4 << 20;
 /// Maximum length of a caller's name, in characters.
 const MAX_NAME_CHARS: usize = 64;
-/// The prefix of every token, by which scanners find one in a log or a repository.
+/// The prefix of every token, by which scanners find tokens in logs and repositories.
 const TOKEN_PREFIX: &str = "a2g_";
 /// The number of random bytes in a token.
 const TOKEN_BYTES: usize = 32;
@@ -93,7 +93,7 @@ pub enum CallersError {
     },
 }
 
-/// The problem of one entry of the list, as the end of a sentence about it.
+/// The problem with one entry of the list, as the end of a sentence about the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CallerEntryError {
     /// The name is too long, empty, or not printable.
@@ -108,7 +108,7 @@ pub enum CallerEntryError {
     /// The entry has no role.
     #[error("has no role: give it `agent`, `governor`, `approver` or `operator`")]
     NoRole,
-    /// Agents without the role `agent`, or the role without agents.
+    /// The entry has agents without the role `agent`, or the role without agents.
     #[error(
         "must have `agents` (`--agent`) if it has the role `agent`, and only then: list the DIDs of the agents for \
          which it sends intents, or `*` for every agent"
@@ -142,19 +142,19 @@ pub struct CallerEntry {
     pub name: String,
     /// The roles.
     pub roles: BTreeSet<Role>,
-    /// The agents in whose name it may send intents: DIDs, or `*` for all.
+    /// The agents in whose name the caller may send intents: DIDs, or `*` for all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub agents: BTreeSet<String>,
-    /// The SHA-256 of its token, in hexadecimal digits.
+    /// The SHA-256 of the caller's token, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_sha256: Option<String>,
-    /// A DNS name or URI in its certificate. Certificates are renewed, so the entry has no digest of one.
+    /// A DNS name or URI in the caller's certificate. Not a digest, because certificates are renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     /// The time from which the entry is no longer valid.
     #[serde(default, with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<OffsetDateTime>,
-    /// The issuer and the subject of its JSON Web Tokens.
+    /// The issuer and the subject of the caller's JSON Web Tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtSubject>,
 }
@@ -210,7 +210,7 @@ impl Token {
     /// Asks the system for random bytes.
     ///
     /// # Errors
-    /// The error of the system when there are no random bytes.
+    /// If the system provides no random bytes.
     pub fn new() -> std::io::Result<Self> {
         let mut random = Zeroizing::new([0; TOKEN_BYTES]);
         getrandom::fill(&mut *random).map_err(std::io::Error::other)?;
@@ -253,7 +253,7 @@ impl CallerList {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`CallersError`], also when others may change the file.
+    /// [`CallersError`], also when other users may change the file.
     pub fn read(path: &Path) -> Result<Self, CallersError> {
         let not_a_list = |reason: String| CallersError::NotAList { path: path.to_owned(), reason };
         let text = files::read_guarded(path, MAX_LIST_BYTES)?;
@@ -370,8 +370,8 @@ impl DecisionRight<'_> {
 }
 
 impl Caller {
-    /// The caller of a server without a list of callers: every agent, and the operator. With permission for
-    /// unsigned verdicts it is also the governor and an approver.
+    /// The caller of a server without a list of callers. It has the roles agent, for every agent, and operator; if
+    /// unsigned verdicts are permitted, also governor and approver.
     #[must_use]
     pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
         let extra: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
@@ -436,7 +436,7 @@ enum PresentedToken {
     Hashed(Digest),
     /// A JSON Web Token, or the reason why it is not valid.
     Jwt(Arc<Result<Jwt, TokenError>>),
-    /// An unreadable token. It is not ignored: a certificate does not count beside it.
+    /// An unreadable token. It is not ignored: the caller is rejected even with a listed certificate.
     Malformed,
 }
 
@@ -448,7 +448,7 @@ pub struct Credential {
 }
 
 impl Credential {
-    /// A token, if one was presented, and the names in a verified certificate.
+    /// A credential of a token, if one was presented, and of the names in a verified certificate.
     #[must_use]
     pub fn new(token: Option<&[u8]>, names: Arc<[Box<str>]>) -> Self {
         let token = match token {
@@ -459,7 +459,7 @@ impl Credential {
         Self { token, names }
     }
 
-    /// Returns `true` when a token was presented, valid or not.
+    /// Returns `true` when a readable token was presented, valid or not.
     #[must_use]
     pub fn has_token(&self) -> bool {
         match self.token {
@@ -468,14 +468,14 @@ impl Credential {
         }
     }
 
-    /// An unreadable token. It identifies no caller of a list.
+    /// A credential with an unreadable token. It identifies no listed caller.
     #[must_use]
     pub fn malformed() -> Self {
         Self { token: PresentedToken::Malformed, names: Arc::default() }
     }
 }
 
-/// The reason why authentication failed. Only the operator sees it; a caller only learns that it failed.
+/// The reason why authentication failed. Only the operator sees the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// The caller presented no token and no certificate.
@@ -539,8 +539,8 @@ impl Callers {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`CallersError`] for the first entry that is not valid. No entry is skipped: an operator who wrote it
-    /// relies on it.
+    /// [`CallersError`] for the first entry that is not valid. No entry is skipped, because the operator relies on
+    /// each.
     pub fn read(path: &Path, issuers: TokenIssuers) -> Result<Self, CallersError> {
         Self::from_entries(CallerList::read(path)?.entries(), issuers)
     }
@@ -567,7 +567,7 @@ impl Callers {
         }
     }
 
-    /// The callers whose issuer is not configured, so that their tokens are never valid: name and issuer.
+    /// Name and issuer of each caller whose tokens are never valid, because their issuer is not configured.
     #[must_use]
     pub fn with_unknown_issuer(&self) -> Vec<(&str, &Issuer)> {
         let CallerSource::Listed(CallerTable { callers, index, issuers }) = &self.0 else {
@@ -584,8 +584,8 @@ impl Callers {
         missing
     }
 
-    /// Authenticates a caller. A token alone decides if there is one; otherwise the certificate must name
-    /// exactly one caller.
+    /// Authenticates a caller. If there is a token, only the token counts; otherwise the certificate must name exactly
+    /// one caller.
     ///
     /// # Errors
     /// [`AuthError`] with the reason.
@@ -623,7 +623,7 @@ impl CallerTable {
         positions.all(|other| other == first).then_some(first)
     }
 
-    /// The index of the caller with the subject of a token.
+    /// Verifies a token and returns the index of the caller with the token's subject.
     fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
         let subject = self.issuers.verify(token, now)?;

@@ -1,8 +1,8 @@
 //! Canonical JSON for hashes and comparisons: the JSON Canonicalization Scheme (RFC 8785).
 //!
 //! The scheme represents numbers as doubles. Two integers beyond 2^53 - 1 can have the same canonical form, so such
-//! integers are rejected. All other texts with one canonical form are one value to every reader of I-JSON (RFC 7493),
-//! such as `1`, `1.0` and `1e0`.
+//! integers are rejected. Other texts with the same canonical form, such as `1`, `1.0` and `1e0`, are the same value to
+//! every reader of I-JSON (RFC 7493).
 
 use serde_json::{Map, Number, Value};
 

@@ -1,4 +1,4 @@
-//! Files that define trust, such as keys and callers: small, regular, and protected from other users.
+//! Reads and writes files that define trust, such as keys and callers: small regular files, protected from other users.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
@@ -55,7 +55,7 @@ impl FileError {
 /// Reads the file.
 ///
 /// # Errors
-/// [`FileError`], also when others can read it.
+/// [`FileError`], also when other users can read the file.
 pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let (text, metadata) = read(path, MAX_SECRETS_BYTES)?;
     let reason = if !is_owned_by_this_user_or_root(&metadata) {
@@ -74,14 +74,14 @@ pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
 /// Reads the file.
 ///
 /// # Errors
-/// [`FileError`], also when others can change it.
+/// [`FileError`], also when other users can change the file.
 pub fn read_trusted(path: &Path) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let (text, metadata) = read(path, MAX_BUNDLE_BYTES)?;
     check_unchanged_by_others(path, &metadata)?;
     Ok(text)
 }
 
-/// Reads a file that only its owner can change, in a folder where others cannot replace it.
+/// Reads a file that only its owner can change, in a folder where other users cannot replace the file.
 pub(super) fn read_guarded(path: &Path, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, FileError> {
     let folder = parent_folder(path);
     let metadata = std::fs::metadata(folder).map_err(|error| FileError::io(folder, error))?;
@@ -95,7 +95,7 @@ pub(super) fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Reads a regular file of at most `max_bytes` bytes, with the metadata of that very file.
+/// Reads a regular file of at most `max_bytes` bytes, and the metadata of the same open file.
 pub(super) fn read(path: &Path, max_bytes: u64) -> Result<(Zeroizing<Vec<u8>>, Metadata), FileError> {
     let io = |error: std::io::Error| FileError::io(path, error);
     // Without NONBLOCK, opening a FIFO would wait for a writer.

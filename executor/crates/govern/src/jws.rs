@@ -1,8 +1,8 @@
-//! A compact JWS (RFC 7515), split and decoded: the part that proofs and callers' tokens share.
+//! Splits and decodes a compact JWS (RFC 7515), for proofs and for callers' tokens.
 //!
-//! This module verifies nothing; its callers check signature and content. It is written here and not taken from
-//! a JOSE crate, because those parse the header themselves and pass on only the members that they know: a duplicate
-//! or unknown member would be lost before it could be rejected.
+//! This module verifies nothing; its callers check signature and content. It does not use a JOSE crate, because those
+//! parse the header themselves and pass on only the members that they know: a duplicate or unknown member would be lost
+//! before it could be rejected.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

@@ -7,7 +7,7 @@
 //! ```text
 //! token ─ three parts, header ─▶ Jwt ─ known keys ─▶ signature ─▶ claims ─ iss, aud, times ─▶ JwtSubject
 //! ```
-//! The signature is verified before anything that it covers is parsed. The key determines the algorithm, and
+//! The signature is verified before the claims are parsed. The key determines the algorithm, and
 //! keys inside a token are ignored. Files are the only source of keys: with a `jwks_uri` the executor would
 //! trust any server at that address, and could not start while that server is down.
 
@@ -39,11 +39,11 @@ const JWT_PREFIX: &[u8] = b"eyJ";
 /// contain the name of its issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuerSettings {
-    /// The `iss` of its tokens.
+    /// The `iss` of the issuer's tokens.
     pub issuer: Issuer,
-    /// The file of its public keys: one JWK or a JWK Set.
+    /// The file of the issuer's public keys: one JWK or a JWK Set.
     pub keys: PathBuf,
-    /// The audience that `aud` of its tokens must contain.
+    /// The audience that `aud` of the tokens must contain.
     pub audience: String,
 }
 
@@ -51,13 +51,13 @@ pub struct IssuerSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JwtSubject {
-    /// `iss`.
+    /// The token's `iss`.
     pub issuer: Issuer,
-    /// `sub`.
+    /// The token's `sub`.
     pub subject: String,
 }
 
-/// The reason why a token is rejected. Only the operator sees it; the caller only learns that authentication failed.
+/// The reason why a token is rejected. Only the operator sees the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// The token is too long.
@@ -77,7 +77,7 @@ pub enum TokenError {
     /// No issuer has the named key.
     #[error("no issuer has the key `{key}` for {algorithm}")]
     UnknownKey {
-        /// `kid`.
+        /// An excerpt of the token's `kid`.
         key: String,
         /// The algorithm in the token's header.
         algorithm: &'static str,
@@ -144,8 +144,8 @@ impl fmt::Debug for Jwt {
 }
 
 impl Jwt {
-    /// Returns `true` when a credential has the form of a JSON Web Token: three parts, of which the first is
-    /// JSON.
+    /// Returns `true` when a credential has the form of a JSON Web Token: three parts, of which the first begins like
+    /// a JSON object.
     pub(super) fn looks_like_jwt(token: &[u8]) -> bool {
         token.starts_with(JWT_PREFIX) && token.iter().filter(|byte| **byte == b'.').count() == 2
     }
@@ -196,8 +196,8 @@ impl TokenIssuers {
     /// Reads the files of the settings.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file that has no key for tokens or an unusable one, or that others may
-    /// change. No file is skipped: an operator who named it relies on it.
+    /// [`KeyError`] for the first file that has no key for tokens or an unusable one, or that other users may change.
+    /// No file is skipped, because the operator relies on each.
     pub fn read(settings: &[IssuerSettings]) -> Result<Self, KeyError> {
         let read_issuer = |IssuerSettings { issuer, keys, audience }: &IssuerSettings| {
             let text = files::read_guarded(keys, MAX_KEY_SET_BYTES)?;

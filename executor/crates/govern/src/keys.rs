@@ -1,8 +1,8 @@
 //! Keys: the trusted public keys of governors, and key pairs for signing.
 //!
-//! Every key is Ed25519. Its id is its thumbprint (RFC 7638), unless its owner chose another. It may speak for one
-//! issuer. Private keys and shared secrets are separate files that only their
-//! owner can read; they never appear in a configuration, a log, or a message.
+//! Every key is Ed25519 and may speak for one issuer. A key's id is its thumbprint (RFC 7638), unless the owner chose
+//! another id. Private keys and shared secrets are separate files that only their owner can read; they never appear in
+//! a configuration, a log, or a message.
 
 use super::files::{self, FileError, MAX_KEY_FILE_BYTES, check_unchanged_by_others, create};
 use super::secrets::SecretsError;
@@ -88,13 +88,13 @@ impl TrustedKey {
         Ok(Self { id, issuer, key })
     }
 
-    /// The id by which a proof selects it (`kid`).
+    /// The id by which a proof selects the key (`kid`).
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The issuer for which it may speak (`iss`).
+    /// The issuer for which the key may speak (`iss`).
     #[must_use]
     pub fn issuer(&self) -> &Issuer {
         &self.issuer
@@ -139,8 +139,8 @@ impl TrustedKeys {
     /// Reads the folder and all such files in it.
     ///
     /// # Errors
-    /// [`KeyError`] for the first file that is not a key or that others may change. No file is skipped: an
-    /// operator who put it there relies on it.
+    /// [`KeyError`] for the first file that is not a key or that other users may change. No file is skipped, because
+    /// the operator relies on each.
     pub fn read(folder: &Path) -> Result<Self, KeyError> {
         let io = |error: std::io::Error| FileError::io(folder, error);
         check_unchanged_by_others(folder, &std::fs::metadata(folder).map_err(io)?)?;
@@ -242,7 +242,7 @@ impl KeyPair {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file, or its public and private parts do not belong together.
+    /// [`KeyError`], also when other users can read the file, or the public part does not belong to the private one.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let text = files::read_secret(path)?;
         let (jwk, seed) =

@@ -53,9 +53,9 @@ use std::sync::Arc;
 /// The governor of this executor.
 #[derive(Clone)]
 pub enum Governor {
-    /// Inside this process, with its log of reports.
+    /// The governor inside this process, and the log of the reports that it receives.
     Local(Arc<LocalGovernor>, Arc<ReportLog>),
-    /// Behind a URL.
+    /// A governor behind a URL.
     Remote(Arc<RemoteGovernor>),
 }
 
@@ -64,9 +64,9 @@ pub enum Governor {
 pub struct ExecutorRegistration {
     /// The executor's own DID.
     pub agent: AgentDid,
-    /// Its public key in the form of [`TrustedKey::public_key`], if it has one.
+    /// The executor's public key in the form of [`TrustedKey::public_key`], if it has one.
     pub public_key: Option<String>,
-    /// The names of its tools.
+    /// The names of the executor's tools.
     pub tools: Vec<String>,
 }
 
@@ -75,28 +75,28 @@ pub struct ExecutorRegistration {
 pub struct ExecutorHeartbeat {
     /// The executor's own DID.
     pub agent: AgentDid,
-    /// Seconds since it started.
+    /// Seconds since the executor started.
     pub uptime_seconds: u64,
     /// The number of running executions.
     pub running: usize,
     /// The number of executions that wait for a slot.
     pub queued: usize,
-    /// The end of its journal.
+    /// The end of the executor's journal.
     pub checkpoint: Checkpoint,
 }
 
-/// The end of an executor's journal. A copy of it proves later whether a journal still has the same history.
+/// The end of an executor's journal. A copy shows later whether the journal still has the same history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The number of receipts ever written.
     pub count: u64,
     /// The hash of the last receipt, in hexadecimal digits.
     pub root: String,
-    /// Count and hash with the executor's DID and the time, as a compact JWS, if the executor has a key.
+    /// A compact JWS of count, hash, time and the executor's DID; `None` if the executor has no key.
     pub signature: Option<String>,
 }
 
-/// The recorded source of decisions that arrive over the executor's own connection to its governor.
+/// The name on record for decisions that arrive over the executor's own connection to its governor.
 pub const GOVERNOR: &str = "the governor";
 
 impl Governor {
@@ -118,7 +118,7 @@ impl Governor {
     /// Requests a verdict.
     ///
     /// # Errors
-    /// `governor_unavailable` when no valid answer arrives.
+    /// [`Fault::Refused`] with `governor_unavailable` if no valid answer arrives.
     pub async fn decide(&self, call: &Call) -> Result<VerifiedVerdict, Fault> {
         let verdict = match self {
             Self::Local(local, _) => local.decide(call),
@@ -151,7 +151,7 @@ impl Governor {
     /// Registers the executor. A policy in the answer is the standing policy for the executor's own DID.
     ///
     /// # Errors
-    /// [`RemoteError`] of the governor or the connection.
+    /// [`RemoteError`] if the governor refuses, or the connection fails.
     pub async fn register(&self, registration: &ExecutorRegistration) -> Result<Option<Policy>, RemoteError> {
         match self {
             Self::Local(local, _) => {
@@ -164,7 +164,7 @@ impl Governor {
     /// Delivers a report. An `Ok` is the governor's acknowledgement.
     ///
     /// # Errors
-    /// [`RemoteError`] of the governor or the connection; the report must be delivered again.
+    /// [`RemoteError`] if the governor did not acknowledge the report, which must then be delivered again.
     pub async fn report(&self, receipt: &Receipt) -> Result<(), RemoteError> {
         match self {
             Self::Local(_, log) => {
@@ -178,7 +178,7 @@ impl Governor {
     /// Sends a heartbeat.
     ///
     /// # Errors
-    /// [`RemoteError::Refused`] with a session fault when the executor has to register again.
+    /// [`RemoteError`]; with [`Fault::SessionExpired`] if the executor has to register again.
     pub async fn heartbeat(&self, heartbeat: &ExecutorHeartbeat) -> Result<(), RemoteError> {
         match self {
             Self::Local(local, _) => {

@@ -1,14 +1,13 @@
 //! Proofs, which authenticate a governor's verdict that arrives through another sender.
 //!
-//! A proof is a compact JWS (RFC 7515) by an Ed25519 key that the operator trusts. It is bound to one executor,
-//! agent, intent, tool and arguments, to the whole verdict, and, if the governor includes it, to the tool's
-//! module. It is valid for a short time and for one run.
+//! A proof is a compact JWS (RFC 7515) by an Ed25519 key that the operator trusts. It is bound to one executor, agent,
+//! intent, tool and arguments, to the whole verdict, and optionally to the tool's module. It is valid for a short time
+//! and for one run.
 //!
 //! ```text
 //! compact ─ header: known key ─▶ signature, strictly ─▶ claims ─ each compared ─▶ VerifiedProof
 //! ```
-//! The signature is verified before anything that it covers is parsed. Ambiguous text is
-//! rejected.
+//! The signature is verified before the signed claims are parsed. Ambiguous text is rejected.
 
 use super::canonical::{CanonicalError, canonicalize};
 use super::jws::Jws;
@@ -27,8 +26,8 @@ use serde_json::{Map, Value};
 use std::path::PathBuf;
 use time::{Duration, OffsetDateTime};
 
-/// Maximum time by which the clock of a signer may be ahead of the executor's. Expired proofs and tokens have no such
-/// tolerance: the sender can request another.
+/// Maximum time by which a signer's clock may be ahead of the executor's. There is no such tolerance at the expiry of a
+/// proof or a token, because the sender can request another one.
 pub(super) const CLOCK_LEEWAY: Duration = Duration::seconds(30);
 
 /// The operator's settings for keys and signatures.
@@ -45,7 +44,7 @@ pub struct TrustSettings {
 /// The keys whose proofs this executor accepts.
 #[derive(Debug, Clone)]
 pub struct Trust {
-    /// If empty, every proof is rejected.
+    /// The trusted keys. Without any, every proof is rejected.
     keys: TrustedKeys,
     /// This executor's DID, which a proof must contain as `aud`.
     audience: AgentDid,
@@ -57,7 +56,7 @@ pub struct Trust {
 pub(super) struct VerifiedProof {
     /// The single-use id of the proof.
     pub(super) id: ProofId,
-    /// The end of its validity.
+    /// The time from which the proof is no longer valid.
     pub(super) expires_at: OffsetDateTime,
     /// The digest that the tool's module must have, if the proof restricts it.
     pub(super) module: Option<Digest>,
@@ -85,7 +84,7 @@ impl Trust {
     /// Reads the folder of keys.
     ///
     /// # Errors
-    /// [`KeyError`] as [`TrustedKeys::read`].
+    /// As [`TrustedKeys::read`].
     pub fn read(settings: &TrustSettings, audience: AgentDid) -> Result<Self, KeyError> {
         let TrustSettings { keys, max_lifetime, signature: _ } = settings;
         let keys = keys.as_deref().map(TrustedKeys::read).transpose()?.unwrap_or_default();
@@ -104,7 +103,7 @@ impl Trust {
         self.keys.iter().count()
     }
 
-    /// Verifies a proof for a call and the verdict sent with it, and returns the call's arguments as parsed from
+    /// Verifies the proof of the verdict that was sent with a call, and returns the call's arguments as parsed from
     /// their canonical form.
     pub(super) fn verify(
         &self,

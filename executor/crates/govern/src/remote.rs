@@ -1,8 +1,8 @@
 //! The client of a governor behind a URL, over HTTP or WebSocket.
 //!
-//! An invalid answer is an error, and an error never runs anything. A JSON-RPC error in answer to an intent is
-//! a denial if its code is one of the protocol's refusals, even if the message also has a result, as that of one
-//! reference governor. Any other error says nothing about the intent, so the governor is asked again.
+//! An invalid answer is an error, and an error never runs anything. A JSON-RPC error in answer to an intent is a denial
+//! if its code is one of the protocol's refusals, even if the message also has a result: one reference governor sends
+//! both. Any other error says nothing about the intent, so the governor is asked again.
 
 mod transport;
 
@@ -119,10 +119,10 @@ pub enum RemoteError {
         /// An excerpt of the error message.
         message: String,
     },
-    /// The governor answered another call with an error.
+    /// The governor answered a call other than an intent with an error.
     #[error("refused: {0:?}")]
     Refused(Fault),
-    /// The local governor could not write its record.
+    /// The local governor could not record the report.
     #[error("the report could not be recorded")]
     Record(#[source] std::io::Error),
 }
@@ -155,7 +155,7 @@ impl ToRpcParams for EncodedParams {
 }
 
 impl RemoteGovernor {
-    /// A client of the governor at `url`, and the receiver of the governor's pushed messages.
+    /// Makes a client of the governor at `url`, and the receiver of the messages that the governor pushes.
     ///
     /// # Errors
     /// [`RemoteError::Unreachable`] when the URL is not usable.
@@ -169,7 +169,7 @@ impl RemoteGovernor {
         Ok((Self { url, redacted_url, http, web_socket: Mutex::new(None), pushes }, receiver))
     }
 
-    /// The governor's address, as [`GovernorUrl::redact`].
+    /// The governor's address, redacted by [`GovernorUrl::redact`].
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.redacted_url
@@ -244,7 +244,7 @@ impl RemoteGovernor {
         self.web_socket().await?.client.request(method, EncodedParams(params)).await
     }
 
-    /// The open WebSocket. A broken one is replaced first.
+    /// The open WebSocket. Opens one if there is none, or if it is broken.
     async fn web_socket(&self) -> Result<Arc<GovernorConnection>, ClientError> {
         let mut connection = self.web_socket.lock().await;
         if let Some(open) = connection.as_ref().filter(|open| open.is_usable()) {

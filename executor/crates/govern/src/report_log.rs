@@ -36,10 +36,10 @@ impl ReportLog {
     /// Appends to a file, which is created if it does not exist.
     ///
     /// # Ambient Authority
-    /// Opens `path` for appending, reads the end of it, and starts a thread.
+    /// Opens `path` for appending, reads the file's end, and starts a thread.
     ///
     /// # Errors
-    /// The error of the system when the file cannot be opened.
+    /// If the file cannot be opened, or no thread can be started.
     pub fn append_to(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         let mut writer = ReportWriter {
@@ -61,7 +61,7 @@ impl ReportLog {
     /// again.
     ///
     /// # Errors
-    /// The error of the system. The report is then not recorded and must be sent again.
+    /// If the report could not be written. It must then be sent again.
     pub async fn record<T: AsRef<str>>(&self, report: impl FnOnce() -> T) -> Result<()> {
         let Some(sender) = &self.0 else { return Ok(()) };
         // A caller's JSON may contain line ends between tokens, but never inside a string.

@@ -1,4 +1,4 @@
-//! One tool's rule of a policy, prepared for the check of arguments.
+//! A policy's rule for one tool, parsed for checks of arguments.
 //!
 //! The local governor and the executor's standing policies share this module, so a rule means the same on both
 //! sides. A rule that cannot be enforced exactly is an error, and never permits more.
@@ -28,8 +28,7 @@ pub enum Breach {
         /// An excerpt of the path.
         path: String,
     },
-    /// A path with a `..` component or a NUL. Symbolic links make the meaning of `..` a guess, so it is not
-    /// resolved.
+    /// A path with a `..` component or a NUL. `..` is not resolved, because symbolic links make its meaning a guess.
     #[error("the path `{path}` contains `..` or a NUL; write it without")]
     Traversal {
         /// An excerpt of the path.
@@ -110,7 +109,7 @@ impl Rule {
         })
     }
 
-    /// The areas of `paths`; `None` if the rule has none.
+    /// The areas of `paths`; `None` if the rule has no `paths`.
     pub(super) fn areas(&self) -> Option<&[Area]> {
         self.paths.as_deref()
     }
@@ -219,8 +218,8 @@ pub(super) fn normalize(path: &str) -> Option<String> {
     Some(format!("{root}{}", components.join("/")))
 }
 
-/// One pattern of `blocked_paths`. It blocks every match and everything below; a relative pattern does so in
-/// every folder.
+/// One pattern of `blocked_paths`. It blocks every match and everything below; a relative pattern matches in every
+/// folder.
 #[derive(Debug, Clone)]
 struct BlockedPath {
     excerpt: String,

@@ -1,8 +1,7 @@
 //! The file with the secrets that Genesis Nexus agents share with this executor.
 //!
-//! Each line is one agent: its id, the secret for signatures, and the AES-256 key in 64 hexadecimal digits, or
-//! `-` for no encryption. The format is not TOML, because a TOML parser would leave copies of the secrets in
-//! memory.
+//! Each line describes one agent: id, secret for signatures, and AES-256 key in 64 hexadecimal digits, or `-` for no
+//! encryption. The format is not TOML, because a TOML parser would leave copies of the secrets in memory.
 
 use super::files::read_secret;
 use super::keys::KeyError;
@@ -21,7 +20,7 @@ pub struct AgentSecret {
     pub agent: Box<str>,
     /// The secret for signatures.
     pub signing: Zeroizing<Vec<u8>>,
-    /// The key for sealed payloads.
+    /// The AES-256 key for encrypted payloads; `None` for no encryption.
     pub sealing: Option<Zeroizing<[u8; 32]>>,
 }
 
@@ -37,7 +36,7 @@ pub enum SecretsError {
     /// The file is not text.
     #[error("the file is not UTF-8")]
     NotUtf8,
-    /// A line is not an agent.
+    /// A line does not describe an agent.
     #[error("line {number} {reason}")]
     Line {
         /// The line number, from 1.
@@ -63,7 +62,7 @@ impl AgentSecret {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file. No message repeats any part of a secret.
+    /// [`KeyError`], also when other users can read the file. No message repeats any part of a secret.
     pub fn read(path: &Path) -> Result<Vec<Self>, KeyError> {
         let text = read_secret(path)?;
         let not_secrets = |reason| KeyError::NotSecrets { path: path.to_owned(), reason };

@@ -2,7 +2,7 @@
 //!
 //! The SDKs differ in two points, so the operator configures both: whether the key is the text of its
 //! hexadecimal digits or the bytes that they encode, and whether non-ASCII characters are escaped. A signature
-//! is valid within five minutes of its timestamp, and its nonce for one intent.
+//! is valid within five minutes of its timestamp, and a nonce is valid once.
 
 use super::files::read_secret;
 use super::keys::KeyError;
@@ -22,12 +22,12 @@ const WINDOW: Duration = Duration::seconds(300);
 /// Maximum number of remembered nonces. Only holders of the key can add one.
 const MAX_NONCES: usize = 200_000;
 
-/// The conversion of the key file to the key.
+/// How the text of the key file becomes the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyForm {
     /// The 64 hexadecimal digits as ASCII, as in the SDKs for Python and TypeScript.
     Ascii,
-    /// The 32 bytes that they encode, as in the SDK for Rust.
+    /// The 32 bytes that the digits encode, as in the SDK for Rust.
     Bytes,
 }
 
@@ -36,13 +36,13 @@ pub enum KeyForm {
 pub struct SignatureSettings {
     /// The file with the shared secret: 64 hexadecimal digits in lower case.
     pub key_file: PathBuf,
-    /// The conversion of its text to the key.
+    /// How the file's text becomes the key.
     pub key_form: KeyForm,
     /// `true` if signers escape non-ASCII characters, as Python's `json` does.
     pub escape_non_ascii: bool,
 }
 
-/// Verifies the signatures of intents. `Debug` prints nothing of its key.
+/// Verifies the signatures of intents. `Debug` does not print the key.
 pub struct IntentSignatures {
     hmac: Hmac<Sha256>,
     escape_non_ascii: bool,
@@ -72,7 +72,7 @@ impl IntentSignatures {
     /// Reads the file.
     ///
     /// # Errors
-    /// [`KeyError`], also when others can read the file. No message repeats any of its content.
+    /// [`KeyError`], also when other users can read the file. No message repeats any of the file's content.
     pub fn read(settings: &SignatureSettings) -> Result<Self, KeyError> {
         let SignatureSettings { key_file, key_form, escape_non_ascii } = settings;
         let text = read_secret(key_file)?;

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// The tool of a call, and the standing policy that applies to it. Displayed as the policy, without the tool.
+/// A call's tool and standing policy. `Display` names only the policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyRef {
     /// The agent of the call.
@@ -45,11 +45,10 @@ impl fmt::Display for PolicyRef {
 pub enum StandingPolicyError {
     /// The governor revoked the agent's capabilities.
     #[error(
-        "the governor revoked the capabilities of `{agent}` (`g2a/revoke`); \
-         the governor has to send a new `g2a/policy` first"
+        "the capabilities of `{agent}` are revoked (`g2a/revoke`) until the governor sends a new `g2a/policy`"
     )]
     Revoked {
-        /// The agent.
+        /// The revoked agent.
         agent: AgentDid,
     },
     /// The policy does not list the tool.
@@ -67,7 +66,7 @@ pub enum StandingPolicyError {
     /// The rule of the tool cannot be enforced exactly.
     #[error("{0} has a rule for `{tool}` that cannot be enforced: {1}; change that rule", tool = .0.tool)]
     Unenforceable(PolicyRef, RuleError),
-    /// The policy limits the disk, which this version cannot measure, and the tool writes.
+    /// The policy limits the disk, which this version cannot enforce, and the tool writes.
     #[error(
         "{0} sets `resources.max_disk_mb`, which this version cannot enforce, so `{tool}` may not write; \
          remove the limit, or use a tool that only reads",
@@ -106,12 +105,12 @@ pub struct StandingPolicies {
 
 #[derive(Debug, Default)]
 struct PolicyTable {
-    by_agent: BTreeMap<AgentDid, AgentStanding>,
-    every_agent: Option<AgentStanding>,
+    by_agent: BTreeMap<AgentDid, AgentState>,
+    every_agent: Option<AgentState>,
 }
 
 #[derive(Debug, Clone)]
-enum AgentStanding {
+enum AgentState {
     Active(Arc<PolicyEntry>),
     Revoked,
 }
@@ -124,17 +123,17 @@ struct PolicyEntry {
 }
 
 impl StandingPolicies {
-    /// An empty set of policies.
+    /// No policies: no agent is limited or revoked.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Replaces the policy of its agent and ends a revocation. A policy without an agent binds every agent that
-    /// has no entry of its own.
+    /// Sets the policy for the agent that it names, and ends that agent's revocation. A policy without an agent binds
+    /// every agent that has no entry of its own.
     pub fn set(&self, policy: Policy) {
         let agent = policy.agent.clone();
-        let state = AgentStanding::Active(Arc::new(PolicyEntry::new(policy)));
+        let state = AgentState::Active(Arc::new(PolicyEntry::new(policy)));
         let mut table = self.table.write();
         match agent {
             Some(agent) => {
@@ -144,17 +143,17 @@ impl StandingPolicies {
         }
     }
 
-    /// Revokes the capabilities of one agent, or of all. Revoked agents are rejected until a new policy
-    /// arrives, including those that never had one.
+    /// Revokes the capabilities of one agent, or of all, until a new policy arrives. Agents without a policy can be
+    /// revoked too.
     pub fn revoke(&self, agent: Option<&AgentDid>) {
         let mut table = self.table.write();
         match agent {
             Some(agent) => {
-                table.by_agent.insert(agent.clone(), AgentStanding::Revoked);
+                table.by_agent.insert(agent.clone(), AgentState::Revoked);
             }
             None => {
                 table.by_agent.clear();
-                table.every_agent = Some(AgentStanding::Revoked);
+                table.every_agent = Some(AgentState::Revoked);
             }
         }
     }
@@ -162,10 +161,10 @@ impl StandingPolicies {
     /// The limits that the standing policy of the calling agent sets for this call.
     ///
     /// Under a policy with `max_disk_mb`, `claims.access` is read-only, so that a run can never write under a disk
-    /// limit that is not enforced; [`StandingPolicies::check_writes`] refuses such a run earlier with a clear message.
+    /// limit that is not enforced. Under a policy with invalid hosts, the network is off.
     ///
-    /// A policy with invalid hosts turns the network off; [`StandingPolicies::check_network`] refuses a tool that uses
-    /// it earlier with a clear message.
+    /// Before the run, [`Self::check_writes`] and [`Self::check_network`] refuse tools that need to write or to use the
+    /// network, with a clear message.
     ///
     /// # Errors
     /// [`StandingPolicyError`] when the agent is revoked, the tool is not allowed, an argument breaks a
@@ -173,12 +172,12 @@ impl StandingPolicies {
     pub fn claims_for(&self, call: &Call) -> Result<Claims, StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(Claims::default()),
-            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Active(entry)) => entry.claims_for(call),
+            Some(AgentState::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentState::Active(entry)) => entry.claims_for(call),
         }
     }
 
-    /// Checks that a tool which declares read-write access may run at all.
+    /// For tools that declare read-write access: checks that the policy lets them run.
     ///
     /// # Errors
     /// [`StandingPolicyError::DiskUnenforceable`] under a policy with `max_disk_mb`;
@@ -186,15 +185,15 @@ impl StandingPolicies {
     pub fn check_writes(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Active(entry)) if entry.policy.resources.max_disk_mb.is_some() => {
+            Some(AgentState::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentState::Active(entry)) if entry.policy.resources.max_disk_mb.is_some() => {
                 Err(StandingPolicyError::DiskUnenforceable(entry.reference(call)))
             }
-            Some(AgentStanding::Active(_)) => Ok(()),
+            Some(AgentState::Active(_)) => Ok(()),
         }
     }
 
-    /// Checks that a tool which declares the network may run at all.
+    /// For tools that declare the network: checks that the policy lets them run.
     ///
     /// # Errors
     /// [`StandingPolicyError::InvalidHosts`] under a policy whose hosts cannot be parsed;
@@ -202,26 +201,24 @@ impl StandingPolicies {
     pub fn check_network(&self, call: &Call) -> Result<(), StandingPolicyError> {
         match self.state_of(&call.agent) {
             None => Ok(()),
-            Some(AgentStanding::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
-            Some(AgentStanding::Active(entry)) => match &entry.hosts {
+            Some(AgentState::Revoked) => Err(StandingPolicyError::Revoked { agent: call.agent.clone() }),
+            Some(AgentState::Active(entry)) => match &entry.hosts {
                 Ok(_) => Ok(()),
                 Err(error) => Err(StandingPolicyError::InvalidHosts(entry.reference(call), error.clone())),
             },
         }
     }
 
-    /// The standing policy of an agent; `None` without one, and for a revoked agent.
+    /// The standing policy of an agent; `None` if it has none or is revoked.
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {
         match self.state_of(agent)? {
-            AgentStanding::Active(entry) => {
-                Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() })
-            }
-            AgentStanding::Revoked => None,
+            AgentState::Active(entry) => Some(Policy { agent: Some(agent.clone()), ..entry.policy.clone() }),
+            AgentState::Revoked => None,
         }
     }
 
-    fn state_of(&self, agent: &AgentDid) -> Option<AgentStanding> {
+    fn state_of(&self, agent: &AgentDid) -> Option<AgentState> {
         let table = self.table.read();
         table.by_agent.get(agent).or(table.every_agent.as_ref()).cloned()
     }

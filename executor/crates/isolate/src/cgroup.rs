@@ -5,8 +5,8 @@
 //!                └────────────────────── end: kills every process in them ──────────────┘
 //! ```
 //! The limiter, the throttle and `RLIMIT_DATA` limit a guest exactly. A group limits a child that has escaped them, and
-//! the memory that they do not count: kernel memory that is allocated for the child, and files in a tmpfs. Its limits are
-//! slightly higher, so that a guest under the other limits never reaches them.
+//! the memory that they do not count: kernel memory that is allocated for the child, and files in a tmpfs. The group's
+//! limits are slightly higher, so that a guest under the other limits never reaches them.
 // The crate cgroups-rs is not used: it enables controllers from the root of the hierarchy, which a delegated user may
 // not do, and ignores writes that the kernel refuses, so that a limit could be missing without an error.
 
@@ -41,6 +41,7 @@ const MAX_SPARE_GROUPS: usize = 2;
 /// The first delay between attempts to remove surplus groups; each delay is twice the previous one.
 // A group cannot be removed while its last process is being torn down.
 const MIN_SWEEP_DELAY: Duration = Duration::from_millis(50);
+/// The longest delay between these attempts.
 const MAX_SWEEP_DELAY: Duration = Duration::from_secs(1);
 /// The period of the CPU quota, in microseconds.
 // The kernel's maximum. In a shorter period, the quota could stop a guest that the throttle still lets run.
@@ -86,7 +87,8 @@ impl CgroupDirs {
         Self::find_in(&own, Path::new(MOUNT_POINT))
     }
 
-    /// The delegated folders of a process with `own` as its `/proc/self/cgroup`, with groups mounted at `mount_point`.
+    /// The delegated folders of a process whose `/proc/self/cgroup` contains `own`, with groups mounted at
+    /// `mount_point`.
     fn find_in(own: &str, mount_point: &Path) -> std::result::Result<Self, NotDelegatedError> {
         let memberships = own.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -188,10 +190,10 @@ impl CgroupDirs {
         usage.is_some_and(|bytes| bytes <= MAX_RESIDUE_BYTES)
     }
 
-    /// Kills every process in the group and removes it.
+    /// Kills every process in the group and removes the group.
     fn end(&self) {
-        // A process needs CPU time to exit, and its quota may be used up. If this fails, the processes only take longer
-        // to exit.
+        // A process needs CPU time to exit, and the group's quota may be used up. If this fails, the processes only
+        // take longer to exit.
         let _ = match self {
             Self::V1 { cpu, .. } => write(&cpu.join("cpu.cfs_quota_us"), "-1"),
             Self::V2(folder) => write(&folder.join("cpu.max"), "max"),
@@ -267,7 +269,7 @@ fn with_path(file: &Path, error: &Error) -> Error {
     Error::new(error.kind(), format!("{}: {error}", file.display()))
 }
 
-/// The groups of this process.
+/// The groups of this process and its children.
 #[derive(Debug)]
 pub struct Cgroups {
     base: CgroupDirs,
@@ -287,14 +289,14 @@ struct SpareGroup {
 }
 
 impl Cgroups {
-    /// Creates the parent of this process's groups, and removes groups of executors that have ended. `None` if no
-    /// groups are delegated.
+    /// Creates the parent of this process's groups, and removes groups of executors that have ended. Returns `None` if
+    /// no groups are delegated.
     ///
     /// # Ambient Authority
     /// Creates and removes control groups, and in version 2 moves this process into one of its own.
     ///
     /// # Errors
-    /// The kernel refuses a change to a folder that appears to be delegated.
+    /// If the kernel refuses a change to a folder that appears to be delegated.
     pub fn set_up() -> Result<Option<Arc<Self>>> {
         let delegated = match CgroupDirs::find() {
             Ok(delegated) => delegated,
@@ -327,7 +329,7 @@ impl Cgroups {
     /// An empty group, reused or new.
     ///
     /// # Errors
-    /// The kernel refuses to create one.
+    /// If the kernel refuses to create one.
     pub(super) fn group(self: &Arc<Self>) -> Result<Group> {
         let mut busy = Vec::new();
         let reusable = loop {
@@ -375,6 +377,7 @@ impl Cgroups {
         }
     }
 
+    /// Removes surplus groups until none is left.
     fn sweep(&self) {
         let mut delay = MIN_SWEEP_DELAY;
         loop {
@@ -398,7 +401,7 @@ impl Cgroups {
     /// Kills every child and removes all groups.
     pub fn end(&self) {
         self.base.end_all();
-        // This fails if another executor has groups in the same folder, which must then stay as it is.
+        // This fails if another executor has groups in the same folder, which must then keep its limits enabled.
         if let Some(Err(error)) = self.server_group.as_ref().map(ServerGroup::leave) {
             tracing::debug!(%error, "the server stays in its control group");
         }
@@ -406,7 +409,7 @@ impl Cgroups {
 }
 
 /// The group that this process moved to, and the one that it came from.
-// Version 2 requires it: a group whose child groups have limits cannot contain processes.
+// Version 2 requires the move: a group whose child groups have limits cannot contain processes.
 #[derive(Debug)]
 struct ServerGroup {
     from: PathBuf,

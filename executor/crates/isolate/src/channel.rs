@@ -38,7 +38,7 @@ const CHILD_READ_BYTES: usize = 64 << 10;
 const ZYGOTE_READ_BYTES: usize = 4 << 10;
 
 /// The version of these messages, raised with every change to one of them. Both ends are the same program, so no other
-/// version is accepted, and the domain types in the messages may change as well.
+/// version is accepted, and the messages may contain domain types.
 pub(super) const VERSION: u32 = 1;
 
 /// A message from the server to its zygote.
@@ -46,10 +46,10 @@ pub(super) const VERSION: u32 = 1;
 pub(super) enum ToZygote {
     /// The first message.
     Hello { version: u32 },
-    /// A compiled tool in the attached memory file; a second file holds the same tool as a component.
+    /// A compiled tool in the attached memory file; a second file, if any, holds the same tool as a component.
     Load { tool: String, component: bool, contract: SerializedContract },
-    /// The end of the tools. `largest_file` is the maximum size of a file that a run writes, in bytes, and `handles`
-    /// the maximum number of handles of a run.
+    /// All tools have been sent. `largest_file` is the maximum size of a file that a run writes, in bytes, and
+    /// `handles` the maximum number of handles of a run.
     Start { largest_file: u64, handles: u64 },
     /// Requests a child that communicates over the attached socket.
     Fork { child: u64 },
@@ -242,7 +242,7 @@ impl Channel {
         Ok(Self { handles: Some(VecDeque::new()), ..Self::to_child(socket)? })
     }
 
-    /// A channel to a child, whose descriptors are discarded.
+    /// A channel to a child. Descriptors that the child sends are discarded.
     // A compromised child could otherwise exhaust the server's descriptors.
     pub(super) fn to_child(socket: UnixStream) -> Result<Self> {
         socket.set_nonblocking(true)?;
@@ -296,7 +296,7 @@ impl Channel {
                     receive_some(stream.as_fd(), &mut chunk, handles)
                 }
                 None => {
-                    // A read into spare capacity does not have to clear the buffer first.
+                    // Reading into spare capacity saves clearing the buffer.
                     chunk.reserve(CHILD_READ_BYTES);
                     Ok(recv(stream, spare_capacity(&mut chunk), RecvFlags::empty())?.1)
                 }

@@ -36,8 +36,8 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     rustix::stdio::dup2_stdin(&zygote.null)?;
     rustix::stdio::dup2_stdout(&zygote.null)?;
     rustix::stdio::dup2_stderr(&zygote.null)?;
-    // Everything that does not depend on the job is done before the job arrives, so that no run waits for it. The
-    // zygote cannot do it for all children: their guests would draw the same random numbers (`hostile::residue`).
+    // The work that does not depend on the job is done before the job arrives, so that no run waits for it. The zygote
+    // cannot do this work for all children: their guests would draw the same random numbers (`hostile::residue`).
     zygote
         .confinement
         .confine_waiting(zygote.handles + OWN_DESCRIPTORS, zygote.largest_file)

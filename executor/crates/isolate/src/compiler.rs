@@ -28,7 +28,7 @@ pub struct CompilerLimits {
     pub cpu_seconds: u64,
     /// Private memory of the process.
     pub memory: MemoryLimit,
-    /// Maximum size of a file that it writes, in bytes.
+    /// Maximum size of a file that the process writes, in bytes.
     pub output_bytes: u64,
 }
 
@@ -43,7 +43,7 @@ pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError>
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(control_error("to set the parent-death signal"))?;
     let mut skipped = Vec::new();
-    // This writes to files in /proc/self, which belong to root once the process is not dumpable.
+    // `unshare_network` writes to files in /proc/self, which belong to root once the process is not dumpable.
     if !unshare_network()? {
         skipped.push(Support::NETWORK_NAMESPACE);
     }
@@ -73,7 +73,7 @@ pub fn confine_compiler(limits: CompilerLimits) -> Result<Applied, ConfineError>
     Ok(Applied { skipped })
 }
 
-/// The filters. They allow the system calls of a guest, and those that start and name a thread. The kernel runs both
+/// The filters, which allow the system calls of a guest and those that start and name a thread. The kernel runs both
 /// programs and applies the stricter result.
 fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let equal = |argument, value: i32| {

@@ -73,7 +73,7 @@ pub enum ConfineError {
     /// [`Confinement::confine_waiting`] was not called before [`Confinement::apply`].
     #[error("the child was not confined while it waited")]
     Unprepared,
-    /// A thread runs that never called [`Confinement::confine_aux_thread`]. Landlock restricts single threads.
+    /// A thread runs that never called [`Confinement::confine_aux_thread`]. Landlock restricts each thread separately.
     #[error("{threads} threads run, but only {expected} are confined")]
     Threads {
         /// The number of threads of the process.
@@ -83,7 +83,7 @@ pub enum ConfineError {
     },
 }
 
-/// The result of applying a confinement, as the controls that are not effective.
+/// The result of a confinement: the controls that are not in effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     /// The names in [`Support`] of the controls that this kernel lacks or does not allow.
@@ -120,7 +120,7 @@ struct Programs {
 }
 
 impl Confinement {
-    /// Prepares everything that does not depend on a job. To be called in the process that forks the children.
+    /// Prepares everything that does not depend on a job. Call this in the process that forks the children.
     ///
     /// # Errors
     /// [`ConfineError::Seccomp`] when the system call filter cannot be compiled for this machine.
@@ -144,9 +144,9 @@ impl Confinement {
     }
 
     /// Confines the process that forks; its children inherit the confinement. The process can no longer gain
-    /// privileges, dump core or be traced. Of the capabilities of root it keeps those over files and, with
-    /// `changes_users`, those that change the user. Where the machine allows one, it is in a network namespace without
-    /// interfaces. To be called once, before a second thread runs.
+    /// privileges, dump core or be traced. Of the capabilities of root, the process keeps those over files and, with
+    /// `changes_users`, those that change the user. If the machine allows a network namespace, the process is in one
+    /// without interfaces. Call this once, before a second thread runs.
     ///
     /// # Errors
     /// [`ConfineError::Refused`] names the control that failed.
@@ -158,7 +158,7 @@ impl Confinement {
         let remaining = current.effective & allowed;
         self.changes_users.store(changes_users, Ordering::SeqCst);
         self.file_capabilities.store((remaining & FILE_CAPABILITIES).bits(), Ordering::SeqCst);
-        // This writes to files in /proc/self, which belong to root once the process is not dumpable.
+        // `unshare_network` writes to files in /proc/self, which belong to root once the process is not dumpable.
         let network = unshare_network()?;
         let sets = CapabilitySets { effective: remaining, permitted: remaining, ..NO_CAPABILITIES };
         rustix::thread::set_capabilities(None, sets).map_err(control_error("to drop capabilities"))?;
@@ -168,7 +168,7 @@ impl Confinement {
         lower_limit(Resource::Core, 0)?;
         ignore_file_size_signal()?;
         // The zygote must not preempt a running guest when it wakes up to fork the next child. A policy that the
-        // operator has set stays. A child without privileges could not leave the idle class again.
+        // operator has set is kept. `SCHED_IDLE` is not used: a child without privileges could not leave it again.
         let is_batch =
             scheduling_policy() == libc::SCHED_OTHER && set_scheduling_policy(libc::SCHED_BATCH).is_ok();
         self.is_batch.store(is_batch, Ordering::SeqCst);
@@ -299,7 +299,7 @@ impl Confinement {
     }
 }
 
-/// Permanently changes the user of the calling thread, without supplementary groups and without rights.
+/// Permanently changes the user of the calling thread, which also loses its supplementary groups and capabilities.
 fn become_user(User { uid, gid }: User) -> Result<(), ConfineError> {
     let change = || -> rustix::io::Result<()> {
         let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
@@ -347,7 +347,7 @@ pub(super) fn restrict_folders(roots: &[(BorrowedFd<'_>, Access)]) -> Result<(),
     }
 }
 
-/// The rights below a root. They never include the execution of programs and the creation of FIFOs, devices or sockets.
+/// The rights below a root. They never include executing programs or creating FIFOs, devices or sockets.
 fn rights(access: Access) -> BitFlags<AccessFs> {
     let read = make_bitflags!(AccessFs::{ReadFile | ReadDir});
     match access {
@@ -452,7 +452,7 @@ pub(super) fn conditional_calls() -> Result<[(libc::c_long, Vec<SeccompRule>); 4
     ])
 }
 
-/// Moves this process into a new network namespace, which has no interfaces. Returns `false` if it may not create one.
+/// Moves this process into a new network namespace, which has no interfaces. Returns `false` if that is not allowed.
 pub(super) fn unshare_network() -> Result<bool, ConfineError> {
     if unshare(libc::CLONE_NEWNET) {
         return Ok(true);
@@ -559,7 +559,7 @@ fn wait_for_success(child: libc::pid_t) -> bool {
     result.flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
 }
 
-/// One control on this machine: its details, or the missing prerequisite and the way to provide it.
+/// The support for one control: `Ok` with details, or `Err` with the missing prerequisite and how to provide it.
 pub type Feature = Result<String, String>;
 
 /// The confinement that this machine supports.
@@ -586,7 +586,7 @@ pub struct ControlRow<'a> {
     pub name: &'static str,
     /// Its effect on a run.
     pub purpose: &'static str,
-    /// `containment = "required"` requires it.
+    /// `true` if `containment = "required"` requires the control.
     pub required: bool,
     /// Its support on this machine.
     pub state: &'a Feature,
@@ -600,7 +600,7 @@ impl Support {
     const CGROUP: &'static str = "cgroup";
     const UNPRIVILEGED_USER: &'static str = "unprivileged-user";
 
-    /// All controls, in the order of their display.
+    /// All controls, in display order.
     ///
     /// A cgroup is not required: it has to be delegated, which few machines do, and memory and CPU of a child are
     /// also limited without one. Another user is not required either: a server that is not root has no rights of root

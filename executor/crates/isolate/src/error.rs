@@ -12,18 +12,18 @@ pub enum ChildError {
     #[error(transparent)]
     Panicked(#[from] tokio::task::JoinError),
     /// The process that forks children has ended.
-    #[error("its zygote ended")]
+    #[error("the process that starts runs ended")]
     ZygoteEnded,
     /// The child's pidfd did not arrive.
     #[error("the server has reached its limit on open descriptors (`RLIMIT_NOFILE`)")]
     NoDescriptor,
-    /// The message of the zygote or of the child.
+    /// The reason that the zygote or the child sent.
     #[error("{0}")]
     Reported(String),
-    /// The kernel's account of the child's end.
+    /// How the child ended, as the kernel reports it.
     #[error("{0}")]
     Ended(String),
-    /// A child that describes a tool sent another message.
+    /// A child that was to describe its tool sent a message of another kind.
     #[error("its process sent a message that is not part of a description")]
     NoDescription,
     /// The tool did not describe itself in time.

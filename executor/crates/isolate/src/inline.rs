@@ -1,8 +1,8 @@
 //! Executions in this process, on one thread each.
 //!
 //! A guest's file calls block its thread, so that the thread's CPU clock counts them. The task that waits for the
-//! outcome enforces the deadline as well: if a host call blocks the guest's thread beyond it, the outcome is returned
-//! without that thread, which ends when the kernel returns.
+//! outcome enforces the deadline as well: if a host call blocks the guest's thread beyond the deadline, the outcome is
+//! returned without waiting for that thread, which ends when the kernel returns from the call.
 
 use super::GRACE;
 use a2g_capability::Permit;
@@ -45,8 +45,8 @@ impl Inline {
     ) -> Outcome {
         let (sandbox, guest_execution) = (Arc::clone(&self.sandbox), execution.clone());
         let runtime = tokio::runtime::Handle::current();
-        // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move, so
-        // it does not wait for another thread to wake up.
+        // `block_in_place` and not `spawn_blocking`: the guest starts on the current worker, whose other tasks move to
+        // another one, and does not wait for another thread to wake up.
         let guest = spawn::spawn_run_task(async move {
             tokio::task::block_in_place(|| {
                 runtime.block_on(sandbox.execute(&artifact, permit, input, &guest_execution))

@@ -44,8 +44,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use supervisor::Supervisor;
 
-/// The time after its deadline in which a guest may still end by itself.
-// The guest's own end has more detail than the server's, so it is preferred.
+/// The time that a guest has after the deadline to end by itself.
+// The guest's own end is preferred, because it has more detail than the server's.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// The isolation of a tool's runs.
@@ -71,7 +71,7 @@ impl Isolation {
 /// Settings of the processes that are forked before their runs are known.
 #[derive(Debug, Clone, Copy)]
 pub struct PreforkConfig {
-    /// The number of children that wait for a job.
+    /// The number of children that are kept waiting for a job.
     pub waiting: usize,
     /// Maximum size of a file that a run writes, in bytes.
     pub largest_file: u64,
@@ -85,7 +85,7 @@ pub struct PreforkConfig {
     pub renew_after: Duration,
     /// `true` when each run gets a new address layout: one zygote per child.
     pub fresh_layout: bool,
-    /// The user under which runs execute.
+    /// The rule that selects the user of a run.
     pub run_as: RunAs,
 }
 
@@ -99,11 +99,11 @@ impl PreforkConfig {
 /// A compiled tool, and the isolation that the operator has chosen for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Module<'a> {
-    /// The name under which runs refer to it.
+    /// The name by which runs select the tool.
     pub name: &'a ToolName,
-    /// Its machine code.
+    /// The compiled code and its contract.
     pub code: Code<'a>,
-    /// The isolation of its runs.
+    /// The operator's choice for the tool.
     pub isolation: Isolation,
 }
 
@@ -144,11 +144,11 @@ enum AssignedRun {
 }
 
 impl Isolate {
-    /// Loads `tools`. Starts a zygote if any of them runs in its own process; each child is in a control group
-    /// if `cgroups` are available.
+    /// Loads `tools`, and starts a zygote if any of them has process isolation. Each child is in a control group if
+    /// `cgroups` are available.
     ///
     /// # Errors
-    /// No zygote can be started.
+    /// If no zygote can be started.
     pub async fn start(
         tools: &[Module<'_>],
         prefork: PreforkConfig,
@@ -182,7 +182,7 @@ impl Isolate {
     /// Checks that a tool can run.
     ///
     /// # Errors
-    /// The reason why it cannot, as a clause about the tool.
+    /// If it cannot run: the reason, as a clause whose subject is the tool.
     pub fn check_usable(&self, tool: &ToolName) -> Result<(), &str> {
         match self.placements.get(tool) {
             Some(Placement::Process | Placement::Inline(_)) => Ok(()),
@@ -220,8 +220,8 @@ impl Isolate {
         }
     }
 
-    /// Starts the clock of a run over `network` and returns the run's observer. `abort` can stop the run, and `events`
-    /// receives its events.
+    /// Starts the clock of a run that uses `network` and returns the run's observer. `abort` can stop the run, and
+    /// `events` receives its events.
     #[must_use]
     pub fn begin(
         &self,
@@ -241,8 +241,8 @@ impl Isolate {
         execution.outcome(End::Aborted(AbortReason::Lost), execution.started_at())
     }
 
-    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Closes the run's network
-    /// connections at its end.
+    /// Runs one guest with its tool's isolation, in the `prepared` child if there is one. Then closes the run's network
+    /// connections.
     pub async fn run(
         &self,
         request: RunRequest,

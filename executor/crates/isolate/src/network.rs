@@ -14,8 +14,8 @@
 //! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
 //! first invalid frame.
 //!
-//! In the child one thread reads. It is started before the process is confined: afterwards no thread can be started,
-//! and `read` is the only receiving system call.
+//! In the child, one thread reads the socket. It is started before the process is confined: afterwards no thread can be
+//! started, and `read` is the only receiving system call that is allowed.
 
 use super::confine::Confinement;
 use super::zygote::confine_io_error;
@@ -370,11 +370,11 @@ async fn pump(
         let Ok(mut rest) = part?.into_data() else { return Ok(()) };
         while !rest.is_empty() {
             let chunk = rest.split_to(rest.len().min(MAX_CHUNK_BYTES));
-            acquire(weight(chunk.len())).await.map_err(|_| NetworkError::Over)?.forget();
+            acquire(weight(chunk.len())).await.map_err(|_| NetworkError::RunEnded)?.forget();
             send(chunk);
         }
         if one_by_one {
-            drop(acquire(WINDOW_BYTES).await.map_err(|_| NetworkError::Over)?);
+            drop(acquire(WINDOW_BYTES).await.map_err(|_| NetworkError::RunEnded)?);
         }
     }
     Ok(())
@@ -430,7 +430,7 @@ pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStre
                             return Err(protocol_error());
                         }
                         last_stream = stream;
-                        // Chunks that are in flight when the stream is refused count as well.
+                        // Leaves room for chunks that are in flight when the stream is refused.
                         remaining_bytes =
                             remaining_bytes.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
                         remaining_frames =
@@ -545,7 +545,7 @@ fn serve_stream(
             }
             match kind {
                 StreamKind::Exchange => {
-                    // The body holds the stream's slot, which the child may need as soon as it sees the end.
+                    // The body holds the stream's slot, which the child may need as soon as it has received the `End`.
                     drop(body);
                     send(encode_frame(FrameKind::End, stream, &[]));
                     EgressResult::Ok(())
@@ -632,10 +632,10 @@ impl Drop for StreamGuard {
 }
 
 impl RemoteNetwork {
-    /// Starts the thread that reads from `socket`. To be called before the process is confined.
+    /// Starts the thread that reads from `socket`. Call this before the process is confined.
     ///
     /// # Errors
-    /// No thread can be started, or the thread cannot be confined.
+    /// If no thread can be started, or the thread cannot be confined.
     pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
         // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
         // not call.
@@ -732,25 +732,25 @@ impl RemoteNetwork {
         };
         let (head, chunks) = self.open_stream(&opening, has_body.then_some(body)).await?;
         let ResponseHead::Answer { status, fields } = head else {
-            return Err(NetworkError::Answer.into());
+            return Err(NetworkError::Response.into());
         };
         let mut response = Response::new(chunks.boxed_unsync());
-        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Answer)?;
-        *response.headers_mut() = decode_headers(fields).ok_or(NetworkError::Answer)?;
+        *response.status_mut() = StatusCode::from_u16(status).map_err(|_| NetworkError::Response)?;
+        *response.headers_mut() = decode_headers(fields).ok_or(NetworkError::Response)?;
         Ok(response)
     }
 
     async fn look_up_name(self: Arc<Self>, name: String) -> EgressResult<Vec<IpAddr>> {
         match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
             (ResponseHead::Found(addresses), _) => Ok(addresses),
-            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Answer.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Response.into()),
         }
     }
 
     async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> EgressResult<Body> {
         match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
             (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
-            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Answer.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Response.into()),
         }
     }
 
@@ -778,13 +778,13 @@ impl RemoteNetwork {
             streams.insert(stream, child_stream);
             Some(())
         });
-        inserted.ok_or(NetworkError::Over)?;
+        inserted.ok_or(NetworkError::RunEnded)?;
         self.send_frame(&opening);
         if let Some(body) = upload {
             let upload = spawn::spawn_run_task(Arc::clone(&self).upload(stream, kind, body, window));
             guard.upload = Some(upload.abort_handle());
         }
-        let head = head_rx.await.map_err(|_| NetworkError::Over)??;
+        let head = head_rx.await.map_err(|_| NetworkError::RunEnded)??;
         chunks.drop_notice = Some(DropNotice::Child { _stream: guard });
         Ok((head, chunks))
     }
@@ -921,7 +921,7 @@ mod tests {
             ("an older number", vec![opening(2, somewhere), opening(1, somewhere)]),
             (
                 "a frame of the server",
-                vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::Over))],
+                vec![encode_json_frame(FrameKind::Refused, 1, &EgressError::from(NetworkError::RunEnded))],
             ),
             ("an answer", vec![encode_json_frame(FrameKind::Head, 1, &ResponseHead::Connected)]),
             ("`StopSending`, which is for the child", vec![encode_frame(FrameKind::StopSending, 1, &[])]),

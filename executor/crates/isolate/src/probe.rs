@@ -1,4 +1,4 @@
-//! Probing a tool before it enters a catalogue: its code is loaded in a separate zygote, and a typed tool describes
+//! Probes a tool before it enters a catalogue: its code is loaded in a separate zygote, and a typed tool describes
 //! itself in a child of that zygote. No code of the tool runs in the server.
 
 use super::error::ChildError;
@@ -32,8 +32,8 @@ type Description = Option<[String; 4]>;
 /// Loads `code` and calls `describe` of a typed tool. The code must have been compiled with the same `meters_fuel`.
 ///
 /// # Errors
-/// The outer error: no zygote can be started. The inner one, a [`ChildError`]: the code cannot be linked, or does not
-/// describe itself.
+/// The outer error, if no zygote can be started. The inner one, a [`ChildError`], if the code cannot be linked or
+/// `describe` fails.
 pub async fn probe(
     code: Code<'_>,
     meters_fuel: bool,
@@ -74,7 +74,7 @@ fn check_size(texts: [String; 4]) -> std::result::Result<Description, ChildError
     Ok(Some(texts))
 }
 
-/// The memory and time of `describe`.
+/// The limits of a tool that describes itself.
 fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
     Ok(Ceilings {
         memory: MemoryLimit::from_mb(MEMORY_MB)?,
@@ -83,7 +83,7 @@ fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
         output: OutputLimit::from_bytes(64 << 10)?,
         network: false,
         hosts: HostClaims::default(),
-        network_budgets: NetworkBudgets::NONE,
+        network_budgets: NetworkBudgets::ZERO,
         areas: Vec::new(),
         access: Access::ReadOnly,
         budgets: Budgets {

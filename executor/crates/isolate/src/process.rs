@@ -20,7 +20,7 @@ pub(super) fn thread_count() -> Result<u64> {
 /// Forks this process.
 ///
 /// # Errors
-/// This process has more than one thread, or the kernel cannot create another process.
+/// If this process has more than one thread, or the kernel cannot create another process.
 #[allow(
     unsafe_code,
     reason = "fork is only sound in a process with one thread: no lock can be held by a thread that the copy \
@@ -38,7 +38,7 @@ pub(super) fn fork() -> Result<ForkSide> {
 }
 
 /// Closes every descriptor except the three standard streams.
-// The server may have inherited others.
+// The server may itself have inherited descriptors that a new program keeps.
 #[allow(
     unsafe_code,
     reason = "this process uses no descriptors yet except its standard streams, which stay open"
@@ -81,7 +81,7 @@ pub(super) fn reap(pid: i32) -> Result<Exit> {
     })
 }
 
-/// CPU time of a living process, from the kernel's clock of that process.
+/// CPU time of a living process, from the kernel's clock of that process; `None` if the clock cannot be read.
 #[allow(unsafe_code, reason = "two calls that fill in values of ours")]
 pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
     let mut clock = 0;
@@ -93,7 +93,7 @@ pub(super) fn cpu_of(pid: i32) -> Option<Duration> {
     is_read.then(|| Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), nanos))
 }
 
-/// Peak resident memory of a living process in bytes, as the kernel counts it.
+/// Peak resident memory of a living process in bytes, as the kernel counts it; `None` if it cannot be read.
 pub(super) fn peak_resident_of(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -4,8 +4,8 @@
 //! server ── control socket ──▶ zygote ── fork ──▶ child, child, … (a few are forked in advance)
 //!    └───────────── one socket pair each ────────────┘
 //! ```
-//! The server enforces the deadline, counts a child's events against the limits itself instead of trusting the child,
-//! reads CPU time and memory from the kernel, and ends every child with SIGKILL, however its guest ended.
+//! The server enforces the deadline, itself counts a child's events against the limits, reads CPU time and memory from
+//! the kernel, and ends every child with SIGKILL, however its guest ended.
 
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
@@ -31,19 +31,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// Maximum number of children that a run tries before it fails, in addition to those that were waiting.
+/// Attempts of a run beyond one for each waiting child.
 const MAX_ATTEMPTS: usize = 3;
 /// Maximum time for the kernel to tear down a killed process.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum size of a child's message in an outcome, in bytes. A longer message is truncated.
 const MAX_TEXT_BYTES: usize = 8 << 10;
 /// Arguments up to this many bytes are sent to a child before its run may begin.
-// The caller drops `prepare` once the start of the run is on the disk. Longer arguments exceed the socket's buffer, so
-// that sending them waits for the child, and a drop in between would leave the child with half a job.
+// The caller drops the future of `prepare` once the start of the run is on the disk. Longer arguments exceed the
+// socket's buffer, so that sending them waits for the child, and a drop meanwhile would leave the child half a job.
 const MAX_EARLY_ARGUMENT_BYTES: usize = 64 << 10;
 /// A result up to this many bytes is parsed on the runtime's thread; a longer one would delay other tasks.
 const MAX_INLINE_PARSE_BYTES: usize = 256 << 10;
-/// The allowance for a value that is serialized again, in addition to twice the output limit.
+/// Extra bytes for a re-serialized result, beyond twice the output limit.
 const SERIALIZATION_HEADROOM_BYTES: u64 = 64 << 10;
 /// Maximum size of a child's report in addition to the tool's output: counts, denials and framing.
 const REPORT_HEADROOM_BYTES: u64 = 16 << 20;
@@ -66,7 +66,7 @@ impl Supervisor {
         Ok((Self { pool, clock }, unusable))
     }
 
-    /// The job of a child, with the user that executes it.
+    /// The job of one run. Its user depends on the owners of the granted folders.
     pub(super) fn job_request(&self, tool: &ToolName, permit: Permit, task: Task) -> JobRequest {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
@@ -74,17 +74,17 @@ impl Supervisor {
         JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
     }
 
-    /// Ends the zygote and waits until it is reaped. To be called when no run is left.
+    /// Ends the zygote and waits until it is reaped. Call this when no run is left.
     pub(super) async fn close(self) {
         self.pool.close().await;
     }
 
-    /// Sends the job to a waiting child, which confines itself for it. Returns `None` if no child waits or the job
-    /// cannot be sent yet; [`Self::run`] then finds a child.
+    /// Sends the job to a waiting child, which then applies the job's confinement to itself. Returns `None` if no child
+    /// waits or the job cannot be sent yet; [`Self::run`] then finds a child.
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
         // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
-        // child can read its job and confine itself. A job with a network has to wait, because its network proxy starts
-        // with the execution.
+        // child can read its job and apply the job's confinement. A job with a network has to wait, because its network
+        // proxy starts with the execution.
         if grant.network().value || !request.is_short() {
             return None;
         }
@@ -159,7 +159,7 @@ impl Supervisor {
         tokio::time::timeout(limit, description).await.unwrap_or_else(timeout_error)
     }
 
-    /// Runs the job in a child that was not prepared; an error is the reason why its guest never began.
+    /// Runs the job in a child that was not prepared. Fails with the reason if the guest never began.
     async fn run_in_new_child(
         &self,
         request: &JobRequest,
@@ -169,7 +169,9 @@ impl Supervisor {
             child = self.pool.take_child() => child?,
             stop = await_stop(execution) => {
                 let end = match stop {
-                    StopReason::DeadlinePassed => End::NotStarted("no process was available before its deadline".into()),
+                    StopReason::DeadlinePassed => {
+                        End::NotStarted("no process was available before the run's deadline".to_owned())
+                    }
                     StopReason::Aborted(reason) => End::Aborted(reason),
                 };
                 return Ok(execution.outcome(end, self.clock.monotonic()));
@@ -184,7 +186,7 @@ impl Supervisor {
         }
     }
 
-    /// Lets a prepared child begin and supervises it to its end; an error is the reason why its guest never began.
+    /// Lets a prepared child begin and supervises it to its end. Fails with the reason if the guest never began.
     async fn supervise(
         &self,
         prepared: PreparedChild,
@@ -196,7 +198,7 @@ impl Supervisor {
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
         };
         match result {
-            // A child that has ended may have sent its reason first, which is read below.
+            // A child that has ended may have sent its reason before, which is read below.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(error.into()),
             Ok(()) | Err(_) => {}
         }
@@ -248,8 +250,8 @@ impl Supervisor {
                 Err(error) => break End::Crashed(error.to_string()),
             }
         };
-        // CPU time and memory are read before the child is killed: its pid cannot have been reused, and the CPU time
-        // does not include the teardown of the process, which takes longer than a short run.
+        // CPU time and memory are read before the child is killed: until then its pid cannot be reused, and the CPU
+        // time does not include the teardown of the process, which takes longer than a short run.
         let cpu = start_cpu.and_then(|start_cpu| Some(cpu_of(child.pid)?.saturating_sub(start_cpu)));
         let mut outcome = execution.outcome(end, self.clock.monotonic());
         outcome.metrics.cpu = cpu.unwrap_or_default();
@@ -264,8 +266,8 @@ impl Supervisor {
         Ok(outcome)
     }
 
-    /// Returns the reported end, or a crash if a child cannot have ended like that: only the server cancels runs, and a
-    /// timeout before the deadline is false. A result that is too long becomes the end at the output limit.
+    /// Returns the reported end, or a crash if a child cannot report it: only the server cancels runs, and none times
+    /// out before its deadline. A result that is too long counts as reaching the output limit.
     async fn validate_reported_end(&self, reported: ReportedEnd, execution: &Execution) -> End {
         // Serializing a value again may lengthen its numbers.
         let max = execution.output_limit().saturating_mul(2).saturating_add(SERIALIZATION_HEADROOM_BYTES);
@@ -290,7 +292,7 @@ impl Supervisor {
                 End::Crashed("it reported a deadline that has not passed".to_owned())
             }
             ReportedEnd::Other(End::Returned(_) | End::ToolError { .. } | End::Aborted(_)) => {
-                End::Crashed("it reported an end that a child cannot decide".to_owned())
+                End::Crashed("it reported an end that a child may not report".to_owned())
             }
             ReportedEnd::Other(End::Exited { code, stderr_tail }) => {
                 End::Exited { code, stderr_tail: truncate(stderr_tail) }
@@ -319,13 +321,13 @@ impl JobRequest {
     }
 }
 
-/// A child that has received its job. It confines itself for the job and waits for the signal to begin.
+/// A child that has received its job, applies the job's confinement to itself and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
     _network_proxy: NetworkProxyGuard,
 }
 
-/// The task that serves the network of one child. Dropping it ends all requests.
+/// The task that serves the network of one child. Dropping the guard aborts the task, which ends all requests.
 struct NetworkProxyGuard(Option<AbortHandle>);
 
 impl Drop for NetworkProxyGuard {
@@ -384,13 +386,15 @@ async fn kill_and_wait(child: &mut Child) -> Exit {
     match tokio::time::timeout(EXIT_TIMEOUT, &mut child.exit).await {
         Ok(Ok(exit)) => exit,
         Ok(Err(_)) => Exit {
-            description: "its zygote ended before it could report the exit".to_owned(),
+            description: "the process that starts runs ended before it could report the exit".to_owned(),
             cpu_us: 0,
             peak_resident: 0,
         },
-        Err(_) => {
-            Exit { description: "its zygote did not report its exit".to_owned(), cpu_us: 0, peak_resident: 0 }
-        }
+        Err(_) => Exit {
+            description: "the process that starts runs did not report the exit".to_owned(),
+            cpu_us: 0,
+            peak_resident: 0,
+        },
     }
 }
 
@@ -414,15 +418,15 @@ impl Child {
         }
         let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
-        // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the members
-        // around it.
+        // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the other
+        // members of the report.
         let output = grant.output().value.bytes();
         self.channel.set_receive_limit(output.saturating_mul(8).saturating_add(REPORT_HEADROOM_BYTES));
         self.channel.send(&request.job, &handles).await?;
-        // The next child is forked while this one runs. On two cores, forking it after the run was measured to be
-        // slower: it delays the answer.
+        // The next child is forked while this one runs. Measured on two cores: forking it only after the run is slower,
+        // because that delays the answer.
         drop(refill);
-        // From here on only the child holds its end, so that its exit closes the connection.
+        // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
         drop(network);
         Ok(PreparedChild { child: self, _network_proxy: proxy })
     }

@@ -18,7 +18,7 @@ pub struct User {
     pub gid: u32,
 }
 
-/// A text does not name a user.
+/// A text that does not name a user. The message is a clause whose subject is the setting.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
     /// The text is neither a name nor two numbers.

@@ -23,9 +23,12 @@ use std::sync::Arc;
 pub(super) struct ZygoteState {
     pub(super) sandbox: Sandbox,
     pub(super) tools: BTreeMap<String, Artifact>,
+    /// `/dev/null`, which replaces a child's standard streams.
     pub(super) null: File,
     pub(super) confinement: Arc<Confinement>,
+    /// Maximum size of a file that a run writes, in bytes.
     pub(super) largest_file: u64,
+    /// Maximum number of handles of a run.
     pub(super) handles: u64,
 }
 
@@ -40,7 +43,7 @@ struct ForkedChild {
 /// counts instructions; with `changes_users` children may get another user.
 ///
 /// # Errors
-/// The engine cannot be set up, or the socket fails. The end of the server is not an error.
+/// If the engine cannot be set up, or the socket fails. The end of the server is not an error.
 pub fn run_zygote(meters_fuel: bool, changes_users: bool) -> Result<()> {
     match serve(meters_fuel, changes_users) {
         Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => Ok(()),
@@ -76,7 +79,7 @@ fn serve(meters_fuel: bool, changes_users: bool) -> Result<()> {
                     )?;
                     continue;
                 };
-                // The child belongs to this process and not to the server, because glibc does not support `CLONE_PARENT`.
+                // The child belongs to this process and not to the server: glibc does not support `CLONE_PARENT`.
                 match fork() {
                     Ok(ForkSide::Child) => {
                         // The zygote's own descriptors must not stay open in a child.
@@ -129,8 +132,8 @@ fn confine_and_load(
     let sandbox = Sandbox::new(1, meters_fuel, Arc::new(SystemClock));
     let sandbox = sandbox.map_err(|error| Error::other(ErrorChain(&error).to_string()))?;
     let confinement = Confinement::prepare().map_err(confine_io_error)?;
-    // The process is confined before it loads any code of a tool. The system call filter is applied afterwards, because
-    // it forbids making memory executable.
+    // The process is confined before it loads any code of a tool. Only the system call filter is applied afterwards:
+    // the filter forbids making memory executable.
     confinement.confine_zygote(changes_users).map_err(confine_io_error)?;
     let mut tools = BTreeMap::new();
     let mut unusable = Vec::new();
@@ -178,7 +181,7 @@ fn wait_for_events(control: &UnixStream, children: &[ForkedChild]) -> Result<(bo
     Ok((has_message, signalled.enumerate().filter_map(|(index, is_set)| is_set.then_some(index)).collect()))
 }
 
-/// Reports a new child, or refuses it if no descriptor is left for its pidfd.
+/// Reports a new child to the server. If no descriptor is left for its pidfd, refuses the request and reaps the child.
 fn register_child(control: &UnixStream, child: u64, pid: i32) -> Result<Option<ForkedChild>> {
     let child_pid = Pid::from_raw(pid).ok_or_else(unexpected_message)?;
     match pidfd_open(child_pid, PidfdFlags::empty()) {

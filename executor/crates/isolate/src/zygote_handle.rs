@@ -4,8 +4,8 @@
 //! started ── ready ──▶ in use ── retired ──▶ ends with its last child
 //!                        └─ refill: forks a child for each one that is taken
 //! ```
-//! A retired zygote forks no more. Its waiting children end when the last handle is dropped, and the zygote itself ends
-//! with its last running child.
+//! A retired zygote forks no more children. Those that wait end when the last handle is dropped, and the zygote itself
+//! ends with its last running child.
 
 use super::PreforkConfig;
 use super::cgroup::{Cgroups, Group};
@@ -44,7 +44,9 @@ pub(super) struct ToolImage {
     pub(super) files: Vec<File>,
 }
 
+/// A running zygote. The zygote lives as long as its handle or one of its children.
 pub(super) struct ZygoteHandle {
+    /// Each message requests one child.
     fork: mpsc::UnboundedSender<()>,
     waiting: Mutex<ReadyChildren>,
     /// The number of children that runs have taken.
@@ -69,11 +71,11 @@ pub(super) struct Child {
     pub(super) exit: oneshot::Receiver<Exit>,
     /// Its control group; `None` if no cgroup is delegated to the server.
     pub(super) group: Option<Arc<Group>>,
-    /// Keeps the zygote alive. The child would be killed with it.
+    /// Keeps the zygote alive, because the child would be killed at the zygote's end.
     _zygote: mpsc::UnboundedSender<()>,
 }
 
-/// Requests another child when it is dropped, after the previous one has received its job or failed.
+/// Requests another child when it is dropped: once the child just taken has received its job or has failed.
 pub(super) struct Refill(Arc<ZygoteHandle>);
 
 impl Drop for Refill {
@@ -211,7 +213,7 @@ impl ZygoteHandle {
         !self.fork.is_closed()
     }
 
-    /// Stops forking, because another zygote has replaced this one.
+    /// Stops forking children: another zygote has replaced this one.
     pub(super) fn retire(&self) {
         self.retired.send_replace(true);
     }
@@ -271,7 +273,7 @@ struct ZygoteController {
     results: mpsc::UnboundedSender<ChildResult>,
     /// The server's ends of the sockets of children that are being forked.
     pending: HashMap<u64, UnixStream>,
-    /// The time since which a request to the zygote is unanswered; `None` if there is none.
+    /// The start of the current wait for the zygote's answer; `None` if every request is answered.
     unanswered_since: Option<Instant>,
     children: HashMap<u64, ChildEntry>,
     cgroups: Option<Arc<Cgroups>>,
@@ -320,7 +322,7 @@ impl ZygoteController {
         }
     }
 
-    /// Moves the new child into a control group; `None` if no cgroup is delegated to the server.
+    /// Moves a new child into a control group. Returns `None` if no cgroup is delegated to the server.
     async fn enter_group(&self, pid: i32) -> Result<Option<Arc<Group>>> {
         let Some(cgroups) = self.cgroups.clone() else { return Ok(None) };
         // The kernel may take milliseconds to create a group. On this thread that would block a worker at every run,

@@ -56,7 +56,7 @@ impl ZygotePool {
         let (current, replacement_due) = (Mutex::default(), Arc::default());
         let pool = Arc::new(Self { tools: images, settings, cgroups, current, replacement_due, _open: open });
         let (zygote, unusable) = pool.start_zygote(settings.children()).await?;
-        // The first zygote has tried to load every tool; with fresh layouts it has no other use.
+        // The first zygote shows which tools can be loaded; with fresh layouts, that is its only use.
         let zygote = if settings.fresh_layout { pool.handle_with_zygote_per_child() } else { zygote };
         *pool.current.lock().await = Some(Arc::new(zygote));
         if !settings.fresh_layout {
@@ -76,12 +76,13 @@ impl ZygotePool {
         self.settings.waiting
     }
 
-    /// The user under which runs execute.
+    /// The rule that selects the user of a run.
     pub(super) fn run_as(&self) -> RunAs {
         self.settings.run_as
     }
 
-    /// Takes a child that is already waiting and alive, if there is one. Returns an error if its fork failed.
+    /// Takes a child that is already waiting and alive; `None` if there is none. Returns an error if the child could
+    /// not be forked.
     pub(super) fn try_take_child(&self) -> Option<std::result::Result<(Child, Refill), ChildError>> {
         let zygote = self.current_zygote()?;
         let result = zygote.try_take_child()?;
@@ -107,7 +108,7 @@ impl ZygotePool {
             let result = tokio::select! {
                 biased;
                 result = zygote.take_child() => result,
-                // A retired zygote forks no more, so its next child might never arrive.
+                // A retired zygote forks no more children, so the next one might never arrive.
                 () = zygote.wait_retired() => continue,
             };
             match result.ok_or(ChildError::ZygoteEnded)? {
@@ -133,7 +134,7 @@ impl ZygotePool {
 
     /// The current zygote, if it is alive and not being replaced.
     fn current_zygote(&self) -> Option<Arc<ZygoteHandle>> {
-        // `ensure_alive` holds the lock while it replaces a dead zygote. The caller then waits for it there.
+        // `ensure_alive` holds the lock while it replaces a dead zygote; `take_child` then waits for the lock there.
         let current = self.current.try_lock().ok()?;
         current.as_ref().filter(|zygote| zygote.is_alive()).map(Arc::clone)
     }
@@ -151,7 +152,7 @@ impl ZygotePool {
         }
     }
 
-    /// Ends the current zygote and waits until it is reaped. To be called when no run is left.
+    /// Ends the current zygote and waits until it is reaped. Call this when no run is left.
     pub(super) async fn close(&self) {
         let current = self.current.lock().await.take();
         if let Some(current) = current.and_then(Arc::into_inner) {

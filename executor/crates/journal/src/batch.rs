@@ -22,8 +22,11 @@ pub(super) struct StartRecord {
     pub(super) agent: AgentDid,
     pub(super) tool: ToolName,
     pub(super) content: Hash,
+    /// Issuer and single-use id of the verdict's proof.
     pub(super) proof: Option<String>,
+    /// In microseconds since 1970.
     pub(super) keep_until: i64,
+    /// In microseconds since 1970.
     pub(super) started: i64,
     pub(super) verdict: Option<String>,
     pub(super) fallback_receipt: String,
@@ -48,6 +51,7 @@ pub(super) struct FinishRecord {
     pub(super) receipt: Arc<Receipt>,
     pub(super) body: Arc<str>,
     pub(super) task: Option<JournalTask>,
+    /// In microseconds since 1970.
     pub(super) ended: i64,
 }
 
@@ -62,10 +66,10 @@ pub(super) struct HoldRecord {
     pub(super) until: i64,
 }
 
-/// The result of a [`HoldRecord`].
+/// Whether an escalated intent waits for a person.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HoldResult {
-    /// The intent waits; it may have waited before.
+    /// The intent waits; it may already have waited before.
     Waiting,
     /// The intent has started.
     Started,
@@ -89,6 +93,7 @@ pub(super) struct RevocationRecord {
     /// The only intent that is revoked; `None` for every intent.
     pub(super) intent: Option<IntentId>,
     pub(super) by: String,
+    /// The number of runs and waiting intents that the revocation ended.
     pub(super) stopped: usize,
 }
 
@@ -121,7 +126,7 @@ impl<'a> Batch<'a> {
             )?;
         }
         let is_new = self.log.has_new();
-        // Not for refusals alone: a flood of them would fill the main chain with marks until it is pruned.
+        // Refusals alone add no mark: a flood of them would otherwise fill the main chain, which only pruning shortens.
         if is_new {
             self.refusals.mark(&mut self.log, self.now)?;
         }
@@ -133,7 +138,7 @@ impl<'a> Batch<'a> {
         self.log.connection
     }
 
-    /// Appends a record with a JSON body.
+    /// Appends a record with a JSON body. A time of 0 means the time of the batch.
     pub(super) fn append(
         &mut self,
         kind: RecordKind,
@@ -164,8 +169,8 @@ impl<'a> Batch<'a> {
             RecordedState::Unknown => None,
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
         };
-        // The unique index would also refuse a used proof, but its error would break the journal and not refuse one
-        // call.
+        // The unique index would also refuse a used proof, but its error would break the journal instead of refusing
+        // one call.
         if self.is_proof_used(proof.as_deref())? {
             return Ok(StartReply::Replayed);
         }
@@ -173,7 +178,7 @@ impl<'a> Batch<'a> {
             content: Digest32(*content),
             keep_until: *keep_until,
             // The record has only the hash: the text is in `open` until the run has its receipt, and the hash reveals a
-            // change of it.
+            // change of the text.
             fallback_receipt: digest(fallback_receipt.as_bytes()),
             task: task.as_ref().map(|task| digest(task.as_bytes())),
             verdict: verdict.clone().map(RawValue::from_string).transpose()?,
@@ -251,7 +256,7 @@ impl<'a> Batch<'a> {
         if until <= claimed.keep_until {
             return Ok(());
         }
-        // Doubled, so that many verdicts that each expire a little later add few records.
+        // The remaining time is doubled, so that many verdicts that each expire a little later add few records.
         let keep_until = until.saturating_add(until.saturating_sub(self.now).max(0));
         let new = NewRecord { intent: Some(intent), about: Some(claimed.number), ..NewRecord::default() };
         self.append(RecordKind::Kept, new, &record::KeptBody { keep_until }).map(drop)
@@ -347,7 +352,7 @@ impl<'a> Batch<'a> {
         self.refusals.append(self.log.connection, &refusal.as_row())
     }
 
-    /// Appends a record about a task. Its id is that of its intent.
+    /// Appends a record about a task, whose id is that of its intent.
     pub(super) fn append_task_record(
         &mut self,
         kind: RecordKind,

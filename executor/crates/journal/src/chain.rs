@@ -33,7 +33,7 @@ pub fn to_hex(hash: &Hash) -> String {
     })
 }
 
-/// Parses a hash from 64 hexadecimal digits.
+/// Parses a hash from 64 hexadecimal digits; `None` for any other text.
 #[must_use]
 pub fn from_hex(digits: &str) -> Option<Hash> {
     let bytes = (0..32).map(|nth| u8::from_str_radix(digits.get(2 * nth..2 * nth + 2)?, 16).ok());

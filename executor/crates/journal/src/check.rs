@@ -1,4 +1,4 @@
-//! The checks of a journal at the start, before its content is trusted, and in the background.
+//! Checks a journal at the start, before its content is trusted, and in the background.
 //!
 //! The start checks the schema, the marker, the last [`LAST_RECORDS`] records and their open intents, and runs SQLite's
 //! own check for at most [`START_CHECK_TIMEOUT`]. Afterwards a thread with the lowest priority checks the whole journal
@@ -113,7 +113,7 @@ pub(super) fn check_in_background(
     is_closed: &Arc<AtomicBool>,
     condition: &watch::Sender<Condition>,
 ) {
-    // Of this thread only, so that the check does not compete with the server's other threads.
+    // Lowers the priority of this thread only, so that the check does not compete with the server's other threads.
     let _best_effort = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     let Ok(reader) = Reader::open(path) else { return };
     let found = match check_all_records(&mut reader.into_connection(), path, is_closed) {

@@ -1,4 +1,4 @@
-//! Claims: the intents that are open in this process, and the look-up of earlier ones.
+//! The open intents of this process (a claim is only in memory until its run starts), and the look-up of earlier ones.
 
 use super::BrokenError;
 use super::batch::{FinishRecord, StartRecord, StartReply};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// The stage of an intent.
+/// How far an intent has got, from the queue to its receipt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
     /// The intent waits for a slot.
@@ -51,7 +51,7 @@ pub enum KnownIntent {
     Conflict,
 }
 
-/// The stage of a known intent.
+/// The stage of a known intent, and whether it can still change.
 #[derive(Debug)]
 pub enum StageSource {
     /// The intent is open in this process, and its stage can change.
@@ -60,16 +60,16 @@ pub enum StageSource {
     Final(Stage),
 }
 
-/// The result of a claim.
+/// Whether [`Journal::claim`] reserved the intent.
 #[derive(Debug)]
 pub enum ClaimResult {
     /// The intent is claimed. The caller has to finish or release it.
     New,
-    /// The intent is already open.
+    /// An intent with this id is already open.
     Known(KnownIntent),
 }
 
-/// The result of the start of a run.
+/// Whether a run may begin.
 #[derive(Debug)]
 pub enum StartResult {
     /// The run may begin: its start is on the disk.
@@ -90,8 +90,8 @@ pub(super) struct OpenIntent {
     run: Option<RunId>,
     stage: watch::Sender<Stage>,
     keep_until: OffsetDateTime,
-    /// The latest expiry of a verdict that arrived since the claim, if it is later than `keep_until`.
-    extended: Option<OffsetDateTime>,
+    /// The latest verdict expiry seen since the claim, if later than `keep_until`.
+    extended_until: Option<OffsetDateTime>,
 }
 
 pub(super) type OpenIntents = Arc<Mutex<HashMap<IntentId, OpenIntent>>>;
@@ -99,11 +99,11 @@ pub(super) type OpenIntents = Arc<Mutex<HashMap<IntentId, OpenIntent>>>;
 /// A run that is about to begin.
 #[derive(Debug)]
 pub struct StartRequest<'a> {
-    /// The call.
+    /// The call whose intent was claimed.
     pub call: &'a Call,
     /// The time until which the intent and its proof must be remembered, so that neither can start another run.
     pub keep_until: OffsetDateTime,
-    /// The proof of the verdict. It is valid for one intent.
+    /// The proof of the verdict, which is valid for one intent; `None` for a verdict without a proof.
     pub proof: Option<&'a ProofId>,
     /// The receipt that recovery writes if the process ends during the run.
     pub fallback_receipt: &'a Receipt,
@@ -114,16 +114,16 @@ pub struct StartRequest<'a> {
 /// The intent, agent and tool of a call, for use after the call itself was moved.
 #[derive(Debug, Clone)]
 pub struct IntentSummary {
-    /// The intent.
+    /// The intent's id.
     pub intent: IntentId,
-    /// The agent.
+    /// The agent that requests the run.
     pub agent: AgentDid,
-    /// The tool.
+    /// The tool to run.
     pub tool: ToolName,
 }
 
 impl IntentSummary {
-    /// The summary of a call.
+    /// Copies the three values from a call.
     #[must_use]
     pub fn from_call(call: &Call) -> Self {
         Self { intent: call.intent, agent: call.agent.clone(), tool: call.tool.clone() }
@@ -131,8 +131,8 @@ impl IntentSummary {
 }
 
 impl Journal {
-    /// Looks up an intent before the governor is asked. If a verdict came with the call, the intent is stored at least
-    /// until `expires_at`, the expiry of that verdict.
+    /// Looks up an intent before the governor is asked. If a verdict came with the call, a known intent is kept at
+    /// least until `expires_at`, the expiry of that verdict.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
@@ -186,8 +186,8 @@ impl Journal {
     /// Claims an intent in this process.
     ///
     /// # Errors
-    /// [`JournalError::Backlog`] while too many reports wait; [`JournalError::NoSpace`] while the disk is full or the
-    /// file is locked; [`JournalError::Broken`].
+    /// [`JournalError::Backlog`] while too many reports are undelivered; [`JournalError::NoSpace`] while the disk is
+    /// full or the file is locked; [`JournalError::Broken`].
     pub fn claim(
         &self,
         call: &Call,
@@ -211,8 +211,9 @@ impl Journal {
             return Err(JournalError::Backlog);
         }
         let (agent, stage) = (call.agent.clone(), watch::channel(Stage::Queued).0);
-        let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended: None };
-        // A claim is not written: an intent that was queued when the process died has not run, and may be sent again.
+        let open = OpenIntent { agent, content, verdict, run: None, stage, keep_until, extended_until: None };
+        // Written only when the run starts: an intent that was queued when the process died has not run, and may be
+        // sent again.
         open_intents.insert(call.intent, open);
         Ok(ClaimResult::New)
     }
@@ -249,11 +250,11 @@ impl Journal {
         Ok(StartResult::Known(self.find(call, Some(keep_until)).await?.ok_or_else(missing)?))
     }
 
-    /// Writes a receipt, its report in the outbox and the end of its task, and returns when they are on the disk. Waits
-    /// while the disk is full.
+    /// Writes a receipt, its report in the outbox and the end of its task, and returns when all three are on the disk.
+    /// Waits while the disk is full.
     ///
     /// # Errors
-    /// [`JournalError::Broken`]: they may or may not be on the disk.
+    /// [`JournalError::Broken`]: the three may or may not be on the disk.
     pub async fn finish(
         &self,
         receipt: Arc<Receipt>,
@@ -267,15 +268,15 @@ impl Journal {
         let intent = receipt.intent;
         let open = self.lock().get(&intent).and_then(|open| {
             open.stage.send_replace(Stage::Ended);
-            Some((open.run?, open.extended))
+            Some((open.run?, open.extended_until))
         });
-        let Some((run, extended)) = open else {
+        let Some((run, extended_until)) = open else {
             return Err(JournalError::Broken("an intent finished without a start".into()));
         };
         let finish = FinishRecord { run, receipt, body, task, ended: to_micros(now) };
         self.request(|reply| JournalEntry::Finish(Box::new(finish), reply)).await?;
         // Repeats during the run extended the claim in memory, so one entry is enough for all of them.
-        if let Some(until) = extended {
+        if let Some(until) = extended_until {
             self.send(JournalEntry::Extend(intent, to_micros(until)));
         }
         Ok(())
@@ -292,13 +293,13 @@ impl Journal {
             // A claim without a start is not on the disk.
             None => Ok(()),
         };
-        // Closed after the write: a repeat in between would find the start on the disk, and be told that the intent
-        // ran.
+        // Closed after the write: otherwise a repeated call could find the start on the disk and be told that the
+        // intent ran.
         close_intent(&self.open, intent, Stage::Released);
         result
     }
 
-    /// The agent and the stage of a claimed intent.
+    /// The agent and the stage of an intent that is claimed or has started; `None` for any other.
     ///
     /// # Errors
     /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
@@ -374,7 +375,7 @@ impl OpenIntent {
             run: Some(finish.run),
             stage: watch::channel(Stage::Ended).0,
             keep_until: OffsetDateTime::UNIX_EPOCH,
-            extended: None,
+            extended_until: None,
         }
     }
 
@@ -388,7 +389,7 @@ impl OpenIntent {
 
     /// Records the expiry of another verdict for the intent.
     fn extend(&mut self, until: OffsetDateTime) {
-        self.extended = self.extended.max((until > self.keep_until).then_some(until));
+        self.extended_until = self.extended_until.max((until > self.keep_until).then_some(until));
     }
 }
 

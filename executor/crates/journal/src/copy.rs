@@ -41,7 +41,7 @@ pub enum CopyError {
     /// The copy failed its check.
     #[error("nothing was changed, because the copy `{path}` is damaged: {finding}")]
     Damaged {
-        /// The file.
+        /// The path of the copy.
         path: PathBuf,
         /// The finding of the check.
         finding: Finding,
@@ -49,7 +49,7 @@ pub enum CopyError {
     /// An error of the system or SQLite.
     #[error("`{path}` cannot be read or written")]
     Failed {
-        /// The file.
+        /// The file that cannot be read or written.
         path: PathBuf,
         /// The error of the system or SQLite.
         source: BoxedError,
@@ -65,7 +65,7 @@ impl CopyError {
 /// A copy of a journal.
 #[derive(Debug)]
 pub struct JournalCopy {
-    /// The file.
+    /// The path of the copy.
     pub path: PathBuf,
     /// The finding of the check, with the checkpoint.
     pub finding: Finding,
@@ -76,9 +76,9 @@ pub struct JournalCopy {
 /// A restored journal.
 #[derive(Debug)]
 pub struct RestoredJournal {
-    /// The journal.
+    /// The journal, as it was copied from the backup.
     pub copy: JournalCopy,
-    /// The previous journal, under its new name.
+    /// The previous journal, under its new name; `None` if there was none.
     pub previous: Option<PathBuf>,
 }
 
@@ -96,7 +96,7 @@ pub fn init(journal: &Path) -> Result<(), OpenError> {
 /// Copies a journal to the new file `to`, with mode 0600, even while a server writes the journal.
 ///
 /// # Errors
-/// [`CopyError`]; there is then nothing at `to`.
+/// [`CopyError`]; then no file was created at `to`.
 pub fn back_up(journal: &Path, to: &Path) -> Result<JournalCopy, CopyError> {
     if to.symlink_metadata().is_ok() {
         return Err(CopyError::Exists(to.to_owned()));
@@ -116,10 +116,10 @@ fn describe_copy(path: &Path, finding: Finding) -> Result<JournalCopy, CopyError
     Ok(JournalCopy { path: path.to_owned(), finding, bytes: metadata.len() })
 }
 
-/// Restores the backup `from` as a journal that no server uses. With `replace`, an existing journal is renamed first.
+/// Restores the backup `from` as a journal that no server uses. With `replace`, an existing journal is renamed before.
 ///
 /// # Errors
-/// [`CopyError`]; an existing journal is then still there.
+/// [`CopyError`]; an existing journal is then kept, perhaps under its new name.
 pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJournal, CopyError> {
     let copy_error = |error: BoxedError| CopyError::other(journal, error);
     let source = Reader::open(from)?;
@@ -134,7 +134,7 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJou
         let tip = Connection::open(&draft)
             .and_then(|draft| Tip::read(&draft))
             .map_err(|error| copy_error(error.into()))?;
-        // Only after the check of the copy.
+        // Renamed only after the copy was checked.
         let previous = if exists { Some(move_aside(&real)?) } else { None };
         set_aside_remains(&real).map_err(|error| copy_error(error.into()))?;
         // Before the rename: after a crash in between, a start would refuse the restored journal because of the old
@@ -149,7 +149,7 @@ pub fn restore(from: &Path, journal: &Path, replace: bool) -> Result<RestoredJou
     Ok(RestoredJournal { copy: describe_copy(journal, finding)?, previous })
 }
 
-/// Takes the locks that a server takes, so that none starts in the meantime.
+/// Takes the locks that a server takes, so that no server starts in the meantime.
 fn acquire_locks(real: &Path, journal: &Path) -> Result<(Option<File>, File), CopyError> {
     let copy_error = |error: BoxedError| CopyError::other(journal, error);
     let open = |path: &Path| File::options().read(true).write(true).open(path);
@@ -165,7 +165,7 @@ fn move_aside(real: &Path) -> Result<PathBuf, CopyError> {
     let copy_error = |error: BoxedError| CopyError::other(real, error);
     let previous = find_free_name(real, "replaced");
     rename_new(real, &previous).map_err(|error| copy_error(error.into()))?;
-    // The log may have the last records of the old journal, and SQLite would apply it to the new one.
+    // The log may have the last records of the old journal, and SQLite would apply the log to the new journal.
     for (old, new) in sidecar_files(real).iter().zip(sidecar_files(&previous)) {
         if old.exists() {
             rename_new(old, &new).map_err(|error| copy_error(error.into()))?;

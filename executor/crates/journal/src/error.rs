@@ -24,7 +24,7 @@ pub enum OpenError {
          acceptable, create one with `a2g-executor journal init` or `serve --new-journal`"
     )]
     Vanished {
-        /// The path at which it should be.
+        /// The path of the missing journal.
         path: PathBuf,
         /// The file that shows that there was a journal.
         sign: PathBuf,
@@ -37,9 +37,9 @@ pub enum OpenError {
         "other users may access the journal `{path}`, which has mode {mode:04o}: run `chmod 600 '{path}'`"
     )]
     Mode {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// Its mode.
+        /// The permission bits of the file.
         mode: u32,
     },
     /// The file has more than one name.
@@ -47,9 +47,9 @@ pub enum OpenError {
         "the journal `{path}` has {names} names (hard links), but SQLite would use another log for each: remove all but one"
     )]
     Names {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// The number of its names.
+        /// The number of hard links.
         names: u64,
     },
     /// The format is older than the previous one.
@@ -58,9 +58,9 @@ pub enum OpenError {
          `journal.path`; an executor of the version that wrote it can still list and export it"
     )]
     Older {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// Its format.
+        /// The format version in the file.
         format: i64,
     },
     /// The format is the previous one, which only `serve` converts.
@@ -68,17 +68,17 @@ pub enum OpenError {
         "the journal `{path}` has format {format}: the next start of `serve` converts it, and keeps the old file beside it"
     )]
     Unconverted {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// Its format.
+        /// The format version in the file.
         format: i64,
     },
     /// The journal was written by a later version.
     #[error("the journal `{path}` has format {format} of a later version of the executor: use that version")]
     Newer {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// Its format.
+        /// The format version in the file.
         format: i64,
     },
     /// The file is not a journal.
@@ -90,7 +90,7 @@ pub enum OpenError {
          `a2g-executor journal restore --replace FILE` replaces it by a backup and keeps it under another name"
     )]
     Damaged {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
         /// The first finding.
         found: String,
@@ -102,17 +102,17 @@ pub enum OpenError {
          records, their intents could run again; if that is acceptable, remove `{path}.lock`"
     )]
     Behind {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// Its last record.
+        /// The number of its last record.
         last: i64,
-        /// The last record according to the marker.
+        /// The number of the last record according to the marker.
         marked: i64,
     },
     /// The disk is full.
     #[error("there is no space for the journal `{path}` on its disk: free some, and start again")]
     NoSpace {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
         /// The error of the system or SQLite.
         source: BoxedError,
@@ -120,9 +120,9 @@ pub enum OpenError {
     /// An error of the system or SQLite, or a row that cannot be parsed.
     #[error("the journal `{path}` cannot be opened")]
     Failed {
-        /// The file.
+        /// The path of the journal.
         path: PathBuf,
-        /// The error.
+        /// The error of the system or SQLite, or of the row.
         source: BoxedError,
     },
 }
@@ -166,7 +166,7 @@ fn is_disk_full(path: &Path) -> bool {
     rustix::fs::statvfs(folder).is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < MIN_FREE_BYTES)
 }
 
-/// The reason why this process can no longer read or write its journal. Cheap to clone: every waiting caller gets it.
+/// The reason why this process can no longer read or write its journal. Cheap to clone: every waiting caller gets one.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum BrokenError {
     /// SQLite could not write. Not retried: after a failed fsync the kernel may have dropped the pages, so a later

@@ -46,6 +46,7 @@ pub(super) struct JournalFiles {
     database: File,
     marker: File,
     boot: String,
+    /// The size of the database at the last check.
     bytes: u64,
     /// The inodes and sizes of `-wal` and `-shm`, once they exist.
     sidecars: [Option<(Inode, u64)>; 2],
@@ -62,7 +63,7 @@ fn inode(file: &Metadata) -> Inode {
 pub(super) struct Marker {
     pub(super) number: i64,
     pub(super) hash: Hash,
-    /// The id of the kernel's boot when it was written.
+    /// The id of the kernel's boot when the marker was written.
     pub(super) boot: String,
 }
 
@@ -103,7 +104,7 @@ impl JournalFiles {
         let open_error = |error: std::io::Error| OpenError::from_io(path, error);
         let database = OpenOptions::new().read(true).write(true).open(&real).map_err(open_error)?;
         // The journal itself is locked: a lock file could be deleted, and a second name of the journal would have
-        // another.
+        // another lock file.
         lock_file(&database, path)?;
         let metadata = database.metadata().map_err(open_error)?;
         check_private(path, &metadata)?;
@@ -302,7 +303,7 @@ fn create_atomically(
     let open_error = |error: std::io::Error| OpenError::from_io(real, error);
     let result = open_private(&draft).map_err(open_error).and_then(|_file| create(&draft));
     let result = result.and_then(|()| match rename_new(&draft, real) {
-        // Another process created it first; the lock decides which one uses it.
+        // Another process created the journal before; the lock decides which process uses it.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         renamed => renamed.map_err(open_error),
     });

@@ -1,4 +1,4 @@
-//! The conversion of journals of format 2, and the hashes of their receipts, which are still checked.
+//! Converts journals of format 2, and computes the hashes of their receipts, which are still checked.
 //!
 //! The new journal is written beside the old one, in one transaction, and checked; then the two names are exchanged
 //! atomically. So there is a complete journal at any time, and the old one stays as `journal.db.format-2`.
@@ -371,7 +371,7 @@ impl<'a> Conversion<'a> {
         Ok(())
     }
 
-    /// Early journals of format 2 have no table of tasks, or one without the column `number`.
+    /// Converts the tasks. Early journals of format 2 have no table of tasks, or one without the column `number`.
     fn convert_tasks(&mut self) -> Result<(), ConversionError> {
         if !self.has_column("tasks", "task")? {
             return Ok(());

@@ -86,18 +86,18 @@ pub enum JournalError {
     /// The disk is full, or the file is locked; a later attempt may succeed. The log has the system's error.
     #[error("nothing can be recorded: the journal's disk is full, or another program has locked its file")]
     NoSpace,
-    /// Too many long queries wait to be read, or the memory budget is used up.
+    /// Too many long queries are queued, or the memory budget is used up.
     #[error(
         "too many lists and long receipts wait to be read from the journal, or the memory budget \
          (`server.max_memory_mb`) is used up"
     )]
     Busy,
-    /// The content of the file is not known. The process has to end.
+    /// The content of the file is no longer known. The process has to end.
     #[error("the journal is broken")]
     Broken(#[source] BrokenError),
 }
 
-/// The condition of the journal.
+/// Whether the journal can be written.
 #[derive(Debug, Clone)]
 pub enum Condition {
     /// It can be written.
@@ -117,7 +117,7 @@ pub struct RecoverySummary {
     pub undelivered: usize,
 }
 
-/// The journal.
+/// The journal of one executor: a file, or open intents in memory only.
 pub struct Journal {
     open: OpenIntents,
     backend: JournalBackend,
@@ -128,6 +128,7 @@ pub struct Journal {
     condition: watch::Receiver<Condition>,
     /// Reports damage that a reader finds; `None` for a journal in memory.
     condition_sender: Option<Arc<watch::Sender<Condition>>>,
+    /// The held intents of an earlier process, until [`Journal::take_held`] returns them.
     waiting: Mutex<Vec<HeldIntent>>,
     metrics: JournalMetrics,
     /// Stops the background check.
@@ -144,7 +145,8 @@ enum JournalBackend {
 
 impl Journal {
     /// Opens or creates the journal at `path`, checks its last records, and writes the receipts of interrupted runs. No
-    /// claim is admitted while `max_undelivered` reports wait. The rest of the journal is checked in the background.
+    /// claim is admitted while `max_undelivered` reports are undelivered. The rest of the journal is checked in the
+    /// background.
     ///
     /// # Ambient Authority
     /// Creates the file, its folder and a marker beside it, with access for this user only.
@@ -163,7 +165,7 @@ impl Journal {
         // Recovery comes before every claim: a look-up of an interrupted intent relies on its receipt
         // (`Self::final_stage`).
         let (aborted, unwritten) = recover(&mut store, to_micros(now)).map_err(open_error)?;
-        // The reports are read after the recovery, because its receipts are among them.
+        // The reports are read after the recovery, which adds the reports of interrupted runs.
         let undelivered = store.undelivered_reports().map_err(&from_sqlite)?.into_iter();
         let undelivered = undelivered.map(|Undelivered { receipt, run, agent }| {
             AgentDid::parse(&agent).map(|agent| (receipt, run, agent))
@@ -236,15 +238,14 @@ impl Journal {
     fn on_finished(&self) -> impl Fn(i64, &FinishRecord) + Send + use<> {
         let (open, outbox) = (Arc::clone(&self.open), Arc::clone(&self.outbox));
         move |number, finish| {
-            // The outbox counts the run before it leaves the open intents, so that `claim` never admits one run too
-            // many.
+            // The outbox counts the report before the intent is closed, so that `claim` never admits one run too many.
             outbox.push(number, finish.run, &finish.receipt);
             close_intent(&open, finish.receipt.intent, Stage::Finished(Arc::clone(&finish.receipt)));
         }
     }
 
     /// The entries for receipts of interrupted runs that could not be written because the disk is full. Until they are
-    /// written, the intents count as open.
+    /// written, their intents count as open.
     fn reopen(&self, unwritten: Vec<(FinishRecord, [u8; 32])>) -> Vec<JournalEntry> {
         let entries = unwritten.into_iter().map(|(finish, content)| {
             // The open intent answers repeats until its receipt is on the disk: `final_stage` treats records without a
@@ -270,7 +271,7 @@ impl Journal {
         query(&reader).map_err(|error| self.report_read_error(error))
     }
 
-    /// Like [`Self::read`], on a reader thread, for a query that reads many rows or a long one.
+    /// Like [`Self::read`], but on a reader thread, for a query that reads many rows or a long row.
     async fn read_long<T: Default + Send + 'static>(
         &self,
         if_full: IfFull,
@@ -355,13 +356,14 @@ impl Journal {
 
     /// Records that the governor has acknowledged a report.
     pub fn mark_delivered(&self, due: &DueReport) {
-        // The entry is sent first: a server that stops waits only for an empty outbox, and would end without the entry.
+        // The entry is sent before the outbox changes: a server that stops waits only for an empty outbox, and could
+        // otherwise end without the entry.
         self.send(JournalEntry::Delivered(due.run, due.record));
         self.outbox.mark_delivered(due);
     }
 
-    /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes it to
-    /// [`Self::requeue`].
+    /// Records that the governor refused a report, or could not be reached. After a pause, the caller passes the
+    /// returned report to [`Self::requeue`].
     #[must_use]
     pub fn mark_failed(&self, due: DueReport, is_refusal: bool) -> DueReport {
         self.outbox.mark_failed(due, is_refusal)
@@ -378,7 +380,7 @@ impl Journal {
         self.outbox.undelivered_count()
     }
 
-    /// The end time of the oldest run with an undelivered report.
+    /// The end time of the oldest run with an undelivered report; `None` if every report was delivered.
     ///
     /// # Errors
     /// [`JournalError::Broken`] if the journal cannot be read.
@@ -391,20 +393,20 @@ impl Journal {
         Ok(oldest.map(from_micros))
     }
 
-    /// The size of the journal's files, in bytes.
+    /// The size of the journal's files, in bytes; 0 for a journal in memory.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let JournalBackend::Disk { path, .. } = &self.backend else { return 0 };
         files::data_files(path).iter().filter_map(|file| Some(file.metadata().ok()?.len())).sum()
     }
 
-    /// The failure that a committed entry survives.
+    /// The worst failure that a committed entry survives.
     #[must_use]
     pub fn durability(&self) -> Durability {
         self.durability
     }
 
-    /// The metrics of the journal.
+    /// The metrics that this journal updates.
     #[must_use]
     pub fn metrics(&self) -> &JournalMetrics {
         &self.metrics
@@ -424,7 +426,7 @@ impl Journal {
     /// Waits until every earlier entry is on the disk.
     ///
     /// # Errors
-    /// [`JournalError::Broken`].
+    /// [`JournalError::Broken`] if the journal breaks before.
     pub async fn flush(&self) -> Result<(), JournalError> {
         self.request(JournalEntry::Flush).await
     }
@@ -441,7 +443,7 @@ impl Journal {
     }
 }
 
-/// Waits until the journal is broken. The writer may report that only after it has dropped its entries.
+/// Waits until the journal is broken. The writer may report the reason only after it has dropped its entries.
 async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenError {
     let broken = condition.wait_for(|condition| matches!(condition, Condition::Broken(_))).await;
     match broken.as_deref() {
@@ -452,7 +454,7 @@ async fn wait_until_broken(mut condition: watch::Receiver<Condition>) -> BrokenE
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // SQLite moves its log into the file when the last connection is closed, and the check holds one.
+        // SQLite moves its log into the file when the last connection is closed, and the background check has one.
         self.is_closed.store(true, Relaxed);
     }
 }

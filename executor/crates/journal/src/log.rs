@@ -1,4 +1,4 @@
-//! The chain of records and the chain of refusals, and appending to them.
+//! The chain of records and the chain of refusals: their ends, and appending to them.
 //!
 //! Every write to a chain also updates the end of the chain in `chains`, so that missing last records are detected.
 
@@ -149,6 +149,7 @@ fn read_checkpoint(connection: &Connection, record: i64) -> rusqlite::Result<Hea
 /// The content of a new record. Its other columns are derived from the previous record.
 #[derive(Debug, Default)]
 pub(super) struct NewRecord<'a> {
+    /// In microseconds since 1970.
     pub(super) at: i64,
     pub(super) intent: Option<IntentId>,
     pub(super) agent: Option<&'a str>,
@@ -247,7 +248,8 @@ impl<'a> RecordLog<'a> {
     pub(super) fn save(&mut self) -> Result<(), WriteError> {
         if self.has_new() {
             self.connection
-                // One more page for each commit; without it, a chain without its last records would still be valid.
+                // Writes one more page for each commit; otherwise a chain that lost its last records would still be
+                // valid.
                 .prepare_cached("UPDATE chains SET last = ?1, last_hash = ?2 WHERE name = 'records'")?
                 .execute(params![self.tip.number, self.tip.hash])?;
             self.saved = self.tip;
@@ -278,6 +280,7 @@ fn read_appended(connection: &Connection, mut tip: Tip) -> Result<Tip, WriteErro
 /// A refused call to record.
 #[derive(Debug)]
 pub(super) struct RefusalRecord {
+    /// The time of the refusal, in microseconds since 1970.
     pub(super) refused: i64,
     pub(super) intent: IntentId,
     pub(super) agent: AgentDid,

@@ -45,7 +45,9 @@ pub struct DueReport {
 #[derive(Debug, Default)]
 struct LaneState {
     reports: VecDeque<QueuedReport>,
+    /// The number of failed attempts for the first report.
     tries: u32,
+    /// The number of those that the governor refused.
     refusals: u32,
 }
 
@@ -53,17 +55,19 @@ struct LaneState {
 struct QueuedReport {
     record: i64,
     run: RunId,
+    /// The receipt and its estimated size in memory, in bytes; `None` if it is not cached.
     cached: Option<(Arc<Receipt>, u64)>,
 }
 
 #[derive(Debug, Default)]
 struct OutboxState {
     lanes: HashMap<Lane, LaneState>,
+    /// The lanes whose first report can be sent now.
     due: VecDeque<Lane>,
     cached_bytes: u64,
 }
 
-/// The outbox.
+/// The undelivered reports, in lanes. The journal stores them.
 #[derive(Debug)]
 pub(super) struct Outbox {
     inner: Mutex<OutboxState>,
@@ -134,13 +138,13 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// Records that the governor refused the report, or could not be reached. After a pause, the caller passes it to
-    /// [`Self::requeue`].
+    /// Records that the governor refused the report, or could not be reached. After a pause, the caller passes the
+    /// returned report to [`Self::requeue`].
     pub(super) fn mark_failed(&self, mut due: DueReport, is_refusal: bool) -> DueReport {
         let mut inner = self.lock();
         let Some(state) = inner.lanes.get_mut(&due.lane) else { return due };
         state.tries += 1;
-        // Only refusals move a report out of its lane: an unreachable governor is no problem of the report.
+        // Only refusals move a report out of its lane: the report is not the reason why a governor is unreachable.
         state.refusals += u32::from(is_refusal);
         due.tries = state.tries;
         if state.refusals < MAX_REFUSALS || matches!(due.lane, Lane::Isolated(_)) {

@@ -1,4 +1,4 @@
-//! Removal of the oldest records of the chain.
+//! Removes the oldest records of the chain.
 //!
 //! Records that are still needed are copied to the end of the chain: claims, waiting intents and decisions about them,
 //! and the hashes of tasks. Another record names the last removed record.
@@ -21,10 +21,10 @@ use time::{Duration, OffsetDateTime};
 const MAX_PRUNED_PER_TRANSACTION: i64 = 10_000;
 
 /// The time for which an intent is stored after its verdicts have expired. A clock that is temporarily ahead by less
-/// cannot make an intent run again.
+/// than this time cannot make an intent run again.
 const EXPIRED_RETENTION: Duration = Duration::DAY;
 
-/// The reason why pruning failed. It may have removed some records.
+/// The reason why pruning failed. Some records may have been removed already.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
     /// The journal cannot be opened.
@@ -138,6 +138,7 @@ struct RecordCopy {
 struct Pruning<'a> {
     connection: &'a Connection,
     extent: Extent,
+    /// The number of the last record to remove.
     cut: i64,
     now: i64,
     log: RecordLog<'a>,
@@ -165,7 +166,7 @@ impl<'a> Pruning<'a> {
         }
         // The hash of the last removed record is the new beginning of the chain.
         let at_cut = Tip::at_record(self.connection, self.cut, &self.extent)?;
-        // Deleted before the copies are written: the unique index of proofs allows no second claim with a proof.
+        // Deleted before the copies are written: the unique index of proofs allows no second claim with the same proof.
         self.connection.execute("DELETE FROM records WHERE number <= ?1", [self.cut])?;
         let mut held = None;
         for record in &copies {
@@ -187,8 +188,8 @@ impl<'a> Pruning<'a> {
         Ok(self.log.save()?)
     }
 
-    /// Writes a copy. Returns the number of a copied wait: the row of its text gets this number, and the approval that
-    /// follows refers to it as `held`.
+    /// Writes a copy. Returns the number of the copy of a wait: the row of the wait's text gets this number, and the
+    /// copy of the approval, which follows, gets it as `held`.
     fn write_copy(&mut self, copy: &RecordCopy, held: Option<i64>) -> Result<Option<i64>, PruneError> {
         let RecordCopy { kind, intent, agent, tool, about, proof, body } = copy;
         let about = if *kind == RecordKind::Approved { held } else { *about };
@@ -268,7 +269,7 @@ impl<'a> Pruning<'a> {
         Ok(())
     }
 
-    /// `true` if an intent must still be stored whose last verdict expires at `until`.
+    /// `true` if an intent whose last verdict expires at `until` must still be stored.
     fn must_retain(&self, until: i64) -> bool {
         let retention = i64::try_from(EXPIRED_RETENTION.whole_microseconds()).unwrap_or(i64::MAX);
         until.saturating_add(retention) > self.now

@@ -32,7 +32,7 @@ type Query = Box<dyn FnOnce(&Reader) + Send>;
 
 /// The queue and the threads.
 pub(super) struct Readers {
-    /// `None` once the queue is closed by the drop.
+    /// `None` once `drop` has closed the queue.
     queries: Option<mpsc::Sender<Query>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -85,8 +85,8 @@ impl Readers {
 }
 
 impl Drop for Readers {
-    /// Waits until the connections are closed. The writer's has to be the last one: SQLite moves its log into the file,
-    /// and removes it, when the last connection is closed.
+    /// Waits until the connections are closed. The writer's connection has to be closed last: SQLite then moves its log
+    /// into the file and removes the log.
     fn drop(&mut self) {
         self.queries = None;
         for thread in self.threads.drain(..) {

@@ -145,7 +145,7 @@ impl<'a> JournalRecord<'a> {
     /// Reads a record and its stored hash from a row with [`RECORD_COLUMNS`].
     ///
     /// # Errors
-    /// A column has a type or a kind that this version does not write.
+    /// If a column has a type or a kind that this version does not write.
     pub(super) fn read(row: &'a Row<'_>) -> rusqlite::Result<(Self, Hash)> {
         let kind = read_text(row, 1)?.and_then(RecordKind::parse).ok_or_else(|| column_error(1))?;
         let record = Self {
@@ -236,7 +236,7 @@ impl<'de> Deserialize<'de> for Digest32 {
 pub(super) struct ClaimBody {
     /// The hash of agent, tool and arguments.
     pub(super) content: Digest32,
-    /// The time when the last of its verdicts expires, in microseconds since 1970.
+    /// The expiry of the intent's last verdict, in microseconds since 1970.
     pub(super) keep_until: i64,
     /// The hash of the receipt that recovery writes if the process ends during the run.
     // The name in the file is hashed, so another one would be another format.
@@ -250,7 +250,8 @@ pub(super) struct ClaimBody {
     pub(super) verdict: Option<Box<RawValue>>,
 }
 
-/// The body of [`RecordKind::Used`]. The column `about` has the record of the receipt.
+/// The body of [`RecordKind::Used`]: the part of the claim that is still needed. The column `about` has the record of
+/// the receipt.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UsedBody {
@@ -312,7 +313,7 @@ pub(super) struct StopBody {
 #[serde(deny_unknown_fields)]
 pub(super) struct RevocationBody {
     pub(super) by: String,
-    /// The number of runs and waiting intents that it ended.
+    /// The number of runs and waiting intents that the revocation ended.
     pub(super) stopped: usize,
 }
 
@@ -330,7 +331,7 @@ pub(super) struct RefusalsBody {
 pub(super) struct PrunedBody {
     pub(super) number: i64,
     pub(super) hash: Digest32,
-    /// The number of receipts up to there. `checkpoint` is the hash of the last one.
+    /// The number of receipts up to that record. `checkpoint` is the hash of the last one.
     pub(super) receipts: i64,
     pub(super) checkpoint: Digest32,
 }

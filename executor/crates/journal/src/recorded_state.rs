@@ -62,7 +62,7 @@ pub(super) struct ClaimedIntent {
     pub(super) end: RunEnd,
 }
 
-/// The end of the run of a claim.
+/// Whether the run of a claim has ended, and where its receipt is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunEnd {
     /// The run has not ended.

@@ -32,7 +32,7 @@ pub(super) struct ReplayStep {
     pub(super) number: i64,
     pub(super) kind: RecordKind,
     pub(super) about: Option<i64>,
-    /// The hash of the row of its task.
+    /// The hash of the task's row, in a record of a task.
     pub(super) task: Option<Hash>,
 }
 

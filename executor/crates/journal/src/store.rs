@@ -76,7 +76,7 @@ pub(super) struct Undelivered {
 pub struct JournalOptions {
     /// The action if there is no journal.
     pub if_missing: IfMissing,
-    /// The failure that a committed entry survives.
+    /// The worst failure that a committed entry survives.
     pub durability: Durability,
 }
 
@@ -150,7 +150,7 @@ impl Store {
         if tip != self.tip {
             self.files.update_marker(tip.number, &tip.hash);
         }
-        // Only now, because the records of a failed batch do not exist.
+        // Updated only now, because the records of a failed batch do not exist.
         (self.tip, self.refusals) = (tip, refusals);
         Ok(result)
     }

@@ -1,4 +1,4 @@
-//! The comparison of the records with the tables derived from them: open and waiting intents, tasks, and refusals.
+//! Compares the records with the tables derived from them: open and waiting intents, tasks, and refusals.
 
 use super::chain::{Hash, Head};
 use super::finding::{CheckError, Finding};
@@ -11,7 +11,7 @@ use super::verify::Verifier;
 use a2g_types::ident::IntentId;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-/// The difference of a row that was changed.
+/// The finding for a row that differs from its record.
 pub(super) const CHANGED: &str = "was changed";
 
 /// The number of last refusals that a partial check reads.

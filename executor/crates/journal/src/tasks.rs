@@ -85,7 +85,7 @@ pub struct JournalTask {
     pub document: String,
 }
 
-/// The treatment of a task that a full disk refuses.
+/// What happens to a task that cannot be written because the disk is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
     /// The write is retried.
@@ -176,7 +176,7 @@ impl Journal {
     /// futures are awaited. While the disk is full, a task with [`RetryPolicy::Retry`] is retried.
     ///
     /// # Errors
-    /// [`JournalError::NoSpace`]: the task is not on the disk; `retry_policy` determines whether it is retried.
+    /// [`JournalError::NoSpace`]: the task is not on the disk; `retry_policy` determines whether the write is retried.
     /// [`JournalError::Broken`].
     pub fn store_task(
         &self,

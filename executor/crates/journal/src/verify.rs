@@ -1,8 +1,8 @@
-//! The check of a journal against its own chain: every record against its hash and the previous record, the records of
-//! each intent against each other, and every other table against the records that it is derived from.
+//! Checks a journal against its own chain: every record against its hash and the previous record, the records of each
+//! intent against each other, and every other table against the records that it is derived from.
 //!
-//! A [`Verifier`] reads the records in order, in chunks. It holds in memory the intents that run, wait or are
-//! undelivered at that point, and the stored tasks.
+//! A [`Verifier`] reads the records in order, in chunks. It holds in memory the intents that run, wait or have an
+//! undelivered report at that point, and the stored tasks.
 
 use super::chain::{Hash, Head, INITIAL_HASH};
 use super::files::{self, Marker};
@@ -25,7 +25,7 @@ use std::path::Path;
 /// The number of records in one chunk.
 pub(super) const CHUNK_RECORDS: usize = 10_000;
 
-/// The check of one journal.
+/// A check in progress.
 pub(super) struct Verifier {
     extent: Extent,
     /// The number of the last record before the checked ones.
@@ -33,6 +33,7 @@ pub(super) struct Verifier {
     pub(super) tip: Tip,
     /// The end of the receipt chain of a converted journal of format 2.
     format2_head: Head,
+    /// The intents that need a row in another table, by id.
     pub(super) live: HashMap<[u8; 16], ReplayedIntent>,
     /// The intents of undelivered receipts, by the receipt's record.
     undelivered: HashMap<i64, [u8; 16]>,
@@ -175,7 +176,7 @@ impl Verifier {
             .ok_or_else(|| order_error("is missing in an index"))?;
         let live = match self.live.get(&intent) {
             Some(live) => *live,
-            // A settled intent is not in memory, which would grow with every run; its few records are read again.
+            // A settled intent is not kept, because memory would grow with every run; its few records are read again.
             None => replay_earlier(connection, record, &earlier, first)?
                 .ok_or_else(|| order_error("contradicts the earlier records"))?,
         };
@@ -349,8 +350,8 @@ fn check_indexes(
     Ok(Some(numbers))
 }
 
-/// The state of an intent after its `earlier` records; `None` if they contradict each other. They were checked before,
-/// or precede a partial check.
+/// The state of an intent after its `earlier` records; `None` if they contradict each other. The earlier records were
+/// checked before, or precede a partial check.
 fn replay_earlier(
     connection: &Connection,
     record: &JournalRecord<'_>,

@@ -25,12 +25,12 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The maximum time for which an entry without a waiting caller is held back, so that later entries share its fsync.
 const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// The interval between checks of the files while nothing is written.
-// An idle server has to stop as well if its journal disappears, before a call relies on it.
+// An idle server has to stop as well if its journal disappears, before a call relies on the journal.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// The minimum interval between log lines about a full disk.
 const LOG_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Sends the answer to an entry. If it is dropped unused, the journal is broken.
+/// Sends the answer to an entry. A sender that is dropped unused means that the journal is broken.
 pub(super) type Reply<T> = oneshot::Sender<T>;
 /// Sends the answer to an entry that fails if the disk is full, with the system's error.
 pub(super) type FallibleReply<T> = Reply<Result<T, NoSpaceError>>;
@@ -59,7 +59,7 @@ pub(super) enum JournalEntry {
     /// The current state of a task. The policy determines whether it is retried while the disk is full, after its
     /// caller was answered.
     Task(Box<JournalTask>, RetryPolicy, Option<FallibleReply<()>>),
-    /// A call was not run.
+    /// A call did not run.
     Refuse(Box<RefusalRecord>),
     /// Writes nothing. Its reply means that every earlier entry is on the disk.
     Flush(Reply<()>),

@@ -72,7 +72,7 @@ type Histograms = Family<ToolLabel, Histogram, fn() -> Histogram>;
 /// time from the arrival of the call until its receipt is on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecutionTimes {
-    /// From the claim to a slot.
+    /// From the claim of the intent until it gets a slot.
     pub queue: Duration,
     /// The guest's wall time.
     pub run: Duration,
@@ -134,7 +134,7 @@ pub struct CallerMetrics {
 }
 
 impl CallerMetrics {
-    /// Counts an authentication failure.
+    /// Counts a request or message that failed authentication.
     pub fn count_unauthenticated(&self) {
         self.unknown.inc();
     }
@@ -238,7 +238,7 @@ impl Metrics {
         self.governor.observe(duration.as_secs_f64());
     }
 
-    /// Counts a refused call.
+    /// Counts a call that was refused before its run.
     pub fn count_refusal(&self, blocked_by: BlockedBy) {
         self.refusals.get_or_create(&RefusalLabel { blocked_by: blocked_by.as_str() }).inc();
     }
@@ -248,7 +248,7 @@ impl Metrics {
         self.busy.inc();
     }
 
-    /// Counts an attempt to deliver a report.
+    /// Counts an attempt to deliver a report; `delivered` if the governor acknowledged it.
     pub fn record_delivery(&self, delivered: bool) {
         let outcome = if delivered { "delivered" } else { "failed" };
         self.deliveries.get_or_create(&DeliveryLabel { outcome }).inc();

@@ -24,7 +24,8 @@ impl SessionTasks {
         self.tracker.spawn(self.cancellation.clone().run_until_cancelled_owned(task))
     }
 
-    /// Adds a task that a library has started, such as that of an upgraded connection. It ends with the others.
+    /// Runs the work of a task that a library has started, such as that of an upgraded connection. The work is counted,
+    /// and ends with the other tasks.
     pub async fn adopt<T>(&self, task: impl Future<Output = T>) -> Option<T> {
         self.tracker.track_future(self.cancellation.clone().run_until_cancelled_owned(task)).await
     }
@@ -46,7 +47,7 @@ impl SessionTasks {
     }
 }
 
-/// Starts a task of a run, or of the processes in which guests run, which ends with its owner.
+/// Starts a task that ends with its owner: a run, or the processes in which guests run.
 #[allow(
     clippy::disallowed_methods,
     reason = "a run is drained by its slot and a zygote reaped by its controller"

@@ -45,7 +45,7 @@ pub struct Code<'a> {
     // Scopes other than whole trees are enforced only over WASI 0.2, so a core command is compiled in both forms:
     // natively for whole trees, as a component for everything else.
     pub componentised: Option<&'a File>,
-    /// The calling contract of the tool.
+    /// The contract that the tool is loaded for.
     pub contract: Contract,
 }
 

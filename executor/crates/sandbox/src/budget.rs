@@ -38,8 +38,8 @@ impl Budget {
     }
 
     /// Charges `bytes` written to files, or ends the run.
-    // This is a budget and not a quota: overwritten bytes count again, because it limits the load and wear of the disk,
-    // and no count ever has to be reduced.
+    // This is a budget and not a quota: overwritten bytes count again, because the budget limits the load and wear of
+    // the disk, and no count ever has to be reduced.
     pub(super) fn charge_write(&self, bytes: u64) -> Result<(), TerminationReason> {
         charge(&self.written_bytes, bytes, self.granted.written.bytes(), Limit::Written)
     }
@@ -59,9 +59,9 @@ impl Budget {
         charge(&self.directory_entries, 1, self.granted.directory_entries, Limit::DirectoryEntries)
     }
 
-    /// Ends the run when one poll has more subscriptions than permitted.
+    /// Ends the run if one poll has more subscriptions than permitted.
     pub(super) fn check_poll(&self, subscriptions: u64) -> Result<(), TerminationReason> {
-        // A list of subscriptions is host memory: 700,000 of them took 155 MB.
+        // A list of subscriptions is host memory: 700,000 subscriptions took 155 MB.
         if subscriptions > self.granted.subscriptions {
             return Err(TerminationReason::Limit(Limit::Subscriptions));
         }
@@ -110,7 +110,7 @@ fn poll_once<T>(work: impl Future<Output = StreamResult<T>>) -> StreamResult<T> 
     work.now_or_never().unwrap_or_else(not_ready)
 }
 
-/// An input stream from a file that reads on the guest's thread.
+/// A file's input stream, which reads on the guest's thread.
 pub(super) struct FileInputStream {
     pub(super) inner: DynInputStream,
 }
@@ -137,7 +137,7 @@ impl InputStream for FileInputStream {
     }
 }
 
-/// An output stream to a file that charges each write to the budget.
+/// A file's output stream, which charges each write to the budget.
 pub(super) struct FileOutputStream {
     pub(super) inner: DynOutputStream,
     pub(super) budget: Arc<Budget>,

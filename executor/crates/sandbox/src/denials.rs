@@ -106,7 +106,7 @@ impl Denials {
         }
     }
 
-    /// Records a walked path below a root that is not granted.
+    /// Records a walked path that the grant of its root does not contain.
     pub(super) fn record_outside_grant(&self, path: &str) {
         self.record(path, DenialReason::OutsideScope);
     }

@@ -55,7 +55,7 @@ const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
 /// An engine for `concurrent` executions at once; with `meters_fuel`, generated code counts its instructions.
 ///
 /// # Errors
-/// The machine cannot reserve the address space.
+/// If the machine cannot reserve the address space.
 pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Result<Engine> {
     let mut pool = PoolingAllocationConfig::new();
     pool.total_component_instances(concurrent)
@@ -81,7 +81,7 @@ pub(super) fn pooling_engine(concurrent: u32, meters_fuel: bool) -> wasmtime::Re
 /// An engine that only compiles and reserves no address space.
 ///
 /// # Errors
-/// The machine's processor is not supported.
+/// If the machine's processor is not supported.
 pub(super) fn compiler_engine(meters_fuel: bool) -> wasmtime::Result<Engine> {
     Engine::new(&config(meters_fuel))
 }
@@ -139,10 +139,10 @@ impl Ticker {
         Self { engine: engine.weak(), max_idle_ticks, state: Arc::default() }
     }
 
-    /// Starts the thread unless it has been started. The thread runs `init` first, and ends when the engine is dropped.
+    /// Starts the thread, unless it runs already. The thread runs `init` first, and ends when the engine is dropped.
     ///
     /// # Errors
-    /// No thread can be started, or `init` failed.
+    /// If no thread can be started, or `init` fails.
     pub(super) fn start(
         &self,
         init: impl FnOnce() -> std::io::Result<()> + Send + 'static,
@@ -182,7 +182,7 @@ impl Ticker {
     /// Keeps the ticker awake while the returned guard lives.
     ///
     /// # Errors
-    /// The thread cannot be started.
+    /// If the thread cannot be started.
     pub(super) fn keep_awake(&self) -> std::io::Result<TickerGuard> {
         self.start(|| Ok(()))?;
         self.state.running.fetch_add(1, Ordering::SeqCst);

@@ -1,8 +1,8 @@
-//! Events of a run while it is in progress.
+//! Events of a run in progress.
 //!
 //! The process that runs a guest can be killed at any moment, and its memory is lost with it. It therefore
-//! sends each event as it happens, and [`super::Execution::record_event`] repeats the accounting in the server. Every
-//! kind of event is bounded, so that a guest cannot flood the server.
+//! sends each event as it happens, and [`super::Execution::record_event`] repeats the accounting in the server. The
+//! events of each kind are bounded, so that a guest cannot flood the server.
 
 use super::state::EffectiveLimits;
 use a2g_types::outcome::{Artifact, DenialReason, LogLevel, Progress};
@@ -27,7 +27,7 @@ pub enum Event {
     Denied(String, DenialReason, u64),
 }
 
-/// The receiver of a run's events. The default discards them, for a guest in the process that makes its report.
+/// The receiver of a run's events. The default discards them, for a guest in the process that makes the report.
 #[derive(Clone, Default)]
 pub struct EventSink(Option<Arc<dyn Fn(Event) + Send + Sync>>);
 

@@ -2,7 +2,7 @@
 //!
 //! Every call goes through [`AuditedFs`]. Besides the granted folders, a guest has one empty placeholder folder
 //! ([`PreopenKind::Outside`]), to which its libc resolves every other path; only a module that the operator runs
-//! directly has none. Calls below it are refused with `access`; every refusal is recorded.
+//! directly has none. Calls below the placeholder are refused with `access`; every refusal is recorded.
 //!
 //! No decision relies on a path as the guest wrote it: wasmtime-wasi resolves it beneath the opened roots, and below a
 //! root that is only partly granted, the path that was actually walked is checked (`walk.rs`).
@@ -84,7 +84,7 @@ impl AuditedFs<'_> {
         Ok(table.push(stream)?)
     }
 
-    /// Refuses to create a link where the operator does not allow links; charges the budget otherwise.
+    /// Refuses to create a link if the operator does not allow links; charges the budget otherwise.
     fn check_link(&mut self, paths: &[(Option<Preopen>, &str)]) -> FsResult<()> {
         if !self.0.links {
             self.record(Refusal::Link, paths);
@@ -174,7 +174,7 @@ impl AuditedFs<'_> {
     /// case the call itself fails.
     async fn check_target(&mut self, at: &ResolvedPath, paths: &[(Option<Preopen>, &str)]) -> FsResult<bool> {
         use DescriptorType::{Directory, RegularFile, SymbolicLink};
-        // Opening a FIFO could block this thread, and setting a file's times opens it as well. Another name of
+        // Opening a FIFO could block this thread, and setting a file's times also opens the file. Another name of
         // a file may lie outside the grant.
         let stat = self.inner().stat_at(at.folder(), at.flags, at.name.clone()).await;
         match stat.map(|stat| (stat.type_, stat.link_count)) {
@@ -320,7 +320,7 @@ impl HostDescriptor for AuditedFs<'_> {
         atim: NewTimestamp,
         mtim: NewTimestamp,
     ) -> FsResult<()> {
-        // A folder that is not granted itself can be open because it leads to something granted. It must not be
+        // A folder that leads to something granted can be open although it is not granted itself. It must not be
         // changed.
         if let Some(walked) = self.folder_path(&fd)?
             && !walked.root.grants(&walked.path)

@@ -12,7 +12,7 @@
 //! reuses a store.
 //!
 //! # Example
-//! A module runs under a grant in your own program. It prints its result, as every command does:
+//! A module runs under a grant in your own program. The module prints its result, as every command does:
 //!
 //! ```
 //! use a2g_capability::{Authority, Ceilings, Claims, Grant, Mounts, Permit};
@@ -115,7 +115,7 @@ const OWN_DESCRIPTORS: u64 = 256;
 // subscriptions, which would need a smaller value, have their own limit.
 const MAX_HOSTCALL_BYTES: usize = 16 << 20;
 
-/// The engine, the linkers and the epoch ticker. A process has one.
+/// The engine, the linkers and the epoch ticker. A process has one sandbox.
 pub struct Sandbox {
     engine: Engine,
     core: CoreLinker<StoreState>,
@@ -155,7 +155,7 @@ pub enum Input {
     },
 }
 
-/// One execution as other threads observe it while it runs.
+/// One execution, as other threads observe it during the run.
 #[derive(Debug, Clone)]
 pub struct Execution {
     stats: Arc<RunStats>,
@@ -166,8 +166,8 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// A run under `grant` over `network` whose clock starts at `now`. Its events go to `events`;
-    /// `accounting` selects the CPU clock that is charged to the guest.
+    /// Begins a run under `grant` with network access over `network`. The run's clock starts at `now`, its events go to
+    /// `events`, and `accounting` selects the CPU clock that is charged to the guest.
     #[must_use]
     pub fn begin(
         grant: GrantView,
@@ -227,7 +227,7 @@ impl Execution {
         &self.abort
     }
 
-    /// The run's network.
+    /// The run's network access.
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
@@ -328,7 +328,7 @@ impl Sandbox {
     /// for example to confine itself.
     ///
     /// # Errors
-    /// No thread can be started, or `init` failed.
+    /// If no thread can be started, or `init` fails.
     pub fn start_ticker(
         &self,
         init: impl FnOnce() -> std::io::Result<()> + Send + 'static,
@@ -340,13 +340,13 @@ impl Sandbox {
     pub fn warm_up(&self) {
         // About 100 of a child's 299 page faults came from code that ran for the first time after the job had
         // arrived. A child runs this while it waits for the job. Mapping all code ahead of time, or running a
-        // module first, saved no more.
+        // module beforehand, saved no more page faults.
         Engine::tls_eager_initialize();
         drop(Store::new(&self.engine, WasiCtxBuilder::new().build_p1()));
     }
 
     /// The empty placeholder folder for everything that is not granted. Guests find it open as `/`, so that
-    /// attempts outside the grant are recorded; a confined process needs access to it as well.
+    /// attempts outside the grant are recorded; a confined process needs access to this folder as well.
     #[must_use]
     pub fn outside(&self) -> BorrowedFd<'_> {
         self.preopens.outside()
@@ -435,7 +435,7 @@ impl Sandbox {
             });
         }
         // Without a network the imports are linked as functions that end the run with a reason, so that a tool
-        // that uses the network only sometimes can be added and run without one.
+        // that uses the network only sometimes can be added, and can run without a network.
         let link = |linker: &ComponentLinker<StoreState>, has_network| {
             let mut linker = linker.clone();
             network::link_unavailable(&mut linker, &component, &self.engine, has_network)
@@ -449,7 +449,7 @@ impl Sandbox {
         })
     }
 
-    /// Starts the clock of a run in this process and returns the run's observer. `abort` can stop the run.
+    /// Starts the clock of a run in this process and returns the run's [`Execution`]. `abort` can stop the run.
     #[must_use]
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
@@ -491,7 +491,7 @@ impl Sandbox {
     /// Runs a typed tool's `describe` and returns its name, version, description and arguments schema.
     ///
     /// # Errors
-    /// [`ArtifactError::Unlinkable`] when the tool does not answer within the permit.
+    /// [`ArtifactError::Unlinkable`] when the tool does not answer within the permit's limits.
     pub async fn describe(&self, artifact: &Artifact, permit: Permit) -> Result<[String; 4], ArtifactError> {
         let link_error = artifact::link_error(Contract::Typed);
         let PreparedGuest::Typed(tool) = &artifact.0 else {
@@ -537,7 +537,7 @@ impl Sandbox {
         end
     }
 
-    /// Creates the store of one execution and reads its limits back.
+    /// Creates the store of one execution and reads the store's limits back.
     fn make_store(
         &self,
         permit: Permit,
@@ -603,7 +603,7 @@ impl Sandbox {
         match (grant.budgets().fuel, self.meters_fuel) {
             // Fails on an engine without fuel metering: a fuel limit that cannot be enforced is never ignored.
             (Some(fuel), _) => store.set_fuel(fuel)?,
-            // A metering engine starts stores with no fuel at all.
+            // In a metering engine, a new store has no fuel.
             (None, true) => store.set_fuel(u64::MAX)?,
             (None, false) => {}
         }
@@ -791,7 +791,7 @@ async fn typed_tool(
     }
 }
 
-/// The result of a command: its standard output as JSON, `null` when it wrote nothing.
+/// The result of a command: its standard output as JSON, or `null` when the command wrote nothing.
 fn command_result(stdout: &[u8]) -> End {
     if stdout.iter().all(u8::is_ascii_whitespace) {
         return End::Returned(JsonText::null());

@@ -11,7 +11,7 @@ use wasmtime::ResourceLimiter;
 /// The measurements of a limiter. Shared, so that another thread can read them while a guest is stuck.
 #[derive(Debug, Default)]
 pub(super) struct MemoryGauge {
-    /// The maximum of the sum so far, in bytes.
+    /// The peak sum of memories and tables so far, in bytes.
     pub(super) peak: AtomicU64,
     // A refused growth returns -1 to the guest, which then usually traps. This flag attributes that trap to the
     // memory limit.
@@ -39,7 +39,7 @@ pub(super) struct Limiter {
     gauge: Arc<MemoryGauge>,
 }
 
-/// The host memory of one table element: a pointer, as wasmtime has it.
+/// The host memory of one table element: wasmtime stores a pointer.
 const TABLE_ELEMENT_BYTES: u64 = size_of::<usize>() as u64;
 
 impl Limiter {
@@ -53,7 +53,7 @@ impl Limiter {
 
     fn grow(&mut self, current: usize, desired: usize, unit: u64) -> bool {
         let added = u64::try_from(desired.saturating_sub(current)).unwrap_or(u64::MAX).saturating_mul(unit);
-        // All memories and tables are summed: with a limit for each of them, a guest would only have to use more.
+        // All memories and tables are summed: with a limit for each, a guest would only have to create more of them.
         let total = self.bytes.saturating_add(added);
         if total > self.limit.value.bytes() {
             self.gauge.refused.store(true, Ordering::Relaxed);

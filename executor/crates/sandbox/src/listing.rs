@@ -40,7 +40,7 @@ impl Listing {
     /// Lists `folder` from the cookie `start` of an earlier entry; 0 is the beginning.
     ///
     /// # Errors
-    /// The folder may not be read, or the kernel rejects the cookie.
+    /// If the folder may not be read, or the kernel rejects the cookie.
     pub(super) fn open(folder: &File, start: u64) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = openat(folder, ".", flags, Mode::empty())?;
@@ -53,7 +53,7 @@ impl Listing {
     /// The next entry, including `.` and `..`; `None` at the end.
     ///
     /// # Errors
-    /// The kernel's error of `getdents64`.
+    /// If `getdents64` fails.
     pub(super) fn next(&mut self) -> Result<Option<ListingEntry>> {
         if self.entries.is_empty() {
             self.read_more()?;

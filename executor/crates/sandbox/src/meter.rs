@@ -1,7 +1,7 @@
 //! CPU time of one execution, from the kernel's clock of the thread or the process that runs it.
 //!
-//! The clock is read before and after every poll of the guest's future, so that the guest's host calls count
-//! and waiting does not. During a poll, [`Meter::cpu`] adds the time since the poll began.
+//! The clock is read before and after every poll of the guest's future, so that the guest's host calls are counted and
+//! waiting is not. During a poll, [`Meter::cpu`] adds the time since the poll began.
 
 use super::engine::Ticker;
 use rustix::time::{ClockId, clock_gettime};
@@ -27,7 +27,7 @@ pub enum Accounting {
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     accounting: Accounting,
-    /// Nanoseconds of finished polls.
+    /// CPU time of finished polls, in nanoseconds.
     finished: AtomicU64,
     /// The clock's value at the start of the current poll, in nanoseconds.
     poll_start: AtomicU64,
@@ -52,7 +52,7 @@ impl Meter {
         u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
     }
 
-    /// CPU time so far. To be called on the polling thread, during a poll.
+    /// CPU time so far. Call it only on the polling thread, during a poll.
     pub(super) fn cpu(&self) -> Duration {
         let running = self.nanos().saturating_sub(self.poll_start.load(Ordering::Relaxed));
         Duration::from_nanos(self.finished.load(Ordering::Relaxed) + running)
@@ -64,7 +64,7 @@ impl Meter {
         Duration::from_nanos(self.finished.load(Ordering::Relaxed))
     }
 
-    /// CPU time so far. To be called on any thread except the polling one.
+    /// CPU time so far. Call it on any thread except the polling one.
     #[must_use]
     pub(super) fn cpu_from_other_thread(&self) -> Duration {
         let thread = self.thread.load(Ordering::Acquire);

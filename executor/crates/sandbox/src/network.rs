@@ -141,12 +141,12 @@ fn http_error(refusal: EgressError) -> HttpError {
             NetworkError::ConnectTimeout => HttpError::ConnectionTimeout,
             NetworkError::Certificate => HttpError::TlsCertificateError,
             NetworkError::Tls => HttpError::TlsProtocolError,
-            NetworkError::AnswerTimeout => HttpError::HttpResponseTimeout,
-            NetworkError::AnswerHead => HttpError::HttpResponseHeaderSectionSize(None),
+            NetworkError::ResponseTimeout => HttpError::HttpResponseTimeout,
+            NetworkError::ResponseHead => HttpError::HttpResponseHeaderSectionSize(None),
             NetworkError::Upgrade => HttpError::HttpUpgradeFailed,
-            NetworkError::Answer => HttpError::HttpProtocolError,
+            NetworkError::Response => HttpError::HttpProtocolError,
             NetworkError::Incomplete | NetworkError::Broken => HttpError::HttpResponseIncomplete,
-            NetworkError::Over => HttpError::ConnectionTerminated,
+            NetworkError::RunEnded => HttpError::ConnectionTerminated,
         },
     }
 }
@@ -181,8 +181,8 @@ fn denial_advice(layer: Layer) -> &'static str {
     }
 }
 
-/// The name of a network interface without its version; `None` when `import` is not one or has an unsupported
-/// version.
+/// The name of a network interface without its version; `None` when `import` is not a network interface or has an
+/// unsupported version.
 fn network_interface(import: &str) -> Option<&'static str> {
     let (name, version) = import.split_once('@')?;
     let mut interfaces = HTTP.into_iter().chain(sockets::INTERFACES).chain([UDP, UDP_CREATE]);
@@ -200,8 +200,8 @@ pub(super) fn link(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
 }
 
-/// Links the network interfaces that a run does not have: all of them, or only UDP if it `has_network`. Each function
-/// ends the run; with a network, creating a UDP socket is an error for the guest instead.
+/// Links the network interfaces that a run does not have: only UDP if `has_network`, otherwise all. Each function ends
+/// the run; with a network, creating a UDP socket is an error for the guest instead.
 pub(super) fn link_unavailable(
     linker: &mut Linker<StoreState>,
     component: &Component,

@@ -1,7 +1,7 @@
 //! The output of a guest under one limit: standard output and error, logs, progress and artifacts.
 //!
-//! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer ahead of it,
-//! and an empty write never makes the host allocate.
+//! The streams replace wasmtime's: they accept bytes only while the limit allows, never buffer bytes beyond the limit,
+//! and do not allocate host memory for an empty write.
 
 use super::events::{Event, EventSink};
 use super::label::{LabelError, check_media_type, check_name};
@@ -43,7 +43,7 @@ pub(super) struct OutputCollector {
 struct CollectorState {
     bytes: u64,
     stdout: Vec<u8>,
-    /// The last line of standard error while it has no line end yet.
+    /// The last line of standard error, as long as it has no line end.
     stderr_line: Vec<u8>,
     progress_count: usize,
     open_artifacts: Vec<Artifact>,
@@ -266,7 +266,7 @@ impl OutputCollector {
         tail.join("\n")
     }
 
-    /// Takes the output apart from the result. An unfinished line or artifact is completed with its content so far.
+    /// Takes the output, except the result. An unfinished line or artifact is completed with its content so far.
     pub(super) fn finish(&self) -> RunOutput {
         let mut state = self.lock();
         self.end_stderr_line(&mut state);

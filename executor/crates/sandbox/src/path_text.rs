@@ -1,5 +1,5 @@
-//! The calls of `wasi:filesystem` that take a path, linked over wasmtime's, so that a path that is not UTF-8 is the
-//! error `illegal-byte-sequence`. wasmtime's own linking decodes the path before the call and traps.
+//! Replaces the calls of `wasi:filesystem` that take a path, so that a path that is not UTF-8 results in the error
+//! `illegal-byte-sequence`. wasmtime's own linking decodes the path before the call, and traps if that fails.
 
 use super::filesystem::AuditedFs;
 use super::state::StoreState;

@@ -41,7 +41,7 @@ impl Preopens {
         self.outside.as_fd()
     }
 
-    /// Opens the granted folders, followed by the placeholder folder.
+    /// Opens the granted folders, followed by the placeholder folder, and returns the kind of each.
     pub(super) fn for_run(
         &self,
         roots: &Roots,

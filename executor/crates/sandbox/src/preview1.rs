@@ -1,8 +1,9 @@
 //! WASI preview 1 for core modules: wasmtime's implementation, with audited path calls.
 //!
-//! Every call that takes a path replaces wasmtime's, forwards to it and records a refusal. A path below
-//! the placeholder folder ([`PreopenKind::Outside`]) is refused with `EACCES`. Calls that use the host are charged
-//! to the budgets first. Folders are listed by `listing.rs`, because wasmtime reads them whole at each call.
+//! Every call that takes a path is replaced by one that forwards to wasmtime's and records refusals. A path below the
+//! placeholder folder ([`PreopenKind::Outside`]) is refused with `EACCES`. Calls that use the host are charged to the
+//! budgets before they are forwarded. Folders are listed by `listing.rs`, because wasmtime reads them whole at each
+//! call.
 
 use super::budgeted::MAX_RANDOM_BYTES;
 use super::denials::Refusal;
@@ -46,7 +47,7 @@ pub(super) fn add_to_linker(linker: &mut Linker<StoreState>) -> wasmtime::Result
     link_writes(linker)?;
     link_listings(linker)?;
     link_random(linker)?;
-    // wasmtime's own traps at exit codes from 126 on.
+    // wasmtime's own `proc_exit` traps at exit codes from 126 on.
     linker.func_wrap("wasi_snapshot_preview1", "proc_exit", |code: i32| -> wasmtime::Result<()> {
         Err(wasmtime_wasi::I32Exit(code).into())
     })?;
@@ -187,7 +188,7 @@ fn link_path_calls(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Replaces the calls that write, so that they are charged to the budget first, and those that replace descriptors.
+/// Replaces the calls that write, to charge them to the budget, and those that replace descriptors.
 fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     const MODULE: &str = "wasi_snapshot_preview1";
     linker.func_wrap_async(
@@ -244,7 +245,7 @@ fn link_writes(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Replaces `fd_readdir` by its own implementation.
+/// Replaces `fd_readdir` by an implementation with [`Listing`].
 fn link_listings(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap_async(
         "wasi_snapshot_preview1",
@@ -375,7 +376,7 @@ fn errno_of(error: &std::io::Error) -> i32 {
     }
 }
 
-/// Replaces `random_get`, so that it is charged to the budget first.
+/// Replaces `random_get`, to charge it to the budget.
 fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     linker.func_wrap(
         "wasi_snapshot_preview1",
@@ -393,8 +394,8 @@ fn link_random(linker: &mut Linker<StoreState>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// Charges a write of a list of buffers, at `offset` or at the descriptor's position: its bytes, or the growth of the
-/// file if that is larger.
+/// Charges a write of a list of buffers, at `offset` or at the descriptor's position: the bytes written, or the growth
+/// of the file if that is larger.
 async fn spend_write(
     memory: &GuestMemory<'_>,
     state: &mut StoreState,
@@ -460,7 +461,7 @@ const MAX_BLOCKING_SLEEP_NANOS: u64 = 1_000_000;
 
 /// The relative timeout of a clock subscription.
 struct ClockTimeout {
-    /// Its address in guest memory.
+    /// The timeout's address in guest memory.
     address: GuestPtr<u64>,
     nanos: u64,
 }
@@ -485,12 +486,12 @@ impl ClockTimeout {
 /// The target of a path.
 struct PathTarget {
     kind: u8,
-    /// The number of its names.
+    /// The number of hard links to the target.
     links: u64,
 }
 
 /// The target of a path; `None` if it cannot be determined, in which case the call itself fails.
-// Opening a FIFO or a device could block this thread, and setting a file's times opens it as well.
+// Opening a FIFO or a device could block this thread, and setting a file's times also opens the file.
 async fn stat_target(
     memory: &GuestMemory<'_>,
     state: &mut StoreState,
@@ -582,7 +583,7 @@ fn spend_name(caller: &mut Caller<'_, StoreState>, _: &[PathArgument]) -> wasmti
     Ok(None)
 }
 
-/// Refuses to create a link where the operator does not allow links; charges one name otherwise.
+/// Refuses to create a link if the operator does not allow links; charges one name otherwise.
 fn check_link(caller: &mut Caller<'_, StoreState>, paths: &[PathArgument]) -> wasmtime::Result<Option<i32>> {
     if caller.data().links {
         return spend_name(caller, paths);

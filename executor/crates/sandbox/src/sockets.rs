@@ -123,23 +123,23 @@ fn error_code(refusal: EgressError) -> ErrorCode {
             NetworkError::Refused => ErrorCode::ConnectionRefused,
             NetworkError::ConnectTimeout => ErrorCode::Timeout,
             NetworkError::Broken => ErrorCode::ConnectionReset,
-            NetworkError::Over => ErrorCode::ConnectionAborted,
+            NetworkError::RunEnded => ErrorCode::ConnectionAborted,
             NetworkError::Request | NetworkError::RequestHead => ErrorCode::InvalidArgument,
             NetworkError::Scheme
             | NetworkError::Method
             | NetworkError::RequestBody
             | NetworkError::Certificate
             | NetworkError::Tls
-            | NetworkError::AnswerTimeout
-            | NetworkError::AnswerHead
+            | NetworkError::ResponseTimeout
+            | NetworkError::ResponseHead
             | NetworkError::Upgrade
-            | NetworkError::Answer
+            | NetworkError::Response
             | NetworkError::Incomplete => ErrorCode::Unknown,
         },
     }
 }
 
-/// A future together with its output once it has completed.
+/// A future, or its output once it has completed.
 enum Deferred<T> {
     Pending(Pin<Box<dyn Future<Output = T> + Send>>),
     Ready(T),
@@ -266,7 +266,7 @@ struct Outgoing {
 /// Bytes, and a sender that is dropped when the kernel has accepted them.
 type OutgoingChunk = (Bytes, oneshot::Sender<Infallible>);
 
-/// The request body fed by [`Outgoing`].
+/// The uploaded body, which [`Outgoing`] feeds.
 struct Upload {
     chunks: mpsc::Receiver<OutgoingChunk>,
     acknowledgement: Option<oneshot::Sender<Infallible>>,

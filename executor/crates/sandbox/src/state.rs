@@ -60,8 +60,8 @@ pub(super) struct Preopen {
 }
 
 impl Preopen {
-    /// The granted part of the folder; `None` for the placeholder folder, and for one that
-    /// the operator opened with everything below it.
+    /// The granted part of the folder; `None` for the placeholder folder, and for a folder that the operator opened
+    /// with everything below it.
     pub(super) fn root(&self) -> Option<Arc<Root>> {
         match &self.kind {
             PreopenKind::Granted { root, .. } => root.clone(),

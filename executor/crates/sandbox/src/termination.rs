@@ -1,4 +1,4 @@
-//! Ending a guest from inside its store, and turning the resulting wasmtime error into an [`End`].
+//! Ends a guest from inside its store, and turns the resulting wasmtime error into an [`End`].
 
 use super::limiter::MemoryGauge;
 use super::network::NetworkDeniedError;
@@ -43,7 +43,7 @@ impl Abort {
         self.0.get().copied()
     }
 
-    /// Waits for a reason.
+    /// Waits until [`Self::trigger`] is called, and returns the first reason.
     pub async fn wait(&self) -> AbortReason {
         *self.0.wait().await
     }
@@ -61,8 +61,8 @@ pub(super) fn is_out_of_handles(store: impl AsContextMut) -> bool {
     Resource::<Probe>::new_own(0).try_into_resource_any(store).is_err()
 }
 
-/// The end of a run whose guest failed with `error`; `is_out_of_handles` is called only if nothing else explains it.
-/// `None` for an exit with code 0, which is not a failure.
+/// The end of a run whose guest failed with `error`; `None` for an exit with code 0, which is not a failure.
+/// `is_out_of_handles` is called only if nothing else explains the error.
 pub(super) fn end_from_error(
     error: &wasmtime::Error,
     memory: &MemoryGauge,

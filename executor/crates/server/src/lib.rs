@@ -1,4 +1,4 @@
-//! The protocol adapters, over HTTP, WebSocket and standard streams, and the configuration that they are set up by.
+//! The protocol adapters, over HTTP, WebSocket and standard streams, and the executor's configuration file.
 
 pub mod config;
 pub mod serve;

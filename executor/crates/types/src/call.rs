@@ -66,24 +66,24 @@ impl Priority {
 /// An agent's request to run a tool. A call carries no authority: only a verdict does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// The door through which it arrived.
+    /// The door through which the call arrived.
     pub door: Door,
-    /// The agent of the call.
+    /// The agent that requests the run.
     pub agent: AgentDid,
     /// The single-use identity of the intent.
     pub intent: IntentId,
-    /// `true` if the executor itself generated the identity. It is then not looked up, because nothing has run under
-    /// it.
+    /// `true` if the executor itself generated `intent`. Such an intent is not looked up, because it cannot have run
+    /// before.
     pub is_new: bool,
     /// The tool to run.
     pub tool: ToolName,
-    /// The arguments, a JSON object. Not yet checked against the tool's schema.
+    /// The arguments as a JSON object, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// The agent's own statement about its intent. It is passed on to the governor, and never interpreted here.
+    /// The agent's own statement about its intent, which is passed on to the governor and never interpreted here.
     pub context: Option<Map<String, Value>>,
     /// The caller's own limit on the duration of the run. It can only shorten the granted time.
     pub caller_timeout: Option<Timeout>,
-    /// The priority in the queue for a slot.
+    /// The priority among the calls that wait for a slot.
     pub priority: Priority,
     /// The memory of the arguments, counted against the caller's share.
     pub charge: Charge,
@@ -94,11 +94,11 @@ pub struct Call {
 pub struct ContextSignature {
     /// The time of the signature, in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// The nonce that makes it single-use: 8 to 128 letters, digits and `-`.
+    /// The nonce that makes the signature single-use: 8 to 128 letters, digits and `-`.
     pub nonce: String,
     /// HMAC-SHA256 in 64 lower-case hexadecimal digits, as sent.
     pub hash: String,
     /// The possible signed texts, one of which has to match the hash. If `context` contains only the signature, it may
-    /// have been empty or absent when it was signed: the SDKs differ, and both mean the same.
+    /// have been empty or absent when the intent was signed: the SDKs differ, and both mean the same.
     pub texts: Vec<String>,
 }

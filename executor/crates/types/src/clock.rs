@@ -29,7 +29,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A wall clock that stands still until it is set. Its monotonic clock is that of the machine.
+/// A clock whose wall time stands still until it is set, and whose monotonic time is the machine's.
 #[derive(Debug)]
 pub struct ManualClock(parking_lot::Mutex<OffsetDateTime>);
 
@@ -40,7 +40,7 @@ impl ManualClock {
         Self(parking_lot::Mutex::new(now))
     }
 
-    /// Sets the time that the clock shows.
+    /// Sets the wall time that the clock shows.
     pub fn set(&self, now: OffsetDateTime) {
         *self.0.lock() = now;
     }

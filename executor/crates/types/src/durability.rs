@@ -22,7 +22,7 @@ impl Durability {
         self.into()
     }
 
-    /// `true` for the default.
+    /// `true` for the default, which receipts and reports omit.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()

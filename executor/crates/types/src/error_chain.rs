@@ -1,13 +1,13 @@
 //! Formats an error with its causes on one line, for the log and for the operator's terminal.
 //!
 //! Errors of this program do not repeat the text of their source. A caller receives a [`Fault`](crate::fault::Fault),
-//! never a chain. A sentence that quotes an inner error has that error as a typed field, not as its source. An error that
-//! is stored or sent to another process becomes text.
+//! never a chain. An error whose text quotes an inner error holds that error in a typed field, not as its source. An
+//! error that is stored or sent to another process becomes text.
 
 use std::error::Error;
 use std::fmt;
 
-/// An error type of another crate, or of any of several crates.
+/// An error of another crate, or of one of several crates.
 pub type BoxedError = Box<dyn Error + Send + Sync>;
 
 /// Displays an error and its sources, outermost first, with `: ` between them.
@@ -21,7 +21,7 @@ impl fmt::Display for ErrorChain<'_> {
         let mut source = self.0.source();
         while let Some(error) = source {
             let text = error.to_string();
-            // The text of some errors ends with the text of their source, which they return as well.
+            // Some errors end their text with that of their source, and also return the source.
             if !outer.ends_with(&text) {
                 write!(f, ": {text}")?;
                 outer = text;

@@ -37,7 +37,7 @@ pub enum BlockedBy {
     EscalationPending,
     /// This executor cannot enforce a filesystem pattern exactly.
     ScopeUnenforceable,
-    /// The standing policy of the agent refuses it.
+    /// The standing policy of the agent refuses the call.
     StandingPolicy,
     /// The governor could not be queried.
     GovernorUnavailable,
@@ -50,7 +50,7 @@ impl BlockedBy {
         self.into()
     }
 
-    /// The class by which each protocol selects its error code.
+    /// The class of refusals to which this reason belongs.
     #[must_use]
     pub fn class(self) -> RefusalClass {
         match self {
@@ -71,7 +71,7 @@ impl BlockedBy {
     }
 }
 
-/// The class of a refusal.
+/// The class of a refusal, by which each protocol selects its error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalClass {
     /// The governor could not be queried: the same call may run later.
@@ -104,7 +104,7 @@ pub enum Fault {
     ToolUnavailable {
         /// The tool.
         tool: ToolName,
-        /// The problem with it.
+        /// The problem with the tool.
         message: String,
     },
     /// The intent is refused before anything ran.
@@ -120,7 +120,7 @@ pub enum Fault {
     },
     /// The governor does not accept this agent.
     RegistrationFailed(String),
-    /// The governor does not know this agent's session; it has to register again.
+    /// The governor does not know this agent's session: the agent has to register again.
     SessionExpired(String),
     /// The tool ran and failed, or was stopped.
     Failed(Arc<Receipt>),
@@ -134,9 +134,10 @@ pub enum Fault {
         /// The delay before the caller should request the receipt.
         retry_after_ms: u64,
     },
-    /// No capacity: the queue is full or the executor is shutting down.
+    /// The executor cannot take the call now: a resource is used up, the tool is still being prepared, or the executor
+    /// is shutting down.
     Busy {
-        /// The resource that is exhausted.
+        /// The resource or the state that prevents the call.
         message: String,
         /// The delay before the next attempt.
         retry_after_ms: u64,
@@ -145,12 +146,12 @@ pub enum Fault {
     Internal(String),
 }
 
-/// The message for a caller with [`Fault::ReceiptPending`].
+/// The message that a caller gets for [`Fault::ReceiptPending`].
 pub const RECEIPT_PENDING: &str = "the tool ran, but its receipt is not written yet, because the disk of the \
      executor's journal is full: query `a2g/status`, or send the same intent again, which does not run the tool again";
 
 impl Fault {
-    /// A parameter fault.
+    /// The fault for an invalid parameter; `pointer` is an RFC 6901 JSON Pointer into `params`.
     pub fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::InvalidParams { message: message.into(), pointer: pointer.into() }
     }

@@ -1,7 +1,7 @@
 //! Identifiers chosen by callers, parsed once and valid afterwards.
 //!
-//! Every type here is a string with an alphabet and a length that are checked when it is made, so no later layer has to
-//! check it again. None of them can contain a control character, white space or a deceptive path separator.
+//! Alphabet and length are checked when a value is made, so no later layer has to check them again. No identifier
+//! contains control characters, white space or characters beyond ASCII, such as look-alikes of `/`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum IdentError {
     ProofId(String),
 }
 
-/// Cuts and escapes caller-supplied text, so that it is safe in an error or a log line.
+/// Cuts caller-supplied text to 64 characters and escapes it, so that it is safe in an error or a log line.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
     const MAX_LEN: usize = 64;
@@ -40,8 +40,8 @@ pub fn excerpt(text: &str) -> String {
     excerpt
 }
 
-/// `true` for a character that controls a terminal or changes the display of others: the characters of the categories
-/// Cc and Cf that can hide text, including bidirectional ones.
+/// `true` for a character that controls a terminal, or that can hide or reorder other text: all of category Cc, line
+/// and paragraph separators, and characters of Cf such as the bidirectional controls.
 #[must_use]
 pub fn is_display_control(c: char) -> bool {
     c.is_control()
@@ -51,13 +51,13 @@ pub fn is_display_control(c: char) -> bool {
 
 /// Maximum length of a name that is compared with the known ones, so that a caller cannot make the comparison slow.
 const MAX_COMPARED_BYTES: usize = 128;
-/// Number of characters of a name for each tolerated typing error: a wrong, missing or surplus character, or two
-/// exchanged ones.
+/// Number of characters of a name per tolerated typing error: a wrong, missing or surplus character, or two exchanged
+/// ones.
 const CHARACTERS_PER_TYPO: usize = 3;
 
-/// Returns ` (did you mean `x`?)` with the nearest of the `known` names that `name` misspells or begins; an empty text
-/// if there is none.
-// A caller learns nothing new from it: every caller may list the tools and the methods.
+/// Returns ` (did you mean `x`?)` with the nearest of the `known` names of which `name` is a misspelling or the
+/// beginning; an empty text if there is none.
+// A caller learns nothing new from this: every caller may list the tools and the methods.
 #[must_use]
 pub fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     if name.len() > MAX_COMPARED_BYTES {
@@ -123,7 +123,7 @@ impl IntentId {
     /// Parses the hyphenated form of a UUID, of any version.
     ///
     /// # Errors
-    /// [`IdentError::IntentId`] for anything else, braces, URNs and bare hexadecimal included.
+    /// [`IdentError::IntentId`] for any other text, including the forms with braces, as a URN and without hyphens.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
         let refuse = || IdentError::IntentId(excerpt(text));
         if text.len() != 36 {
@@ -199,8 +199,7 @@ impl Issuer {
     /// Parses the name of an issuer.
     ///
     /// # Errors
-    /// [`IdentError::Issuer`] for white space, control characters, anything beyond ASCII, and lengths
-    /// other than 1 to 256.
+    /// [`IdentError::Issuer`] unless the name is 1 to 256 visible ASCII characters.
     pub fn parse(text: &str) -> Result<Self, IdentError> {
         if is_visible_ascii(text, 256) {
             Ok(Self(text.into()))
@@ -222,7 +221,7 @@ impl fmt::Display for Issuer {
     }
 }
 
-/// The single-use identity of one proof: its issuer (`iss`) and the identifier that the issuer gave it (`jti`, 1 to 128
+/// The single-use identity of one proof: the issuer (`iss`) and the issuer's identifier for the proof (`jti`, 1 to 128
 /// visible ASCII characters).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ProofId {
@@ -234,7 +233,7 @@ impl ProofId {
     /// Parses the identifier of a proof of `issuer`.
     ///
     /// # Errors
-    /// [`IdentError::ProofId`] as for an issuer, but for 1 to 128 characters.
+    /// [`IdentError::ProofId`] unless the identifier is 1 to 128 visible ASCII characters.
     pub fn parse(issuer: Issuer, identifier: &str) -> Result<Self, IdentError> {
         if is_visible_ascii(identifier, 128) {
             Ok(Self { issuer, identifier: identifier.into() })
@@ -249,13 +248,13 @@ impl ProofId {
         Self { issuer, identifier: uuid::Uuid::new_v4().to_string().into() }
     }
 
-    /// The issuer that signed the proof.
+    /// The issuer that signed the proof (`iss`).
     #[must_use]
     pub fn issuer(&self) -> &Issuer {
         &self.issuer
     }
 
-    /// The identifier that the issuer gave the proof.
+    /// The issuer's identifier for the proof (`jti`).
     #[must_use]
     pub fn identifier(&self) -> &str {
         &self.identifier
@@ -267,7 +266,7 @@ fn is_visible_ascii(text: &str, max_len: usize) -> bool {
     (1..=max_len).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
 }
 
-/// Serializes an identifier as text, and parses it when it is deserialized.
+/// Serializes an identifier as text. Deserialization parses and checks the text.
 macro_rules! as_text {
     ($($kind:ty),*) => {$(
         impl From<$kind> for String {

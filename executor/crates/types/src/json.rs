@@ -1,6 +1,6 @@
 //! JSON that is passed on without being interpreted: a tool's result.
 //!
-//! It is stored as text. A tree would take up to ninety times its length, and no code here needs to access its members.
+//! It is stored as text: a tree would take up to ninety times as much memory, and no code here needs the members.
 
 use crate::fault::Fault;
 use crate::strict_json::{JsonBounds, check_finite, compact};
@@ -31,13 +31,13 @@ impl JsonText {
         Ok(Self(raw.into()))
     }
 
-    /// `null`.
+    /// The JSON value `null`.
     #[must_use]
     pub fn null() -> Self {
         Self(RawValue::NULL.to_owned().into())
     }
 
-    /// The text.
+    /// The value as JSON text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         self.0.get()

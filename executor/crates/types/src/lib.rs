@@ -1,6 +1,6 @@
 //! The domain types of the executor: parsed values, without I/O and without authority.
 //!
-//! Every other crate uses it. Outcomes can be serialized; authority cannot.
+//! Every crate except `a2g-runtime` uses this one. Outcomes can be serialized; authority cannot.
 
 pub mod call;
 pub mod clock;

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The layers that are combined into a grant. If several layers set the same value, reports name the first.
+/// The layers that are combined into a grant. If several layers set the same value, reports name the first in this
+/// order.
 #[derive(
     Debug,
     Clone,
@@ -24,8 +25,7 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Layer {
     /// The capability manifest of the verdict.
     Verdict,
-    /// The operator in place of a verdict: the limits of `a2g-executor run`, or of a program that uses this one as a
-    /// library.
+    /// The operator, instead of a verdict: `a2g-executor run`, or a program that embeds the executor.
     Operator,
     /// A condition of the verdict.
     Condition,
@@ -58,12 +58,12 @@ impl fmt::Display for Layer {
 pub struct Bound<T> {
     /// The effective value.
     pub value: T,
-    /// The layer that set it.
+    /// The layer that set the value.
     pub layer: Layer,
 }
 
 impl<T: Ord> Bound<T> {
-    /// The narrower of two bounds; of equal values, the one whose layer comes first.
+    /// The narrower of two bounds; if the values are equal, the one whose layer comes first.
     #[must_use]
     pub fn narrower(self, other: Self) -> Self {
         if (&self.value, self.layer) <= (&other.value, other.layer) { self } else { other }
@@ -125,7 +125,7 @@ pub struct Budgets {
     pub directory_entries: u64,
     /// Maximum amount of wasmtime's fuel; with `None`, fuel is not counted.
     pub fuel: Option<u64>,
-    /// `true` if the run may open files with several hard links, some of them possibly outside its scope.
+    /// `true` if the run may open files with several hard links, some of which may lie outside its scope.
     pub hard_links: bool,
 }
 
@@ -161,14 +161,14 @@ pub struct BudgetUsage {
 impl Budgets {
     /// Maximum configurable value of any count.
     pub const MAX: u64 = 1_000_000_000;
-    /// Minimum number of handles that a guest needs to start, including its standard streams and granted folders.
+    /// Minimum configurable number of handles: enough to start a guest with its standard streams and granted folders.
     pub const MIN_HANDLES: u64 = 32;
     /// Maximum configurable number of handles, and of subscriptions of one poll.
     pub const MAX_HANDLES: u64 = 1 << 16;
     /// Maximum configurable fuel: every JSON parser can represent the integers up to this one exactly.
     pub const MAX_FUEL: u64 = 1 << 53;
 
-    /// Caps the consumption that another process reports at these budgets.
+    /// Caps the consumption reported by another process to these budgets.
     #[must_use]
     pub fn cap(&self, reported: BudgetUsage) -> BudgetUsage {
         let BudgetUsage { written_bytes, created, random_bytes, directory_entries, fuel } = reported;
@@ -204,8 +204,8 @@ impl NetworkBudgets {
     pub const MAX_CONNECTIONS: u64 = 64;
     /// Maximum configurable number of bytes, in each direction.
     pub const MAX_BYTES: u64 = 1 << 40;
-    /// No budget, for runs without a network.
-    pub const NONE: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
+    /// All budgets 0, for runs without a network.
+    pub const ZERO: Self = Self { requests: 0, connections: 0, sent_bytes: 0, received_bytes: 0 };
 }
 
 /// The access of a run to files.

@@ -20,7 +20,7 @@ struct LimiterState {
 }
 
 impl LogLimiter {
-    /// `Some` if one more line may be logged, with the number of lines dropped since the last one; `None` otherwise.
+    /// `Some` if one more line may be logged, with the number of lines dropped since the last logged one; else `None`.
     pub fn try_acquire(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock();
         if state.rate.acquire(RateLimit::new(LINE_BURST, LINE_INTERVAL), now).is_err() {

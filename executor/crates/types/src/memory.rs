@@ -1,7 +1,7 @@
 //! Counts the heap memory in use by this process, and returns unused memory to the system.
 //!
-//! [`CountingAllocator`] wraps the system's allocator and counts. All memory that callers and tools make the process
-//! hold (messages, results, unread answers) is therefore in one number, wherever and in whatever form it is held.
+//! [`CountingAllocator`] counts the bytes that it gets from the system's allocator. One number therefore covers all
+//! memory that callers and tools make the process hold (messages, results, unread answers), in whatever form.
 //! SQLite's memory is not included: it is allocated in C, and bounded by the size of SQLite's cache.
 
 use parking_lot::{Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
-/// Number of counters. There are several so that threads rarely write the same cache line.
+/// Number of counters: several, so that threads rarely write the same cache line.
 const SHARDS: usize = 16;
 
 /// A counter with a cache line of its own.
@@ -25,7 +25,7 @@ static LARGE_BLOCK_BYTES: AtomicU64 = AtomicU64::new(0);
 const MIN_LARGE_BLOCK_BYTES: usize = 32 << 10;
 /// Maximum size of a freed block that the allocator retains for reuse.
 const MAX_RETAINED_BLOCK_BYTES: libc::c_int = 128 << 10;
-/// Bytes in use above which no more input is accepted.
+/// Heap size in bytes above which no more input is accepted.
 static BUDGET: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The memory that each caller causes this process to hold: messages in progress, and unread answers.
 static BY_CALLER: LazyLock<Arc<Shares>> = LazyLock::new(|| Shares::new(u64::MAX));
@@ -35,7 +35,7 @@ thread_local! {
     static SHARD: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The system's allocator with a count.
+/// The system's allocator, which also counts the bytes in use.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
@@ -187,8 +187,8 @@ impl HeldBytes {
     }
 }
 
-/// The memory of a message, counted until the last clone is dropped. It is not part of the message's value: any
-/// two charges are equal.
+/// The memory of a message, counted until the last clone is dropped. A charge is not part of the message's value, so
+/// any two charges are equal.
 #[derive(Debug, Clone, Default)]
 pub struct Charge {
     _held: Option<Arc<HeldBytes>>,
@@ -222,7 +222,7 @@ impl Drop for HeldBytes {
 
 /// Makes the allocator request large blocks from the system one by one, so that each is returned when it is freed. By
 /// default it retains such blocks, up to 64 MB in each of its arenas, after the first large one was freed.
-// jemalloc returns them by itself, but it reserves memory that counts against a child's `RLIMIT_DATA`.
+// jemalloc returns them by itself, but reserves memory that counts against a child's `RLIMIT_DATA`.
 #[allow(unsafe_code, reason = "both calls set a numeric parameter and touch no memory in use")]
 pub fn return_large_blocks_on_free() {
     #[cfg(target_env = "gnu")]

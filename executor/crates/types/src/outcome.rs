@@ -1,4 +1,4 @@
-//! The outcome of a run: its end, its output, its resource usage and its denials.
+//! The outcome of a run: end, output, resource usage and denials.
 //!
 //! Every number here is measured by the executor or the kernel. A guest determines only `result`, logs and artifacts.
 //!
@@ -181,11 +181,11 @@ pub struct LogLine {
 /// A named output other than the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
-    /// The name that the tool gave it.
+    /// The artifact's name, as given by the tool.
     pub name: String,
-    /// Its media type, as given by the tool.
+    /// The media type, as given by the tool.
     pub mime: String,
-    /// Its content.
+    /// The content.
     #[serde(with = "as_base64")]
     pub content: Vec<u8>,
 }
@@ -217,7 +217,7 @@ pub struct Progress {
     pub message: String,
 }
 
-/// The output of a guest other than its result, subject to the output limit.
+/// A guest's output other than the result, subject to the output limit.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunOutput {
     /// Log lines in order.
@@ -290,15 +290,15 @@ pub enum DenialReason {
     OutsideScope,
     /// The path leaves its root by `..` or a symbolic link.
     EscapesRoot,
-    /// The grant is read-only here.
+    /// The path is granted for reading only.
     ReadOnly,
-    /// The host's own file permissions deny it.
+    /// The host's own file permissions deny the access.
     HostPermissions,
     /// The call would create a link, which a later program might follow.
     Link,
-    /// The file has another name, which may lie outside every granted root.
+    /// The file has several hard links, of which one may lie outside every granted root.
     HardLink,
-    /// A network interface was called in a run without a network.
+    /// The guest called a network interface in a run without a network.
     NetworkOff,
     /// The guest called a part of a network interface that no run gets: a listening socket, or UDP.
     NotOffered,
@@ -333,7 +333,7 @@ impl DenialReason {
         self.into()
     }
 
-    /// `true` for a reason that only egress determines; such a denial is not accepted from any other source.
+    /// `true` for a reason that only `egress` determines; such a denial is not accepted from any other source.
     #[must_use]
     pub fn is_egress_denial(self) -> bool {
         match self {
@@ -374,11 +374,11 @@ pub struct Denial {
 /// A granted part of the filesystem, as found in the store's own preopens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedArea {
-    /// The guest path of the opened folder that contains it.
+    /// The guest path of the opened folder that contains the area.
     pub path: String,
-    /// The pattern that is granted there.
+    /// The granted pattern.
     pub pattern: String,
-    /// The access that is granted.
+    /// The granted access, with the layer that set it.
     pub access: Bound<Access>,
     /// The layer that set the pattern.
     pub set_by: crate::limit::Layer,
@@ -391,41 +391,41 @@ pub struct Contact {
     pub authority: String,
     /// The address of the last connection, with its port.
     pub address: SocketAddr,
-    /// The number of requests to it, or of direct connections to it.
+    /// The number of requests or direct connections to the host.
     pub requests: u32,
-    /// Bytes sent to it over the wire.
+    /// Bytes sent to the host, as counted on the wire.
     pub sent_bytes: u64,
-    /// Bytes received from it over the wire.
+    /// Bytes received from the host, as counted on the wire.
     pub received_bytes: u64,
 }
 
-/// A rule about hosts, with the layer that set it.
+/// A pattern of allowed or blocked hosts, with the layer that set it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostRule {
     /// The pattern, such as `*.example.com`.
     pub pattern: String,
-    /// The layer that set it.
+    /// The layer that set the pattern.
     pub set_by: crate::limit::Layer,
 }
 
-/// The network limits and the network usage of a run with a network.
+/// The network limits and usage of a run with a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkUsage {
     /// The budgets of the run.
     pub budgets: NetworkBudgets,
-    /// The hosts that it could reach.
+    /// The hosts that the run could reach.
     pub allowed: Vec<HostRule>,
-    /// The hosts that it could not reach, even if another pattern allows them.
+    /// The hosts that the run could not reach, even if another pattern allows them.
     pub blocked: Vec<HostRule>,
-    /// Maximum number of requests per minute of its agent.
+    /// Maximum number of requests per minute of the agent, if a layer sets one.
     pub requests_per_minute: Option<Bound<u32>>,
     /// The number of requests, as [`NetworkBudgets::requests`] counts them.
     pub requests: u32,
     /// Peak number of simultaneous connections.
     pub connections: u32,
-    /// Bytes sent over the wire.
+    /// Bytes sent, as counted on the wire.
     pub sent_bytes: u64,
-    /// Bytes received over the wire.
+    /// Bytes received, as counted on the wire.
     pub received_bytes: u64,
     /// The first [`Usage::MAX_CONTACTS`] hosts that were contacted.
     pub contacted: Vec<Contact>,
@@ -448,15 +448,15 @@ pub struct Usage {
     pub filesystem: Vec<GrantedArea>,
     /// The patterns excluded from these areas, with everything below their matches.
     pub blocked: Vec<Bound<String>>,
-    /// If no part of the filesystem is granted: the layer that left nothing of it.
+    /// The layer that removed the last part of the filesystem; `None` if some part is granted.
     pub filesystem_emptied_by: Option<crate::limit::Layer>,
     /// The budgets for other host resources.
     pub budgets: Budgets,
-    /// The part of the budgets that the run consumed; `None` if its process ended before it reported that.
+    /// The part of the budgets that the run consumed; `None` if the run's process ended before reporting it.
     pub spent: Option<BudgetUsage>,
-    /// `true` if the network was granted, with the layer that decided it.
+    /// `true` if the network was granted, with the layer that decided about it.
     pub network: Bound<bool>,
-    /// The use of the network, if the run had one.
+    /// The use of the network; `None` for a run without a network.
     pub network_used: Option<NetworkUsage>,
     /// The first [`Usage::MAX_DENIALS`] different denials.
     pub denied: Vec<Denial>,
@@ -484,7 +484,7 @@ pub struct Outcome {
     pub usage: Usage,
 }
 
-/// The record of one run, as it is reported. It is made once, when the run has finished.
+/// The record of one run, as reported. It is made once, when the run has ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {
     /// The agent of the call.
@@ -493,7 +493,7 @@ pub struct Receipt {
     pub intent: IntentId,
     /// The tool that ran.
     pub tool: ToolName,
-    /// The caller that approved the intent, if it waited for a person.
+    /// The caller that approved the intent, if the intent was escalated.
     pub approved_by: Option<String>,
     /// The durability level at which this receipt was written.
     pub durability: Durability,

@@ -24,7 +24,7 @@ fn check_range(value: u64, min: u64, max: u64) -> Result<u64, OutOfRangeError> {
     if (min..=max).contains(&value) { Ok(value) } else { Err(OutOfRangeError { min, max }) }
 }
 
-/// An amount of guest memory: whole MB, from 1 MB to 1 TiB.
+/// An amount of guest memory, or of bytes written to files: whole MB, from 1 MB to 1 TiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct MemoryLimit {
@@ -60,7 +60,7 @@ impl MemoryLimit {
     }
 }
 
-/// A share of CPU time over wall time in percent; 100 is one core.
+/// CPU time as a percentage of wall time; 100 is one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct CpuPercent(u32);
@@ -87,15 +87,15 @@ impl CpuPercent {
     }
 }
 
-/// Maximum duration of a run on the monotonic clock, up to a week: in whole seconds, or in milliseconds if a caller
-/// requests a shorter one.
+/// Maximum duration of a run on the monotonic clock, from 1 ms to a week. Only a caller's timeout may have a fraction
+/// of a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Seconds", into = "Seconds")]
 pub struct Timeout {
     millis: u64,
 }
 
-/// The serialized form of a timeout: a number of seconds, an integer if they are whole.
+/// The serialized form of a timeout: seconds, as an integer if there is no fraction.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Seconds {
@@ -164,7 +164,7 @@ impl From<Timeout> for Seconds {
     }
 }
 
-/// Maximum output of a guest in bytes: its result, its logs and its artifacts together.
+/// Maximum output of a guest in bytes: result, logs and artifacts together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct OutputLimit {
@@ -192,7 +192,7 @@ impl OutputLimit {
     }
 }
 
-/// Serializes a quantity as its number, and checks its range when it is deserialized.
+/// Serializes a quantity as its number. Deserialization checks the range.
 macro_rules! as_number {
     ($quantity:ty, $make:path, $get:path) => {
         impl TryFrom<u64> for $quantity {

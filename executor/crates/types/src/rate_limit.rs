@@ -14,7 +14,7 @@ pub struct RateLimit {
     interval: Duration,
 }
 
-/// The state of one key: the time at which its whole burst is available again. The default state has used nothing.
+/// The state of one key: the time at which its whole burst is available again. By default, nothing of it is used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RateState(Option<Instant>);
 
@@ -43,7 +43,7 @@ impl RateState {
     /// Admits and counts one request, or refuses it.
     ///
     /// # Errors
-    /// The time to wait until a request passes. A refused request is not counted.
+    /// If the request is refused: the time to wait until one passes. A refused request is not counted.
     pub fn acquire(&mut self, limit: RateLimit, now: Instant) -> Result<(), Duration> {
         let wait = self.wait_time(limit, now);
         if !wait.is_zero() {

@@ -3,9 +3,10 @@
 //! Domain types change with the code; data on the disk does not. Each stored type therefore has a copy in [`v1`], its
 //! twin, that defines the serialized form. The derived code of the twin destructures and builds the type completely, so
 //! a variant or a member that the twin lacks does not compile. `tests/journals/rows.txt` has a text of each kind, which
-//! is compared byte for byte. The hashes of the journal's records cover these texts.
+//! a test compares byte for byte. The hashes of the journal's records cover these texts.
 //!
-//! A later form is a module `v2` beside `v1`, which the journal's own format then names; `v1` remains readable.
+//! A later form will be a module `v2` beside `v1`, and the number of the journal's own format will say which one a
+//! journal uses; `v1` remains readable.
 // The twins are serde's remote types: a twin with conversions would copy each artifact before it is written.
 
 pub mod v1;

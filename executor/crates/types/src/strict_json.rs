@@ -1,15 +1,15 @@
-//! The check that every body passes before any other code reads it: RFC 8259 without its ambiguities.
+//! Checks every message body before other code reads it: RFC 8259 without its ambiguities.
 //!
-//! A body that passes has one interpretation. It is UTF-8 without a byte order mark, is one JSON value, contains
-//! no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the same key) and no lone surrogate,
-//! and exceeds neither the maximum size nor the maximum depth. Two parsers therefore cannot disagree about a governor's
-//! grant.
+//! A body that passes this check has one interpretation. It is UTF-8 without a byte order mark, is one JSON value,
+//! contains no object with two equal keys (compared unescaped, so `"a"` and `"\u0061"` are the same key) and no lone
+//! surrogate, and exceeds neither the maximum size nor the maximum depth. Two parsers therefore cannot disagree about a
+//! governor's grant.
 //!
-//! The check stores only the keys of the objects that are currently open, in one pass and without recursion, and counts
-//! the memory that the value would take as a tree. Numbers are checked for their grammar only: `1e309` is JSON, and the
-//! decoder of its field refuses it, with a pointer to the field. If no decoder follows ([`check_finite`]), the check
-//! itself refuses it.
-// Not a visitor of serde_json: its parser recurses, and refuses `1e309` without the pointer to its field.
+//! The check makes one pass without recursion, stores only the keys of the objects that are currently open, and counts
+//! the memory that the value would take as a tree. Of numbers only the grammar is checked: `1e309` is JSON, which the
+//! field's decoder refuses with a pointer to the field. If no decoder follows ([`check_finite`]), the check itself
+//! refuses such a number.
+// Not a visitor of serde_json, whose parser recurses, and refuses `1e309` without the pointer to the field.
 
 use crate::fault::Fault;
 use crate::ident::excerpt;
@@ -61,8 +61,8 @@ pub fn check<'a>(body: &'a [u8], bounds: &JsonBounds) -> Result<&'a str, Fault> 
     scan(body, bounds, false)
 }
 
-/// Like [`check`], for a value that no decoder checks: it also refuses a number that a double cannot represent, because
-/// parsers of the enclosing message may reject it.
+/// Like [`check`], for a value that no decoder checks: also refuses numbers that a double cannot represent, because
+/// parsers of the enclosing message may reject them.
 ///
 /// # Errors
 /// As [`check`].
@@ -137,7 +137,7 @@ fn scan<'a>(body: &'a [u8], bounds: &JsonBounds, is_finite: bool) -> Result<&'a 
     }
 }
 
-/// The problem of a refused text, and its byte offset.
+/// The problem with a refused text, and the problem's byte offset in the text.
 struct SyntaxError {
     at: usize,
     problem: Cow<'static, str>,
@@ -184,7 +184,7 @@ impl<'a> OpenKeys<'a> {
         }
     }
 
-    /// Adds a key of the innermost object; `false` if it already has the key.
+    /// Adds a key of the innermost object; `false` if the object already has the key.
     fn insert(&mut self, key: Cow<'a, str>) -> bool {
         let Some(OpenContainer::Object { first, set }) = self.open.last_mut() else { return true };
         if let Some(set) = set {
@@ -251,7 +251,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Counts memory that the value would take as a tree, up to the maximum.
+    /// Counts `bytes` of the memory that the value would take as a tree; fails beyond the maximum.
     fn charge(&mut self, bytes: usize) -> Result<(), SyntaxError> {
         self.tree_bytes = self.tree_bytes.saturating_add(bytes);
         if self.tree_bytes > self.max_tree_bytes {

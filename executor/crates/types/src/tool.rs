@@ -1,4 +1,4 @@
-//! The description of a tool, known before it runs.
+//! The description of a tool, known before the tool runs.
 
 use crate::ident::ToolName;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
-/// The contract between the executor and a guest.
+/// The interface between the executor and a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Contract {
@@ -40,7 +40,7 @@ impl Digest {
     /// Parses 64 hexadecimal digits in lower case, as [`fmt::Display`] writes them.
     ///
     /// # Errors
-    /// A message that does not contain the text.
+    /// A message for any other text. It does not repeat the text.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
@@ -78,7 +78,7 @@ pub struct Descriptor {
     pub digest: Digest,
     /// The JSON Schema of its arguments.
     pub arguments_schema: Value,
-    /// The capabilities that it declares to need.
+    /// The capabilities that the tool declares.
     pub capabilities: DeclaredCapabilities,
 }
 
@@ -87,13 +87,13 @@ pub struct Descriptor {
 pub struct DeclaredCapabilities {
     /// The declared use of files.
     pub filesystem: DeclaredFilesystem,
-    /// `true` if it uses the network.
+    /// `true` if the tool uses the network.
     pub network: bool,
-    /// Maximum memory it needs.
+    /// Maximum memory that the tool needs.
     pub memory: Option<crate::quantity::MemoryLimit>,
-    /// Maximum share of CPU it needs.
+    /// Maximum share of CPU that the tool needs.
     pub cpu: Option<crate::quantity::CpuPercent>,
-    /// Maximum duration it needs.
+    /// Maximum duration that the tool needs.
     pub timeout: Option<crate::quantity::Timeout>,
 }
 
@@ -101,12 +101,12 @@ pub struct DeclaredCapabilities {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum DeclaredFilesystem {
-    /// Not at all.
+    /// The tool uses no files.
     #[default]
     None,
-    /// It reads and lists.
+    /// The tool reads files and lists folders.
     Read,
-    /// It also creates, changes and removes.
+    /// The tool also creates, changes and removes files and folders.
     ReadWrite,
 }
 

@@ -1,7 +1,7 @@
-//! The messages of a governor: verdicts and standing policies, as claims.
+//! The messages of a governor, as received: verdicts, directives and standing policies.
 //!
 //! No type here carries authority. A verdict only becomes runnable in `a2g_govern::admit`, and a limit only takes
-//! effect once `a2g_capability` has met it with the other layers.
+//! effect once `a2g_capability` has combined it with the other layers.
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
@@ -32,7 +32,7 @@ impl Decision {
     }
 }
 
-/// The severity of a score. The bounds are the reference implementation's.
+/// The severity of a risk score. The bounds are those of the reference implementation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum RiskLevel {
@@ -68,16 +68,16 @@ impl RiskLevel {
     }
 }
 
-/// A governor's estimate of an intent. Scores run from 0.0 (harmless) to 1.0.
+/// A governor's estimate of the risk of an intent. Scores run from 0.0 (harmless) to 1.0.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Risk {
     /// The combined score.
     pub score: f64,
     /// The level that the governor named.
     pub level: RiskLevel,
-    /// The score of the governor's model, when it has one.
+    /// The score of the governor's model; `None` if the governor has no model.
     pub model_score: Option<f64>,
-    /// The score of the governor's rules, when it has any.
+    /// The score of the governor's rules; `None` if the governor has no rules.
     pub heuristic_score: Option<f64>,
     /// The threats that the governor detected, in its own words.
     pub threats: Vec<String>,
@@ -87,30 +87,30 @@ pub struct Risk {
 /// scope or network grants nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// Maximum memory.
+    /// Maximum memory of the run.
     pub max_memory: Option<MemoryLimit>,
-    /// Maximum share of CPU.
+    /// Maximum share of CPU of the run.
     pub max_cpu: Option<CpuPercent>,
-    /// Maximum duration.
+    /// Maximum duration of the run.
     pub timeout: Option<Timeout>,
-    /// `true` if the network is on.
+    /// `true` if the run may use the network.
     pub network_allowed: Option<bool>,
-    /// The filesystem patterns, as sent.
+    /// The patterns of the files that the run may access, as sent.
     pub filesystem_scope: Vec<String>,
 }
 
 /// A governor's answer to one intent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// The answer.
+    /// The decision about the intent.
     pub decision: Decision,
-    /// The intent that is answered.
+    /// The intent that the verdict answers.
     pub intent: IntentId,
-    /// The governor's estimate, when it gave one.
+    /// The governor's estimate of the risk, if it sent one.
     pub risk: Option<Risk>,
     /// The granted capabilities.
     pub manifest: Manifest,
-    /// Conditions, as sent.
+    /// The conditions under which the intent may run, as sent.
     pub conditions: Vec<String>,
     /// The latest time at which the guest may start. Absent only from a denial.
     pub expires_at: Option<OffsetDateTime>,
@@ -118,7 +118,7 @@ pub struct Verdict {
     pub reason: Option<String>,
 }
 
-/// The proof of the origin of a verdict. It is a claim until `a2g_govern` has verified it.
+/// The proof of a verdict's origin. It is untrusted until `a2g_govern` has verified it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proof {
     /// A compact JWS (RFC 7515), as sent.
@@ -130,28 +130,28 @@ pub struct Proof {
 /// The decision of a person about an escalated intent (`g2a/directive`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Directive {
-    /// The intent that is waiting.
+    /// The escalated intent.
     pub intent: IntentId,
-    /// `true` if it may run.
+    /// `true` if the intent may run.
     pub approved: bool,
-    /// A manifest that replaces the verdict's, if present.
+    /// The manifest that replaces the verdict's; `None` keeps the verdict's.
     pub manifest: Option<Manifest>,
 }
 
 /// The rules of a standing policy for one tool.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToolRule {
-    /// `true` if the tool may be used at all.
+    /// `true` if the agent may use the tool.
     pub allowed: bool,
-    /// Patterns of the paths that it may access; `None` leaves paths to the other layers.
+    /// Patterns of the paths that the tool may access; `None` leaves paths to the other layers.
     pub paths: Option<Vec<String>>,
-    /// Patterns of the paths that it may not access.
+    /// Patterns of the paths that the tool may not access.
     pub blocked_paths: Vec<String>,
     /// Texts that no argument may contain.
     pub blocked_patterns: Vec<String>,
     /// Maximum length of a string argument in bytes.
     pub max_size_bytes: Option<u64>,
-    /// Maximum duration.
+    /// Maximum duration of a run of the tool.
     pub timeout: Option<Timeout>,
 }
 
@@ -169,26 +169,26 @@ pub struct NetworkRule {
 /// The resource part of a standing policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResourceRule {
-    /// Maximum memory.
+    /// Maximum memory of each run.
     pub max_memory: Option<MemoryLimit>,
-    /// Maximum share of CPU.
+    /// Maximum share of CPU of each run.
     pub max_cpu: Option<CpuPercent>,
-    /// Maximum disk space in MB.
+    /// Maximum disk space in MB. No executor can enforce this limit, so tools may not write if it is set.
     pub max_disk_mb: Option<u64>,
 }
 
 /// Standing limits for one agent (`g2a/policy`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// The agent that it binds; `None` binds every agent, which only a policy file may specify.
+    /// The agent that the policy binds; `None` binds every agent, which only a policy file may specify.
     pub agent: Option<AgentDid>,
-    /// The version that the governor gave it.
+    /// The policy's version, as sent.
     pub version: String,
     /// The rules per tool. A tool that is not listed is not allowed.
     pub tools: BTreeMap<ToolName, ToolRule>,
-    /// The network part.
+    /// The limits on network access.
     pub network: NetworkRule,
-    /// The resource part.
+    /// The limits on memory, CPU and disk.
     pub resources: ResourceRule,
     /// The hash of the governor's constitution, as sent.
     pub constitution_hash: Option<String>,

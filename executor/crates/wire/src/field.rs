@@ -87,13 +87,13 @@ impl<'a> Field<'a> {
         Fault::invalid(&self.pointer, format!("`{}`: {reason}", display_name(&self.pointer)))
     }
 
-    /// Rejects arrays, which serde would accept for a struct.
+    /// Reads the members of an object. Rejects arrays, which serde would accept for a struct.
     pub(super) fn object(self) -> Result<Object<'a>, Fault> {
         let members = self.convert::<RawMembers<'a>>('{', "an object")?.0;
         Ok(Object { pointer: self.pointer, members })
     }
 
-    /// Converts the object to a map, without a check of its members.
+    /// Converts an object to a map, without checking its members.
     pub(super) fn map(&self) -> Result<Map<String, Value>, Fault> {
         self.convert('{', "a JSON object whose numbers fit in 64 bits")
     }
@@ -130,7 +130,7 @@ impl<'a> Field<'a> {
     ) -> Result<T, Fault> {
         // Of all JSON numbers, std parses plain digits alone as `u64`.
         let value: Option<u64> = self.raw.get().parse().ok();
-        // `convert` reports its range only in an error, so it is called with 0 to obtain one.
+        // `convert` reports its range only in an error, which the call with 0 is for.
         let range = match value.map(&convert) {
             Some(Ok(quantity)) => return Ok(quantity),
             Some(Err(range)) => Some(range),
@@ -172,7 +172,7 @@ impl<'a> Field<'a> {
         parse(&self.string()?).map_err(|error| self.invalid(&error))
     }
 
-    /// The value that belongs to the string in a list of `names`.
+    /// The value that `names` has for the string.
     pub(super) fn enum_value<T: Copy>(&self, names: &[(&str, T)]) -> Result<T, Fault> {
         let text = self.string()?;
         let value = names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
@@ -234,8 +234,8 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// Rejects remaining members. It is called for objects that restrict something: an unknown member could be
-    /// a restriction that would not be enforced.
+    /// Rejects remaining members. Call this for objects that restrict something: an unknown member could be a
+    /// restriction that would not be enforced.
     ///
     /// # Errors
     /// [`Fault::InvalidParams`] that names the unknown member.

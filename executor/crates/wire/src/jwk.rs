@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 pub struct PublicJwk {
     /// The 32-byte encoding of RFC 8032.
     pub x: [u8; 32],
-    /// The id that its owner chose.
+    /// The id that the key's owner chose, if any.
     pub kid: Option<String>,
     /// The issuer whose proofs the key verifies.
     pub issuer: Option<Issuer>,

@@ -21,7 +21,7 @@ const MAX_EXPONENT_BYTES: usize = 4;
 /// A key that verifies tokens, with its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenJwk {
-    /// The id that its issuer chose.
+    /// The id that the key's issuer chose, if any.
     pub kid: Option<String>,
     /// The key material.
     pub key: PublicKey,

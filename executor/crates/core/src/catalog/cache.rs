@@ -29,7 +29,7 @@ impl Cache {
     /// Creates `folder` and its parents.
     ///
     /// # Errors
-    /// [`CatalogError::CacheNotPrivate`] when other users may write to it.
+    /// [`CatalogError::CacheNotPrivate`] if the folder belongs to another user, or other users may write to it.
     pub fn open(folder: &Path, compatibility: String) -> Result<Self, CatalogError> {
         DirBuilder::new()
             .recursive(true)

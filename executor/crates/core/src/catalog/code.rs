@@ -1,4 +1,4 @@
-//! Memory files for code, and the reading of files in a tool's folder.
+//! Memory files for code, and reading files in a tool's folder.
 //!
 //! Compiled code is in sealed memory files: all zygotes map the same pages, and the server has no copy in its
 //! heap.
@@ -25,7 +25,7 @@ pub(super) fn seal(file: &File) -> Result<()> {
 /// Creates a sealed memory file with these bytes.
 ///
 /// # Errors
-/// The error of the system when the machine has no memory for it.
+/// If the machine has no memory for the file.
 pub fn create_sealed(bytes: &[u8]) -> Result<File> {
     let mut file = memory_file()?;
     file.write_all(bytes)?;
@@ -40,7 +40,7 @@ pub(super) fn create_sealed_copy(from: &File, offset: u64, length: u64) -> Resul
     Ok(file)
 }
 
-/// Copies a part of a file without moving its position.
+/// Copies a part of a file without moving the file's position.
 pub(super) fn copy(from: &File, offset: u64, length: u64, to: &mut impl Write) -> Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     let (mut at, end) = (offset, offset.saturating_add(length));

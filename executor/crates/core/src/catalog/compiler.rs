@@ -36,7 +36,7 @@ const WALL_PER_CPU: u32 = 10;
 pub struct CompileLimits {
     /// CPU time, in seconds.
     pub cpu_seconds: u64,
-    /// The memory of the process.
+    /// The memory limit of the process.
     pub memory: MemoryLimit,
 }
 
@@ -51,9 +51,9 @@ pub struct Compiler {
 /// A module to compile.
 #[derive(Debug)]
 pub struct CompileJob {
-    /// The module or component.
+    /// The bytes of the module or component.
     pub wasm: Vec<u8>,
-    /// The contract that it must fulfil.
+    /// The contract that the module must fulfil.
     pub contract: Contract,
 }
 
@@ -62,13 +62,14 @@ pub struct CompileJob {
 pub struct Compiled {
     /// Machine code for one engine, in a sealed memory file.
     pub module: File,
-    /// `true` if it is a component.
+    /// `true` if `module` is a component.
     pub component: bool,
     /// Machine code of the same module as a component, or the reason why there is none; `None` if the module
-    /// is a component itself. A core command runs as it is when whole trees are granted. Other scopes are
-    /// enforced only over WASI 0.2, and so need the component.
+    /// is a component itself. A core command runs without conversion when whole trees are granted. Other scopes
+    /// are enforced only over WASI 0.2, and so need the component.
     pub componentised: Option<Result<File, String>>,
-    /// The name, version, description and argument schema that a typed tool reports; `None` before the query.
+    /// The name, version, description and argument schema that a typed tool reports; `None` before it was
+    /// queried, and for a command.
     pub described: Option<[String; 4]>,
 }
 
@@ -85,7 +86,7 @@ struct CompiledHeader {
 /// module, and the code of its component form.
 ///
 /// # Errors
-/// The error of `to`.
+/// If `to` cannot be written.
 pub fn write_code(
     to: &mut impl Write,
     module: &[u8],
@@ -203,7 +204,7 @@ impl Compiler {
         compiled.ok_or_else(|| CatalogError::Module("the compiler process wrote no valid output".to_owned()))
     }
 
-    /// Waits for the process to end. Returns `None` when it exceeded its wall-time limit and was killed.
+    /// Waits for the process to end. Returns `None` if it was killed because it exceeded its wall-time limit.
     fn wait(
         &self,
         child: &mut std::process::Child,

@@ -1,4 +1,4 @@
-//! The conversion of core modules to components, with the preview 1 adapter of the wasmtime release in use.
+//! Converts core modules to components, with the preview 1 adapter of the wasmtime release in use.
 
 use super::CatalogError;
 use a2g_types::tool::Contract;

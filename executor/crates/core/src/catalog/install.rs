@@ -1,4 +1,4 @@
-//! The installation of a tool into a catalogue.
+//! Installs a tool into a catalogue.
 
 use super::code::read_regular_file;
 use super::manifest::{FILE, ToolManifest};

@@ -21,8 +21,9 @@ use tracing::{Instrument as _, Span};
 
 /// Maximum number of reports in flight.
 const MAX_IN_FLIGHT: usize = 16;
-/// The first and the maximum delay before a retry.
+/// The delay before the first retry; each delay is twice the previous one.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(200);
+/// The maximum delay before a retry.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Delivers reports, each at least once, until the sessions end.
@@ -89,8 +90,8 @@ fn jitter(delay: Duration) -> Duration {
 /// expired.
 ///
 /// A heartbeat has the journal's checkpoint, signed if there is a `key`, and the registration has `public_key`. The
-/// first heartbeat, immediately after the registration, has the checkpoint `at_start` from before any run. It reveals a
-/// restored older copy of the journal even if new runs have made the copy longer than the original.
+/// first heartbeat, immediately after the registration, has the checkpoint `at_start` from before any run. That one
+/// reveals a restored older copy of the journal even if new runs have made the copy longer than the original.
 pub async fn stay_registered(
     executor: Arc<Executor>,
     did: AgentDid,
@@ -157,7 +158,7 @@ async fn register(executor: &Executor, registration: &ExecutorRegistration) {
     }
 }
 
-/// Applies the messages that the governor pushes over the executor's connection to it.
+/// Applies the messages that the governor pushes over the connection that the executor has opened.
 pub async fn follow_pushes(executor: Arc<Executor>, mut pushes: mpsc::Receiver<Push>) {
     while let Some(push) = pushes.recv().await {
         if let Err(fault) = apply_push(&executor, &push).await {

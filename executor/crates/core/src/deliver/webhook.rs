@@ -19,7 +19,7 @@ const MAX_WEBHOOKS: usize = 256;
 const MAX_WEBHOOKS_PER_OWNER: usize = MAX_WEBHOOKS / 4;
 /// Maximum number of queued notifications of one webhook.
 const MAX_QUEUED: usize = 64;
-/// The delays before the retries of a notification. It is dropped after the last retry.
+/// The delays before the retries of a notification, which is dropped after the last retry.
 const RETRY_DELAYS: [Duration; 4] =
     [Duration::from_millis(500), Duration::from_secs(2), Duration::from_secs(8), Duration::from_secs(30)];
 /// Maximum time of one attempt.
@@ -34,7 +34,7 @@ pub struct WebhookNotification {
     pub owner: AgentDid,
     /// The URL to post to.
     pub url: String,
-    /// The HTTP headers.
+    /// The HTTP headers: names and values.
     pub headers: Vec<(&'static str, String)>,
     /// The JSON body.
     pub body: String,
@@ -43,7 +43,7 @@ pub struct WebhookNotification {
 /// A webhook of a task.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WebhookId {
-    /// The task.
+    /// The id of the task.
     pub task: String,
     /// The id of the webhook within the task.
     pub id: String,
@@ -68,7 +68,7 @@ impl WebhookPoster {
     /// Checks that the operator allows posts to a URL.
     ///
     /// # Errors
-    /// The rule that forbids them.
+    /// If a rule forbids them: that rule.
     pub fn check(&self, url: &str) -> Result<(), EgressError> {
         self.client.check(url)
     }

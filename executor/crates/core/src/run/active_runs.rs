@@ -14,7 +14,7 @@ type AbortSwitches = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct ActiveRuns(Arc<Mutex<AbortSwitches>>);
 
-/// A claimed intent. On drop, it is removed from the list.
+/// A claimed intent, which is removed from [`ActiveRuns`] on drop.
 #[derive(Debug)]
 pub(super) struct ActiveRun {
     all: ActiveRuns,

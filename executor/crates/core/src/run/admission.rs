@@ -28,24 +28,27 @@ const NO_MEMORY: &str = "the executor has reached its memory limit (`server.max_
                          results and expected output: send the request again later";
 
 impl Executor {
-    /// The check of intents' signatures; `None` if signatures are not required.
+    /// The verifier of intent signatures; `None` if signatures are not required.
     #[must_use]
     pub fn signatures(&self) -> Option<&IntentSignatures> {
         self.settings.signatures.as_deref()
     }
 
     /// Checks the signature of an intent, if signatures are required.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] if the signature is missing or not valid.
     pub fn check_signature(&self, call: &Call, signature: Option<&ContextSignature>) -> Result<(), Fault> {
         let Some(signatures) = self.signatures() else { return Ok(()) };
         let result = signatures.check(signature, self.clock.now());
         result.map_err(|error| self.refuse(Some(call), error.blocked_by, error.message.to_owned()))
     }
 
-    /// Runs a call under a verdict that came with it (`a2g/execute`), if its proof or the operator's permission makes
-    /// the verdict valid.
+    /// Runs a call under the verdict sent with it (`a2g/execute`): the verdict's proof must be valid, or the operator
+    /// must accept unsigned verdicts.
     ///
     /// # Errors
-    /// Every refusal, and the failure or the limit that ended the run.
+    /// If the call is refused, or its run fails or reaches a limit.
     pub async fn execute(
         self: &Arc<Self>,
         call: Call,
@@ -79,7 +82,7 @@ impl Executor {
             return require_success(self.await_existing(&call, known).await?.0);
         }
         let now = self.clock.now();
-        // Refuses the call if an intent with the same id and other content waits.
+        // Fails if an intent with this id but different content waits; a call with the same content goes on.
         self.escalations.pending_verdict(&call, now)?;
         match admit(call, verdict, now)? {
             Admission::Run(admitted) => {
@@ -105,7 +108,7 @@ impl Executor {
     /// Runs a call under the operator's own limits (`a2g-executor run`).
     ///
     /// # Errors
-    /// Every refusal, and the failure or the limit that ended the run.
+    /// If the call is refused, or its run fails or reaches a limit.
     pub async fn execute_for_operator(
         self: &Arc<Self>,
         call: Call,
@@ -124,11 +127,11 @@ impl Executor {
         execution.instrument(span).await
     }
 
-    /// Asks the governor about a call, and runs it if it is permitted. `sink` receives the events of the run, but none
-    /// if the run had already begun.
+    /// Asks the governor about a call, and runs the call if it is permitted. `sink` receives the events of the run, but
+    /// none if an earlier request started the run.
     ///
     /// # Errors
-    /// Every refusal before the run; the outcome of the run is in the answer.
+    /// If the call is refused before its run; the outcome of the run is in the answer.
     pub async fn handle_intent(
         self: &Arc<Self>,
         call: Call,
@@ -191,7 +194,8 @@ impl Executor {
         self.find_catalog(call).map(drop)
     }
 
-    /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue.
+    /// Returns the current catalogue if the call's tool is usable in it. The run keeps this catalogue even after a
+    /// reload.
     pub(super) fn find_catalog(&self, call: &Call) -> Result<Arc<LoadedCatalog>, Fault> {
         let loaded = self.current_catalog();
         let unavailable = |message| Fault::ToolUnavailable { tool: call.tool.clone(), message };
@@ -237,12 +241,13 @@ impl Executor {
             }
         };
         result.map_err(|violation| {
-            let message = format!("the arguments break the schema of `{}`: {}", call.tool, violation.message);
+            let message =
+                format!("the arguments do not match the schema of `{}`: {}", call.tool, violation.message);
             Fault::invalid(format!("/arguments{}", violation.pointer), message)
         })
     }
 
-    /// Refuses a request if the memory budget is used up, because it may load a stored receipt.
+    /// Refuses a request if the memory budget is used up: answering may load a stored receipt.
     pub(super) fn check_memory(&self) -> Result<(), Fault> {
         if memory::has_room(0) {
             return Ok(());
@@ -277,7 +282,7 @@ impl Executor {
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy_fault(NO_MEMORY));
         }
-        let result = self.journal.claim(admitted.call(), admitted.remember_until(), verdict.clone());
+        let result = self.journal.claim(admitted.call(), admitted.keep_until(), verdict.clone());
         match result.map_err(|error| self.journal_fault(&error))? {
             ClaimResult::New => {}
             ClaimResult::Known(known) => {
@@ -301,14 +306,14 @@ impl Executor {
         })
     }
 
-    /// Reserves a place for one more intent of the agent.
+    /// Reserves a queue place for an intent of the agent.
     pub(super) fn reserve_place(&self, agent: &AgentDid) -> Result<Place, Fault> {
         self.slots.reserve(agent).map_err(|error| {
             self.busy_fault(match error {
                 CapacityError::Closing => "the executor is shutting down",
                 CapacityError::QueueFull => "the queue is full: `executor.queue` sets the maximum",
                 CapacityError::AgentQueueFull => {
-                    "too many intents of this agent wait: `executor.queue_per_agent` sets the maximum"
+                    "too many intents of this agent are waiting: `executor.queue_per_agent` sets the maximum"
                 }
             })
         })

@@ -23,12 +23,15 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument as _;
 
-/// The recorded reasons why intents stopped waiting without a run.
+/// The recorded reason why an expired intent did not run.
 const UNDECIDED: &str = "nobody decided before its verdict expired";
+/// The recorded reason why a cancelled intent did not run.
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
+/// The recorded reason why a revoked intent did not run.
 const REVOKED: &str = "it was revoked while it waited for a directive";
-/// The minimum and the maximum delay between two attempts to run an approved intent.
+/// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
+/// The maximum of these delays.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// The maximum time before the wall clock is read again. Verdicts expire by the wall clock, which may be set.
 const MAX_EXPIRY_WAIT: Duration = Duration::from_secs(60);
@@ -74,7 +77,7 @@ pub(super) fn denial_fault(intent: IntentId, IntentDenial { by, risk_score }: &I
 }
 
 impl Executor {
-    /// Holds an escalated intent. It is on the disk before its caller learns that it waits.
+    /// Holds an escalated intent, which is on the disk before the caller learns that it waits.
     pub(super) async fn hold(&self, escalated: Escalated) -> Result<(), Fault> {
         let (call, until) = (escalated.call().clone(), escalated.expires_at());
         let text = escalated.to_journal().map_err(|error| Fault::Internal(error.to_string()))?;
@@ -146,7 +149,7 @@ impl Executor {
     /// intent.
     ///
     /// # Errors
-    /// The decision is not on the disk yet; the intent is stopped nevertheless.
+    /// If the decision is not on the disk yet; the intent is stopped nevertheless.
     pub async fn cancel(&self, intent: IntentId, filter: AgentFilter<'_>, by: &str) -> Result<bool, Fault> {
         let now = self.clock.now();
         let recording = self.escalations.remove_waiting(intent, filter, |removed| {
@@ -167,7 +170,7 @@ impl Executor {
     /// and waiting intents.
     ///
     /// # Errors
-    /// The revocation is not on the disk yet; all intents are stopped nevertheless.
+    /// If the revocation is not on the disk yet; all intents are stopped nevertheless.
     pub async fn revoke(
         &self,
         agent: Option<&AgentDid>,
@@ -211,8 +214,9 @@ impl Executor {
     /// Applies a directive to an escalated intent. An approved intent runs in its own task.
     ///
     /// # Errors
-    /// No such intent waits, or its verdict has expired. If the intent cannot run as approved, or the approval cannot
-    /// be written, the intent continues to wait. If a denial cannot be written yet, the intent is denied nevertheless.
+    /// If no such intent waits, or its verdict has expired. If the intent cannot run as approved, or the approval
+    /// cannot be written: the intent then continues to wait. If a denial cannot be written yet: the intent is denied
+    /// nevertheless.
     pub async fn apply_directive(
         self: &Arc<Self>,
         directive: &Directive,
@@ -362,7 +366,7 @@ impl Executor {
             let detail = if let Fault::Internal(detail) = &fault { Some(detail) } else { None };
             tracing::warn!(?fault, detail, pause_ms = delay.as_millis(), "an approved intent cannot run yet");
             self.escalations.wait_to_run(intent, approval);
-            // Bounded, so that the intent expires on time.
+            // The delay ends at the expiry, so that the intent expires on time.
             let remaining = Duration::try_from(escalated.expires_at() - self.clock.now()).unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(delay.min(remaining)) => {}

@@ -11,8 +11,8 @@
 //! An intent stays here until its run has finished, so that it is not lost if it was claimed and its run could not
 //! begin. The journal has the stage of a claimed intent.
 //!
-//! Changes of the waiting intents are sent to the journal under the lock, which keeps their order, and its answers are
-//! awaited without the lock.
+//! Changes of the waiting intents are sent to the journal under the lock, which keeps their order, and the journal's
+//! answers are awaited without the lock.
 
 use super::AgentFilter;
 use super::faults::intent_conflict_fault;
@@ -92,7 +92,8 @@ impl WaitingIntent {
         self.phase != WaitPhase::Claimed && self.is_pending(now)
     }
 
-    /// `true` if the intent is undecided and can no longer be approved. The task that decides removes any other intent.
+    /// `true` if the intent is undecided and can no longer be approved. Any other expired intent is removed by the task
+    /// that decides about it or runs it.
     fn has_expired(&self, now: OffsetDateTime) -> bool {
         self.is_undecided() && !self.is_pending(now)
     }
@@ -173,7 +174,10 @@ impl Escalations {
         }
     }
 
-    /// The verdict of a call whose intent already waits.
+    /// The verdict of a call whose intent already waits; `None` if it does not wait.
+    ///
+    /// # Errors
+    /// If the waiting intent has different content.
     pub(super) fn pending_verdict(&self, call: &Call, now: OffsetDateTime) -> Result<Option<Verdict>, Fault> {
         match self.lock().get(&call.intent).filter(|held| held.is_visible(now)) {
             None => Ok(None),
@@ -227,7 +231,7 @@ impl Escalations {
         Some((held.escalated.clone(), approval))
     }
 
-    /// Returns an intent to its wait, because the decision cannot be applied.
+    /// Lets an intent wait again, because the decision cannot be applied.
     pub(super) fn release(&self, intent: IntentId) {
         self.change(intent, |held| held.phase = WaitPhase::Waiting);
     }
@@ -237,7 +241,7 @@ impl Escalations {
         self.change(intent, |held| held.phase = WaitPhase::Claimed);
     }
 
-    /// Returns an approved intent that cannot run now to its wait. It can be cancelled or revoked until it is
+    /// Lets an approved intent that cannot run now wait again. The intent can be cancelled or revoked until it is
     /// [taken](Self::take_approved) again. An intent that was revoked in the meantime does not wait again.
     pub(super) fn wait_to_run(&self, intent: IntentId, approval: Approval) {
         self.change(intent, |held| (held.phase, held.approval) = (WaitPhase::Waiting, Some(approval)));

@@ -51,7 +51,7 @@ impl RunEventSink {
         Self { on_event: Some(Arc::new(on_event)), persistence: None }
     }
 
-    /// Stores the task that `persistence` provides with the run.
+    /// Stores, together with the run, the task that `persistence` provides.
     #[must_use]
     pub fn with_persistence(self, persistence: Arc<dyn TaskPersistence>) -> Self {
         Self { persistence: Some(persistence), ..self }

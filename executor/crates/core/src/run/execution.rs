@@ -93,7 +93,7 @@ impl Executor {
         let fallback = receipt(loaded.isolate.lost_outcome(&run_request));
         let persistence = sink.persistence();
         let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
-        let (keep_until, proof) = (admitted.remember_until(), admitted.proof_id());
+        let (keep_until, proof) = (admitted.keep_until(), admitted.proof_id());
         let request =
             StartRequest { call, keep_until, proof, fallback_receipt: &fallback, task: task.as_ref() };
         let start = self.journal.start(request, self.clock.now());

@@ -8,7 +8,7 @@ use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
 
 impl Executor {
-    /// Records the refusal of a call or of another request. Returns the fault.
+    /// Records the refusal of a call, or of another request if `call` is `None`. Returns the fault.
     pub fn refuse(&self, call: Option<&Call>, blocked_by: BlockedBy, message: String) -> Fault {
         let intent = call.map(|call| call.intent);
         let refusal = Fault::Refused { intent, risk_score: None, blocked_by, message };
@@ -17,8 +17,8 @@ impl Executor {
         trace::intent_span(&summary, call.door).in_scope(|| self.record_refusal(Some(&summary), refusal))
     }
 
-    /// Counts and logs a refusal. A refusal of a call is also recorded in the journal, and has to be passed in the
-    /// call's span. Returns the fault.
+    /// Counts and logs a refusal, and returns the fault. The refusal of a call is also recorded in the journal, and has
+    /// to be passed here within the call's span.
     pub(super) fn record_refusal(&self, summary: Option<&IntentSummary>, fault: Fault) -> Fault {
         if let Fault::Busy { .. } = &fault {
             self.metrics.count_busy();

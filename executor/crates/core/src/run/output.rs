@@ -19,7 +19,8 @@ pub(super) struct OutputReservation {
 }
 
 impl ExpectedOutput {
-    /// `true` if another run with up to `bytes` of output stays within the memory budget. A single run may exceed it.
+    /// `true` if another run with up to `bytes` of output stays within the memory budget. A single run may exceed the
+    /// budget.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let others = self.0.load(Relaxed);
         memory::has_room(if others == 0 { 0 } else { others.saturating_add(bytes) })

@@ -18,7 +18,7 @@ impl Executor {
     /// Renders all metrics as text for Prometheus, with the numbers of open connections and of unknown callers.
     ///
     /// # Errors
-    /// The journal cannot be read.
+    /// If the journal cannot be read.
     pub async fn render_metrics(&self, connections: usize, callers: &CallerMetrics) -> Result<String, Fault> {
         let (running, queued) = self.queue_stats();
         let oldest = self.journal.oldest_undelivered_at().await;
@@ -50,7 +50,7 @@ impl Executor {
     /// The governor's verdict for an intent that has started, if this executor asked the governor.
     ///
     /// # Errors
-    /// The journal cannot be read.
+    /// If the journal cannot be read.
     pub fn verdict(&self, intent: IntentId) -> Result<Option<Verdict>, Fault> {
         self.journal.verdict(intent).map_err(|error| self.journal_fault(&error))
     }
@@ -58,7 +58,7 @@ impl Executor {
     /// The agent and the state of an intent; `None` for an unknown intent.
     ///
     /// # Errors
-    /// The journal cannot be read.
+    /// If the journal cannot be read.
     pub async fn status(&self, intent: IntentId) -> Result<Option<(AgentDid, IntentState)>, Fault> {
         if let Some(agent) = self.escalations.agent_of(intent, self.clock.now()) {
             return Ok(Some((agent, IntentState::Escalated)));
@@ -85,7 +85,7 @@ impl Executor {
     /// run and no longer waits, or if the receipt was pruned.
     ///
     /// # Errors
-    /// The journal cannot be read.
+    /// If the journal cannot be read.
     pub async fn await_outcome(&self, intent: IntentId) -> Result<Option<Arc<Receipt>>, Fault> {
         let mut changes = self.escalations.changes();
         loop {
@@ -128,7 +128,7 @@ impl Executor {
         let stage = match source {
             StageSource::Final(stage) => stage,
             StageSource::Live(stage) => {
-                // A waiter takes a place like a run, so that repeats cannot wait without limit.
+                // A repeat that waits takes a queue place like a run, so that the number of repeats is limited.
                 let _place = self.reserve_place(&call.agent)?;
                 wait_for_end(stage).await
             }

@@ -88,7 +88,7 @@ struct Waiter {
     slot_tx: oneshot::Sender<ExecutionSlot>,
 }
 
-/// The place of one intent, which waits or runs, within the limits of [`Capacity`].
+/// The queue place of one intent, which waits or runs, within the limits of [`Capacity`].
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Arc<Slots>,
@@ -124,7 +124,7 @@ impl Slots {
         self.queue.lock()
     }
 
-    /// Reserves a place for one more intent of an agent.
+    /// Reserves a queue place for an intent of an agent.
     pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, CapacityError> {
         let Capacity { concurrent, concurrent_per_agent, queue: max_queue, queue_per_agent } = self.capacity;
         let mut queue = self.lock();
@@ -132,14 +132,14 @@ impl Slots {
         let places_of_agent = share.places;
         share.places += 1;
         let place = Place { slots: Arc::clone(self), agent: agent.clone() };
-        // A refusal below drops the place, which needs the lock.
+        // A refusal below drops the place, which takes the lock.
         drop(queue);
         let mut places = 0;
         self.places.send_modify(|count| {
             places = *count;
             *count += 1;
         });
-        // Checked after the count: either the task that closes sees this place, or this call sees that it closes.
+        // Checked after the count, so that either `wait_until_idle` counts this place or this call sees `close`.
         if *self.closing.borrow() {
             return Err(CapacityError::Closing);
         }
@@ -183,7 +183,7 @@ impl Slots {
         while let Some((agent, waiter)) = queue.pop_next(self.capacity.concurrent_per_agent) {
             assignments.push((waiter, ExecutionSlot { slots: Arc::clone(self), agent }));
         }
-        // The slot of a waiter that was dropped is returned on drop, which needs the lock.
+        // The slot of a waiter that was dropped is returned on drop, which takes the lock.
         drop(queue);
         for (waiter, slot) in assignments {
             drop(waiter.slot_tx.send(slot));

@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// The identity of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunIdentity {
-    /// The agent.
+    /// The agent that requested the run.
     pub agent: AgentDid,
-    /// The intent.
+    /// The id of the intent that runs.
     pub intent: IntentId,
-    /// The tool.
+    /// The tool that runs.
     pub tool: ToolName,
 }
 

@@ -1,7 +1,7 @@
 //! The spans of an intent in the log and in traces: one for the intent, which contains one for the queue and one for
 //! the run. The delivery has its own span, because another process may deliver the report.
 //!
-//! The span of an intent has level `error`, so that its fields are on every line of the log. They contain neither
+//! The span of an intent has level `error`, so that its fields are on every line of the log. The fields contain neither
 //! arguments nor results.
 
 use a2g_journal::IntentSummary;

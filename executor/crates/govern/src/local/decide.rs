@@ -1,4 +1,4 @@
-//! The decision: one call and one policy to one verdict.
+//! Decides about one call under one policy.
 //!
 //! ```text
 //! policy for the agent ─▶ tool allowed ─▶ constraints ─▶ risk ─┬─ >= 0.8 ──▶ DENIED
@@ -43,7 +43,7 @@ pub(super) fn decide(entry: Option<&LoadedPolicy>, call: &Call, now: OffsetDateT
     }
 }
 
-/// The reason why a policy denies a call, as the sentence for its agent.
+/// The reason why a policy denies a call, as a sentence for the agent.
 struct PolicyDenialError(String);
 
 pub(super) fn denial(call: &Call, risk: Risk, reason: String) -> Verdict {

@@ -1,7 +1,7 @@
-//! The check of domains in an intent against the network part of a policy.
+//! Checks the domains in an intent against the network part of a policy.
 //!
 //! A manifest only switches the network on; the executor enforces the list of hosts by the standing policy.
-//! This check of URLs in the arguments refuses early a call whose requests would be rejected anyway.
+//! A call is refused here early if its arguments have a URL to which requests would be rejected anyway.
 
 use super::risk::urls_in;
 use crate::arguments::Arguments;
@@ -17,7 +17,7 @@ pub(super) enum DomainError {
     NotAllowed(String),
 }
 
-/// Checks every URL outside file content.
+/// Checks every URL in the arguments, except in file content.
 ///
 /// # Errors
 /// [`DomainError`] with the host and the necessary change. A blocked domain takes precedence over an allowed one.

@@ -1,14 +1,14 @@
 //! The embedded governor: policy files and documented heuristics, and intentionally nothing more.
 //!
-//! It has no model and no database. With it an executor can be tried, tested and run on one machine, with the
-//! same protocol as a real governor's. To replace it, put another governor behind a URL with `a2g/intent`;
+//! This governor has no model and no database. With it an executor can be tried, tested and run on one machine, with
+//! the same protocol as a real governor's. To replace it, put another governor behind a URL with `a2g/intent`;
 //! the executor stays the same.
 //!
 //! ```text
 //! Call ─▶ PolicySet ─▶ decide ─▶ Verdict ── ESCALATE ─▶ stored until `expires_at` or a directive
 //! ```
-//! Guarantees: an agent without a policy, an unlisted tool and a violated constraint are denied, and a manifest
-//! never grants more than the policy's rule. Nothing survives a restart: sessions and escalations are lost,
+//! Guarantees: a call is denied if its agent has no policy, its tool is not listed, or it violates a constraint; a
+//! manifest never grants more than the policy's rule. Nothing survives a restart: sessions and escalations are lost,
 //! agents register again, and an escalated intent ends with its verdict.
 //!
 //! A manifest cannot express "all of this tree but that file", a disk limit, or a list of domains. So a tree
@@ -64,7 +64,7 @@ fn is_rollback(before: &(u64, String), now: &(u64, String)) -> bool {
 }
 
 impl LocalGovernor {
-    /// A governor with these policies and no sessions.
+    /// Makes a governor with these policies and no sessions.
     pub fn new(policies: PolicySet, clock: Arc<dyn Clock>) -> Self {
         Self { policies, clock, state: Mutex::default() }
     }
@@ -112,7 +112,7 @@ impl LocalGovernor {
     /// hash of the last one. A journal that lost receipts or changed its history is logged.
     ///
     /// # Errors
-    /// [`Fault::SessionExpired`] without a session, as after a restart of the governor.
+    /// [`Fault::SessionExpired`] if the agent has no session, as after a restart of the governor.
     pub fn heartbeat(&self, agent: &AgentDid, journal: Option<(u64, &str)>) -> Result<(), Fault> {
         let mut state = self.lock_state();
         if state.sessions.contains(agent) {

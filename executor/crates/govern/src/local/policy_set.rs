@@ -47,7 +47,7 @@ pub enum PolicyFileError {
         path: PathBuf,
         /// The tool.
         tool: ToolName,
-        /// The problem of the rule.
+        /// The problem with the rule.
         error: RuleError,
     },
     /// A host of the network part is not valid.
@@ -55,7 +55,7 @@ pub enum PolicyFileError {
     Hosts {
         /// The file.
         path: PathBuf,
-        /// The problem of the host.
+        /// The problem with the host.
         error: HostError,
     },
     /// Two files are for the same agent.
@@ -123,7 +123,7 @@ impl PolicySet {
         self.by_agent.keys().map(|agent| agent.as_ref().map_or("every other agent", AgentDid::as_str))
     }
 
-    /// Reads one file.
+    /// Reads one policy file.
     ///
     /// # Errors
     /// As for [`Self::load`].
@@ -141,7 +141,7 @@ impl PolicySet {
     /// The policy of `policies/default.json`, which is embedded in the program.
     ///
     /// # Errors
-    /// As for [`Self::load`]; a test verifies that there are none.
+    /// As for [`Self::load`]; a test verifies that this policy has none.
     pub fn builtin() -> Result<Self, PolicyFileError> {
         let mut set = Self::default();
         set.add_text("policies/default.json".into(), BUILTIN)?;
@@ -179,13 +179,13 @@ impl PolicySet {
         self.by_agent.len()
     }
 
-    /// Returns `true` without any policy.
+    /// Returns `true` if there is no policy.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_agent.is_empty()
     }
 
-    /// The agent's own policy, otherwise the one for every agent.
+    /// The agent's own policy, otherwise the policy for every agent, if there is one.
     pub(super) fn entry_for(&self, agent: &AgentDid) -> Option<&LoadedPolicy> {
         self.by_agent.get(&Some(agent.clone())).or_else(|| self.by_agent.get(&None))
     }

@@ -15,7 +15,7 @@ use url::{Host, Url};
 pub(super) struct Heuristic {
     /// The name, which starts the sentence in `threats`.
     pub(super) name: &'static str,
-    /// The text that it matches, and the reason for its score.
+    /// The text that the heuristic matches, and the reason for its score.
     #[allow(dead_code, reason = "the table is its own documentation; a test prints it")]
     pub(super) looks_for: &'static str,
     pub(super) score: f64,
@@ -33,7 +33,7 @@ pub(super) const MAX_USUAL_BYTES: usize = 256 * 1024;
 /// Maximum number of inconspicuous paths in one intent.
 pub(super) const MAX_USUAL_PATHS: usize = 64;
 
-/// The table. A verdict has conditions from 0.4, needs a person from 0.7, and is a denial from 0.8.
+/// The heuristics. From a score of 0.4 the verdict has conditions, from 0.7 a person decides, from 0.8 it is a denial.
 pub(super) const ROWS: [Heuristic; 13] = [
     Heuristic {
         name: "path_traversal",

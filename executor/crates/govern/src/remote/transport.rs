@@ -1,8 +1,8 @@
 //! The transports of the governor's client, which convert every received message into its normal form.
 //!
 //! jsonrpsee's client closes a WebSocket, and fails every call on it, at a message that it cannot parse or whose id
-//! belongs to no open call. The reference governor's denial is such a message. These transports log and drop it, and
-//! fail only the call that it belongs to.
+//! belongs to no open call. The reference governor's denial is such a message. These transports log and drop such
+//! messages, and fail only the call that a message belongs to.
 
 use super::{CALL_TIMEOUT, MAX_ANSWER_BYTES, MAX_REPORT_BYTES, PUSH_METHODS, Push};
 use a2g_runtime::timer_now;
@@ -213,7 +213,7 @@ fn bounds() -> JsonBounds {
     JsonBounds { max_bytes: MAX_ANSWER_BYTES as usize, ..JsonBounds::default() }
 }
 
-/// An error answer in place of a malformed one, so that its call ends at once.
+/// The error answer that replaces a malformed answer, so that the call ends at once.
 fn error_answer(id: &Id, reason: &str) -> String {
     let message = format!("the answer is not valid: {reason}");
     jsonrpc::error(Some(id), super::INTERNAL_ERROR.into(), &message, None).get().to_owned()

@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-/// IPv4 networks that are not the public Internet, after IANA's special-purpose address registry.
+/// IPv4 networks outside the public Internet, after IANA's special-purpose address registry.
 const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
     v4(0, 0, 0, 0, 8),       // this network
     v4(10, 0, 0, 0, 8),      // private
@@ -33,7 +33,7 @@ const NOT_PUBLIC_V4: [Ipv4Net; 15] = [
 // local, link-local, site-local and multicast addresses, and everything that is not assigned yet.
 const PUBLIC_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 
-/// Networks inside [`PUBLIC_V6`] that are not the public Internet.
+/// Networks inside [`PUBLIC_V6`] that do not belong to the public Internet.
 const NOT_PUBLIC_V6: [Ipv6Net; 4] = [
     v6([0x2001, 0, 0], 23),     // protocol assignments, and Teredo, which carries IPv4
     v6([0x2001, 0xdb8, 0], 32), // documentation
@@ -93,7 +93,7 @@ impl fmt::Display for AllowedAddress {
     }
 }
 
-/// Returns `true` if a run may connect to the address at `port`; without a port, as at a look-up, at some port.
+/// Returns `true` if a run may connect to the address at `port`, or at one port or more if `port` is `None`.
 pub(super) fn is_allowed(address: IpAddr, port: Option<u16>, exempt: &[AllowedAddress]) -> bool {
     let is_exempt = |exempt: &AllowedAddress| {
         let has_port = exempt.port.is_none_or(|exempt| port.is_none_or(|port| port == exempt));

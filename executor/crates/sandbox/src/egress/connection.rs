@@ -166,7 +166,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeadLimit<S> {
     ) -> Poll<io::Result<()>> {
         let Self { stream, remaining, head_received } = self.get_mut();
         if !head_received.load(Ordering::Relaxed) && *remaining == 0 {
-            return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::AnswerHead))));
+            return Poll::Ready(Err(io::Error::other(EgressError::from(NetworkError::ResponseHead))));
         }
         let before = into.filled().len();
         ready!(Pin::new(stream).poll_read(context, into))?;
@@ -296,7 +296,7 @@ impl http_body::Body for ResponseBody {
                 let Some(between_bytes) = self.between_bytes else { return Poll::Pending };
                 let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(between_bytes)));
                 ready!(timer.as_mut().poll(context));
-                Poll::Ready(Some(Err(NetworkError::AnswerTimeout.into())))
+                Poll::Ready(Some(Err(NetworkError::ResponseTimeout.into())))
             }
         }
     }

@@ -85,7 +85,7 @@ pub trait NetworkBackend: Send + Sync {
     /// Sends one request.
     fn send(self: Arc<Self>, request: http::Request<Body>, timeouts: Timeouts) -> SendFuture;
 
-    /// Looks a name up. The run may then connect to its addresses.
+    /// Looks a name up. The run may then connect to the name's addresses.
     fn look_up(self: Arc<Self>, name: String) -> LookUpFuture;
 
     /// Connects over TCP and sends `upload`, whose end closes that direction only. The next chunk of `upload` is polled
@@ -106,7 +106,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// The run's session, if it is in this process.
+    /// The run's session, if the session is in this process.
     #[must_use]
     pub fn session(&self) -> Option<&Arc<NetworkSession>> {
         match self {
@@ -115,7 +115,7 @@ impl Network {
         }
     }
 
-    /// The receiver of the run's requests, if it has a network.
+    /// The receiver of the run's requests; `None` for a run without a network.
     #[must_use]
     pub fn backend(&self) -> Option<Arc<dyn NetworkBackend>> {
         match self {
@@ -165,7 +165,7 @@ pub struct Egress {
 }
 
 impl Egress {
-    /// Network access with the machine's trusted certificates and those of `ca_file`.
+    /// Sets up network access with the machine's trusted certificates and those of `ca_file`.
     ///
     /// # Ambient Authority
     /// Reads the machine's certificates and `ca_file`, uses the machine's resolver, and opens connections.

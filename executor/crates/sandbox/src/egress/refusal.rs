@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 /// A request, the body of its response, a look-up or a connection failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum EgressError {
-    /// A rule or a limit of the run denies it; counted in `usage.denied`.
+    /// A rule or a limit of the run denies the access. The denial is counted in `usage.denied`.
     #[error("the request is denied: {}", .0.as_str())]
     Denied(DenialReason),
-    /// The network, the other side or the request itself is the cause.
+    /// The network, the other side or the request itself caused the failure.
     #[error("{0}")]
     Failed(NetworkError),
 }
@@ -49,16 +49,19 @@ pub enum NetworkError {
     Tls,
     /// The response did not begin, or did not continue, in time.
     #[error("the response did not arrive in time")]
-    AnswerTimeout,
+    #[serde(rename = "AnswerTimeout")]
+    ResponseTimeout,
     /// The response's head is too large.
     #[error("the head of the response is too large")]
-    AnswerHead,
+    #[serde(rename = "AnswerHead")]
+    ResponseHead,
     /// The response switches to another protocol.
     #[error("the response switches to another protocol")]
     Upgrade,
     /// The response is not HTTP.
     #[error("the response is not HTTP")]
-    Answer,
+    #[serde(rename = "Answer")]
+    Response,
     /// The other side closed the connection before the response was complete.
     #[error("the response is incomplete")]
     Incomplete,
@@ -67,7 +70,8 @@ pub enum NetworkError {
     Broken,
     /// The run has ended.
     #[error("the run has ended")]
-    Over,
+    #[serde(rename = "Over")]
+    RunEnded,
 }
 
 impl From<NetworkError> for EgressError {
@@ -104,9 +108,9 @@ impl EgressError {
             cause = inner.source();
         }
         let failure = if error.is_parse_too_large() {
-            NetworkError::AnswerHead
+            NetworkError::ResponseHead
         } else if error.is_parse() {
-            NetworkError::Answer
+            NetworkError::Response
         } else if error.is_body_write_aborted() {
             NetworkError::RequestBody
         } else if error.is_user() {

@@ -47,7 +47,7 @@ const STRIPPED_FIELDS: [HeaderName; 12] = [
 /// Maximum number of characters of a target that a report quotes: the longest name with scheme, port and address.
 const MAX_TARGET_CHARS: usize = 320;
 
-/// The network of one run.
+/// The network access of one run, or of one request of the executor itself.
 pub struct NetworkSession {
     egress: Arc<Egress>,
     agent: AgentDid,
@@ -66,7 +66,7 @@ struct NetworkAccounting {
     /// The number of connections that are open now.
     open: u32,
     /// The maximum number of connections that were open at the same time.
-    connections: u32,
+    peak_connections: u32,
     sent: u64,
     received: u64,
     contacted: Vec<Contact>,
@@ -77,11 +77,11 @@ struct NetworkAccounting {
 
 impl NetworkSession {
     pub(super) fn new(egress: Arc<Egress>, agent: AgentDid, grant: &Grant) -> Arc<Self> {
-        Self::for_executor(egress, agent, grant.reach().clone(), grant.network_budgets())
+        Self::with_reach(egress, agent, grant.reach().clone(), grant.network_budgets())
     }
 
-    /// A session for a request of the executor itself on behalf of `agent`.
-    pub(super) fn for_executor(
+    /// A session with the given reach; the executor uses it for its own requests.
+    pub(super) fn with_reach(
         egress: Arc<Egress>,
         agent: AgentDid,
         reach: Reach,
@@ -134,7 +134,7 @@ impl NetworkSession {
             blocked: self.reach.blocked_patterns().map(rule).collect(),
             requests_per_minute: self.reach.requests_per_minute(),
             requests: accounting.requests,
-            connections: accounting.connections,
+            connections: accounting.peak_connections,
             sent_bytes: accounting.sent,
             received_bytes: accounting.received,
             contacted: accounting.contacted.clone(),
@@ -159,8 +159,8 @@ impl NetworkSession {
         self.accounting.lock()
     }
 
-    /// Calls `read` with the remaining receive budget and counts the bytes that it returns. With a budget of 0, `read`
-    /// must return the number of bytes that are available without consuming them.
+    /// Calls `read` with the remaining receive budget and counts the bytes that `read` returns. With a budget of 0,
+    /// `read` must consume nothing and return the number of available bytes.
     pub(super) fn receive(
         &self,
         contact: Option<usize>,
@@ -184,7 +184,7 @@ impl NetworkSession {
         read
     }
 
-    /// Calls `write` with the remaining send budget and counts the bytes that it accepted.
+    /// Calls `write` with the remaining send budget and counts the bytes that `write` accepted.
     pub(super) fn transmit(
         &self,
         contact: Option<usize>,
@@ -207,15 +207,15 @@ impl NetworkSession {
         written
     }
 
-    // Budget errors are errors for the tool and do not end the run: a tool can report that a response was too long, and
-    // the report lists the denial either way.
+    // Budget errors are errors for the tool and do not end the run: a tool can handle a response that is too long, and
+    // the run's report lists the denial either way.
     async fn authorize_and_send(
         self: &Arc<Self>,
         request: Request<Body>,
         timeouts: Timeouts,
     ) -> Result<Response<Body>, EgressError> {
         let authority = request.uri().authority().map_or("", |authority| authority.as_str());
-        self.count(authority)?;
+        self.count_request(authority)?;
         let target = Target::parse(request.uri()).map_err(|refusal| match refusal {
             EgressError::Denied(reason) => self.deny(reason, authority),
             EgressError::Failed(_) => refusal,
@@ -232,7 +232,7 @@ impl NetworkSession {
         let response = sender.send_request(request);
         let response = match timeouts.first_byte {
             Some(first_byte) => {
-                timeout(first_byte, response).await.map_err(|_| NetworkError::AnswerTimeout)?
+                timeout(first_byte, response).await.map_err(|_| NetworkError::ResponseTimeout)?
             }
             None => response.await,
         };
@@ -240,7 +240,7 @@ impl NetworkSession {
         connection.lift_head_limit();
         // The head is measured as the guest receives it; hyper limits only its own buffer.
         if head_bytes(response.headers()) > MAX_HEAD_BYTES {
-            return Err(NetworkError::AnswerHead.into());
+            return Err(NetworkError::ResponseHead.into());
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(NetworkError::Upgrade.into());
@@ -248,8 +248,8 @@ impl NetworkSession {
         Ok(response.map(|body| ResponseBody::new(body, timeouts.between_bytes, connection).boxed_unsync()))
     }
 
-    /// Counts one request, regardless of its result.
-    pub(super) fn count(&self, subject: &str) -> Result<(), EgressError> {
+    /// Counts one request against the budget, whether or not it succeeds later.
+    pub(super) fn count_request(&self, subject: &str) -> Result<(), EgressError> {
         let mut accounting = self.accounting();
         if accounting.requests >= self.budgets.requests {
             drop(accounting);
@@ -271,8 +271,8 @@ impl NetworkSession {
         })
     }
 
-    /// Returns `true` if the run's rules list this address itself.
-    pub(super) fn is_listed(&self, address: IpAddr) -> bool {
+    /// `true` if the run's rules allow this address itself.
+    pub(super) fn is_address_allowed(&self, address: IpAddr) -> bool {
         self.reach.check(&Host::Address(address)).is_ok()
     }
 
@@ -342,8 +342,8 @@ impl NetworkSession {
         Err(last_error.into())
     }
 
-    /// Looks up the addresses of a host once, and checks that all of them are allowed: at `port`, or without one at
-    /// some port.
+    /// Looks up the addresses of a host once, and checks that all of them are allowed at `port`, or at one port or more
+    /// if `port` is `None`.
     pub(super) async fn resolve_and_check(
         &self,
         host: &Host,
@@ -357,26 +357,26 @@ impl NetworkSession {
                 None => self.resolve_name(name.clone()).await?,
             },
         };
-        // One refused address refuses the name. Using the others would be safe as well, but an answer that mixes both
-        // kinds is typical of an attack, and would not be recorded.
+        // If one address is refused, so is the name. Using the others would be safe as well, but an answer that mixes
+        // both kinds is typical of an attack, which would then go unrecorded.
         for address in &addresses {
             self.check_address(*address, port, host, subject)?;
         }
         Ok(addresses)
     }
 
-    /// Looks a name up with the resolver, when fewer than [`super::MAX_LOOKUPS`] are in progress.
+    /// Waits until fewer than [`super::MAX_LOOKUPS`] look-ups run, then looks the name up.
     async fn resolve_name(&self, name: Domain) -> Result<Vec<IpAddr>, EgressError> {
         let permit =
-            Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::Over)?;
+            Arc::clone(&self.egress.lookups).acquire_owned().await.map_err(|_| NetworkError::RunEnded)?;
         let resolver = Arc::clone(&self.egress.resolver);
-        // This is a separate task, because the resolver's thread cannot be cancelled: it keeps its permit even if the
-        // caller stops waiting.
+        // This is a separate task, because the resolver's thread cannot be cancelled: the task keeps its permit even if
+        // the caller stops waiting.
         let addresses = spawn::spawn_run_task(async move {
             let _permit = permit;
             resolver.addresses(&name).await
         });
-        let addresses = addresses.await.map_err(|_| NetworkError::Over)?;
+        let addresses = addresses.await.map_err(|_| NetworkError::RunEnded)?;
         addresses.map_err(|_| NetworkError::Name.into())
     }
 
@@ -404,7 +404,7 @@ impl NetworkSession {
 }
 
 impl NetworkSession {
-    /// The result of `work`, or [`NetworkError::Over`] if the run ends first.
+    /// The result of `work`, or [`NetworkError::RunEnded`] if the run ends first.
     async fn race_with_end<T>(
         &self,
         work: impl Future<Output = Result<T, EgressError>>,
@@ -412,7 +412,7 @@ impl NetworkSession {
         tokio::select! {
             // The end is polled first, so that no request begins after the end of the run.
             biased;
-            () = self.wait_for_end() => Err(NetworkError::Over.into()),
+            () = self.wait_for_end() => Err(NetworkError::RunEnded.into()),
             result = work => result,
         }
     }
@@ -432,7 +432,7 @@ impl NetworkBackend for NetworkSession {
     }
 }
 
-/// A slot among the connections of a run. Dropping it releases the slot.
+/// One of a run's connection slots. Dropping it releases the slot.
 pub(super) struct ConnectionSlot {
     session: Arc<NetworkSession>,
     /// `true` if the slot has an established connection, and not only a look-up or an attempt.
@@ -441,11 +441,11 @@ pub(super) struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Counts the connection, which is now established.
+    /// Counts the slot's connection as established.
     fn mark_established(&mut self) {
         let mut accounting = self.session.accounting();
         accounting.open = accounting.open.saturating_add(1);
-        accounting.connections = accounting.connections.max(accounting.open);
+        accounting.peak_connections = accounting.peak_connections.max(accounting.open);
         self.established = true;
     }
 
@@ -477,7 +477,7 @@ impl NetworkAccounting {
         io::Error::other(EgressError::Denied(reason))
     }
 
-    /// Counts a request to `address` and returns the index of its contact; `None` if the list is full.
+    /// Counts a request to `address` and returns the index of its entry in `contacted`; `None` if the list is full.
     fn record_contact(&mut self, authority: &str, address: SocketAddr) -> Option<usize> {
         let known =
             self.contacted.iter().position(|known| known.authority == authority && known.address == address);
@@ -509,7 +509,7 @@ impl NetworkAccounting {
     }
 }
 
-/// The request as it is sent: to the checked target, without any field that could name another one.
+/// The request as it is sent: to the checked target, without any field that could name another target.
 fn sanitise(request: Request<Body>, target: &Target) -> Result<Request<Body>, EgressError> {
     let (mut parts, body) = request.into_parts();
     // `CONNECT` would open a tunnel to a host that is not checked.

@@ -119,7 +119,7 @@ async fn a_line_that_is_closed_sends_nothing() {
     let egress = egress(&[&["127.0.0.1"]], address);
     let network = egress.open(&agent(), &grant(BUDGETS));
     network.close();
-    assert_eq!(ask(&network, address.port()).await, Err(NetworkError::Over.into()));
+    assert_eq!(ask(&network, address.port()).await, Err(NetworkError::RunEnded.into()));
     assert_eq!(*connections.lock(), 0);
 }
 
@@ -154,8 +154,8 @@ async fn a_run_connects_only_to_what_its_own_look_ups_gave() {
     assert_eq!(usage.contacted[0].authority, format!("tcp://one.example:{}", address.port()));
     assert_eq!(usage.contacted[0].requests, 2);
     run.close();
-    assert_eq!(connect(&run, address).await.err(), Some(NetworkError::Over.into()));
-    assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::Over.into()));
+    assert_eq!(connect(&run, address).await.err(), Some(NetworkError::RunEnded.into()));
+    assert_eq!(look_up(&run, "one.example").await, Err(NetworkError::RunEnded.into()));
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ impl ResolvedNames {
         self.0.push_back(ResolvedName { name, addresses, is_prepaid: true });
     }
 
-    /// Finds the latest name with this address. Returns it with `true` if the connection has already been counted.
+    /// Returns the latest name with this address, and `true` if the connection was already counted with the look-up.
     fn take_name(&mut self, address: IpAddr) -> Option<(Domain, bool)> {
         let mut lookups = self.0.iter_mut().rev().filter(|lookup| lookup.addresses.contains(&address));
         let latest = lookups.next()?;
@@ -73,7 +73,7 @@ impl NetworkSession {
         self: &Arc<Self>,
         text: &str,
     ) -> Result<Vec<IpAddr>, EgressError> {
-        self.count(text)?;
+        self.count_request(text)?;
         // `Host::parse` reads the form of a URL, in which an IPv6 address has brackets.
         let host = match text.parse::<Ipv6Addr>() {
             Ok(_) => Host::parse(&format!("[{text}]")),
@@ -115,11 +115,11 @@ impl NetworkSession {
         };
         let subject = format!("tcp://{host}:{port}");
         if !is_prepaid {
-            self.count(&subject)?;
+            self.count_request(&subject)?;
         }
         match &host {
             Host::Name(_) => self.check_host(&host, &subject)?,
-            Host::Address(ip) if self.is_listed(*ip) => {}
+            Host::Address(ip) if self.is_address_allowed(*ip) => {}
             Host::Address(_) => return Err(self.deny(DenialReason::NotLookedUp, &subject)),
         }
         // The address is checked again, because the look-up was checked without a port.
@@ -179,7 +179,7 @@ impl http_body::Body for ReceivedBody {
     }
 }
 
-/// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more.
+/// Sends `upload` and then shuts the direction down; stops early if the other side accepts no more bytes.
 async fn send(mut upload: Body, mut to: WriteHalf<MeteredStream>) {
     while let Some(Ok(part)) = upload.frame().await {
         let Ok(chunk) = part.into_data() else { break };

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The timeout for the head of a response.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The network budget of one message in addition to its own length, in bytes. The body of the response is not read.
+/// The network budget of one message beyond its own length, in bytes. The body of the response is not read.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 /// Posts to hosts that the operator lists, and to no others.
@@ -64,12 +64,8 @@ impl WebhookClient {
         }
         let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
         let request = request.body(body).map_err(|_| NetworkError::Request)?;
-        let session = NetworkSession::for_executor(
-            Arc::clone(&self.egress),
-            owner.clone(),
-            self.reach.clone(),
-            budgets,
-        );
+        let session =
+            NetworkSession::with_reach(Arc::clone(&self.egress), owner.clone(), self.reach.clone(), budgets);
         let timeouts = Timeouts { connect: None, first_byte: Some(FIRST_BYTE_TIMEOUT), between_bytes: None };
         let answer = Arc::clone(&session).send(request, timeouts).await;
         let status = answer.map(|answer| answer.status().as_u16());

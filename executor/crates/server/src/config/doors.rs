@@ -18,7 +18,7 @@ use std::time::Duration;
 pub struct Doors {
     /// A2A 0.3.0.
     pub a2a: Option<A2aSettings>,
-    /// The hosts of webhooks that A2A tasks may be posted to; empty: webhooks are disabled.
+    /// The hosts that A2A webhooks may name; empty: webhooks are disabled.
     pub webhook_domains: Vec<HostPattern>,
     /// A2E 1.0.
     pub a2e: Option<A2eSettings>,

@@ -57,7 +57,7 @@ impl Default for Mcp {
     }
 }
 
-/// The door is on if it has a `key_file`.
+/// The Nexus door, which is enabled by setting `key_file`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Nexus {

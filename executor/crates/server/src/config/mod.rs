@@ -38,7 +38,7 @@ pub enum ConfigError {
         /// print twice.
         error: std::io::Error,
     },
-    /// The file is not TOML, or has an unknown key or a wrong type. Names line and column.
+    /// The file is not TOML, or has an unknown key or a wrong type.
     #[error("`{path}` is not a valid configuration\n{reason}")]
     Syntax {
         /// The file.
@@ -51,7 +51,7 @@ pub enum ConfigError {
     Value {
         /// The file.
         path: PathBuf,
-        /// ` line N`, if the key is in the file.
+        /// ` line N`, or empty if the key is not in the file.
         line: String,
         /// The key.
         key: String,
@@ -71,7 +71,7 @@ pub struct Config {
     pub callers: Option<PathBuf>,
     /// Issuers of the JSON Web Tokens that callers may present.
     pub issuers: Vec<IssuerSettings>,
-    /// The TLS files of the HTTP port.
+    /// The TLS files of the HTTP port; `None`: plain HTTP.
     pub tls: Option<TlsSettings>,
     /// Size and depth limits of a message.
     pub bounds: JsonBounds,
@@ -101,13 +101,13 @@ pub struct Config {
     pub governor: Option<GovernorUrl>,
     /// The policies of the built-in governor; `None`: the built-in policy.
     pub policies: Option<PathBuf>,
-    /// The file in which the built-in governor records reports.
+    /// The file in which the built-in governor records reports; `None`: it records none.
     pub reports: Option<PathBuf>,
     /// The journal's file.
     pub journal: PathBuf,
     /// The durability level of the journal.
     pub durability: Durability,
-    /// The key that signs the journal's checkpoints; without one they are not signed.
+    /// The key that signs the journal's checkpoints; `None`: they are not signed.
     pub journal_key: Option<PathBuf>,
     /// Number of undelivered reports above which no further intent runs.
     pub max_undelivered: usize,
@@ -138,7 +138,7 @@ pub struct Config {
 /// Policy for protections that the kernel lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Containment {
-    /// Tools run without it, and a warning is logged.
+    /// Tools run without them, and a warning is logged.
     BestEffort,
     /// The executor does not start.
     Required,
@@ -148,21 +148,21 @@ pub enum Containment {
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     /// Number of runs after which the zygote, and with it the layout, is replaced.
-    pub renew_runs: u64,
-    /// Time after which it is replaced.
-    pub renew_after: Duration,
+    pub renew_after_runs: u64,
+    /// Time after which the zygote is replaced.
+    pub renew_after_time: Duration,
     /// `true` gives every child a layout of its own.
-    pub fresh: bool,
+    pub per_child: bool,
 }
 
 /// The configuration file that is read if none is named and it exists.
 pub const DEFAULT_FILE: &str = "executor.toml";
 
 impl Config {
-    /// Reads a file.
+    /// Reads a file. Its relative paths are below its own folder.
     ///
     /// # Errors
-    /// [`ConfigError`] names file, line and key.
+    /// If the file cannot be read or is not valid; the error then names the line and the key.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
@@ -186,7 +186,7 @@ impl Config {
     /// The default configuration.
     ///
     /// # Errors
-    /// [`ConfigError`] if the defaults do not fit this machine, such as without a home folder.
+    /// If the defaults do not fit this machine, such as if there is no home folder.
     pub fn without_file() -> Result<Self, ConfigError> {
         Self::parse("", Path::new("the defaults"), Path::new("."))
     }
@@ -203,7 +203,7 @@ impl Config {
     /// Repeats the checks of the port, of the doors' access and of paths, after command-line options have changed them.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] names the key.
+    /// [`ConfigError::Value`], with the key, if a check fails.
     pub fn check_paths(&self, origin: &Path) -> Result<(), ConfigError> {
         check_port(&self.listen, self.callers.as_deref(), self.tls.as_ref())
             .and_then(|()| self.doors.check_reach(&self.listen))
@@ -242,14 +242,14 @@ impl Config {
         check_apart(&self.ceilings.areas, &self.mounts, own.chain(issuers))
     }
 
-    /// Checks that the folders and tools that the file at `path` names exist. For `config check`: a server would only
-    /// fail on them later.
+    /// Checks that the folders and tools that the file at `path` names exist. This is for `config check`: a server
+    /// would fail on a missing one only later.
     ///
     /// # Ambient Authority
     /// Looks at the folders, and reads the file again for its line numbers.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] names the first that is missing.
+    /// [`ConfigError::Value`], with the key of the first that is missing.
     pub fn check_folders(&self, path: &Path) -> Result<(), ConfigError> {
         let mounts = self.mounts.as_slice().iter().enumerate();
         let hosts = mounts.map(|(nth, mount)| ("mount.host", nth, &mount.host));
@@ -276,7 +276,7 @@ impl Config {
     /// Parses a configuration. `path` names it in errors, and its relative paths are below `base`.
     ///
     /// # Errors
-    /// [`ConfigError`] names the key, and the line if the text is a file.
+    /// If the configuration is not valid. The error names the key, and the line if the key is in the text.
     pub fn parse(text: &str, path: &Path, base: &Path) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text).map_err(|error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -286,8 +286,8 @@ impl Config {
     }
 }
 
-/// The parser's message with the nearest of the expected names added. The message has all names in one line: ``unknown field
-/// `lisen`, expected one of `listen`, …``.
+/// The parser's message, with the expected name that is nearest to an unknown one added. The message has all names in
+/// one line: ``unknown field `lisen`, expected one of `listen`, …``.
 fn with_nearest(reason: &str) -> String {
     let line = |line: &str| {
         let mut quoted = line.split('`').skip(1).step_by(2);
@@ -307,7 +307,7 @@ struct InvalidValueError {
 }
 
 impl InvalidValueError {
-    /// Converts it to an error of a file with this text. `nth` selects one of several occurrences of the key.
+    /// Adds the file, and the line of the key in `text`. `nth` selects one of several occurrences of the key, from 0.
     fn at_path(self, path: &Path, text: &str, nth: usize) -> ConfigError {
         let line = line_of(text, self.key, nth).map(|line| format!(" line {line}")).unwrap_or_default();
         ConfigError::Value { path: path.to_owned(), line, key: self.key.to_owned(), reason: self.reason }
@@ -437,13 +437,13 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
             .map_err(|e| invalid("executor.run_as")(&e))?,
         waiting: to_usize(waiting),
         layout: Layout {
-            renew_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
-            renew_after: Duration::from_secs(check_max(
+            renew_after_runs: check_max("executor.renew_runs", executor.renew_runs, 1_000_000)?,
+            renew_after_time: Duration::from_secs(check_max(
                 "executor.renew_seconds",
                 executor.renew_seconds,
                 86_400,
             )?),
-            fresh: executor.fresh_layout,
+            per_child: executor.fresh_layout,
         },
         capacity,
         drain: Duration::from_secs(check_max("executor.drain_seconds", executor.drain_seconds, 3600)?),
@@ -532,7 +532,7 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
     Ok(config)
 }
 
-/// Checks that `client_ca` has a list of callers, and that TLS is on a TCP port.
+/// Checks that there is a list of callers if there is a `client_ca`, and that TLS is used only on a TCP port.
 fn check_port(
     listen: &ListenAddress,
     callers: Option<&Path>,
@@ -552,7 +552,7 @@ fn check_port(
 
 /// The issuers of JSON Web Tokens: for each the file of its keys and the required audience. They are tables of the
 /// configuration because a JWK Set does not name its issuer. Keys are never fetched from a `jwks_uri`: the executor
-/// would trust any host that answers there, and could start only while it does.
+/// would trust any host that answers there, and could start only while that host answers.
 fn parse_issuers(
     tables: Vec<file::Issuer>,
     callers: Option<&Path>,
@@ -587,8 +587,8 @@ fn parse_issuers(
     Ok(issuers)
 }
 
-/// The limits of running and queued executions. By default one agent may have three quarters of the running and a quarter
-/// of the queued ones, so that other agents always find capacity.
+/// The limits of running and queued executions. By default one agent may have three quarters of the running and a
+/// quarter of the queued ones, so that other agents always find capacity.
 fn parse_capacity(executor: &file::Executor) -> Result<Capacity, InvalidValueError> {
     let concurrent = match executor.concurrent {
         Some(given) => check_max("executor.concurrent", given, 4096)?,
@@ -724,13 +724,14 @@ fn to_usize(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }
 
-/// Two for each core, so that one is prepared while another runs, but at most one for each 512 MB of memory.
+/// The default of `executor.waiting`: two for each core, so that one is prepared while another runs, but at most one
+/// for each 512 MB of memory.
 fn default_waiting() -> u32 {
     default_concurrent().div_ceil(8)
 }
 
-/// Memory for messages and answers, without the output of runs: a 64th of the machine's, but at least 64 MB and at most
-/// 128 MB.
+/// The default memory for messages and answers, without the output of runs: a 64th of the machine's memory, but at
+/// least 64 MB and at most 128 MB.
 fn default_memory_mb() -> u64 {
     (machine_memory() >> 26).clamp(64, 128)
 }
@@ -743,7 +744,7 @@ fn machine_memory() -> u64 {
     })
 }
 
-/// Sixteen for each core, but at most one for each 64 MB of memory.
+/// The default of `executor.concurrent`: sixteen for each core, but at most one for each 64 MB of memory.
 fn default_concurrent() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let memory_limit = machine_memory() >> 26;
@@ -762,7 +763,8 @@ fn default_folder(variable: &str, at_home: &str) -> Option<PathBuf> {
 }
 
 /// The line number of the nth occurrence of a dotted key, from 0.
-// Parses the file again, but only if it is refused: `Spanned` would be in the type of every setting.
+// Parses the file again, but only if it is refused: with `Spanned`, the type of every setting would have to carry its
+// position.
 fn line_of(text: &str, key: &str, nth: usize) -> Option<usize> {
     let document = DeTable::parse(text).ok()?;
     let mut offsets = Vec::new();

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use std::future::Future;
 use std::sync::{Arc, OnceLock};
 
-/// The methods that also run as notifications: those that a governor pushes.
+/// The methods that are also accepted as notifications: those that a governor pushes.
 pub const NOTIFICATIONS: &[&str] = &["g2a/policy", "g2a/revoke", "g2a/directive"];
 
 type Encoded = Box<RawValue>;
@@ -25,7 +25,7 @@ type Encoded = Box<RawValue>;
 /// Registers the methods of this door.
 ///
 /// # Errors
-/// If two methods have one name.
+/// If two methods have the same name.
 pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, RegisterMethodError> {
     let mut module = RpcModule::new(executor);
     register(&mut module, "a2g/execute", &[Agent], execute)?;
@@ -37,9 +37,9 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
             answer.map_err(|fault| error_object(&fault)) as RpcResult<Encoded>
         },
     )?;
-    // Acknowledged and dropped: the SDKs send reports to the receiver of their intents, and stop at an error. With a
-    // stored report, an agent could claim a lower use, or the failure of another agent's intent. Nothing is looked up, so
-    // the answer reveals nothing about an intent.
+    // Acknowledged and dropped. The SDKs send reports to the receiver of their intents, and stop at an error. If
+    // reports were stored, an agent could claim lower usage, or the failure of another agent's intent. Nothing is
+    // looked up, so the answer reveals nothing about an intent.
     register(&mut module, "a2g/report", &[Agent], async |executor, sender, params| {
         let decode::ReportHead { agent, intent: _, status: _ } = decode::report(&params)?;
         check_agent(&executor, &sender.caller, &agent)?;
@@ -63,7 +63,8 @@ pub fn methods(executor: Arc<Executor>) -> Result<RpcModule<Arc<Executor>>, Regi
         decode::no_params(Some(&params))?;
         Ok(encode::tools(&*executor.tools()))
     })?;
-    // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own intent.
+    // The A2G document does not restrict the senders of these three. Without a role, an agent could approve its own
+    // intent.
     register(&mut module, "g2a/policy", &[Governor], async |executor, _, params| {
         executor.set_policy(decode::policy(&params)?);
         Ok(encode::acceptance())
@@ -106,14 +107,15 @@ struct MethodCaller {
 }
 
 impl MethodCaller {
-    /// Checks that a call is in the name of one of the caller's agents, and adds its charge.
+    /// Checks that a call is in the name of one of the caller's agents, and adds the message's charge to it.
     fn call(self, executor: &Executor, call: Call) -> Result<Call, Fault> {
         check_call_agent(executor, &self.caller, &call)?;
         Ok(Call { charge: self.charge, ..call })
     }
 }
 
-/// Adds a method together with the roles that may call it: there is no other way to add one.
+/// Adds a method together with the roles that may call it. All methods but `a2g/register`, which needs the extensions
+/// and checks its role itself, are added by this function.
 fn register<F, Fut>(
     module: &mut RpcModule<Arc<Executor>>,
     name: &'static str,
@@ -167,8 +169,8 @@ fn refuse_role(executor: &Executor, method: &str, roles: &[Role], caller: &Calle
     executor.refuse(None, BlockedBy::CallerUnauthorized, message)
 }
 
-/// Answers an agent that uses the executor as its governor, with its standing policy. On a connection that stays open,
-/// the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
+/// Answers the registration of an agent that uses the executor as its governor, with that agent's standing policy. On a
+/// connection that stays open, the policy is also sent as `g2a/policy`. Nothing of the registration is stored.
 fn register_agent(executor: &Executor, extensions: &Extensions, params: &str) -> Result<Encoded, Fault> {
     let caller = authorize(executor, extensions, "a2g/register", &[Agent])?;
     let agent = decode::registration(params)?.agent;
@@ -196,7 +198,8 @@ async fn execute(executor: Arc<Executor>, sender: MethodCaller, params: String) 
     Ok(encode::report(&receipt))
 }
 
-/// Prefixes the pointer of a fault, which the pipeline reports relative to the intent, one member of the params.
+/// Prefixes the pointer of a fault with `/intent`: the pipeline reports it relative to the intent, which is a member of
+/// the params.
 fn point_into_intent(fault: Fault) -> Fault {
     let Fault::InvalidParams { message, pointer } = fault else { return fault };
     Fault::InvalidParams { message, pointer: format!("/intent{pointer}") }

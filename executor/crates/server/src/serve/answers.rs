@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Counts an answer until the returned value is dropped; `None` if the caller's share is used up. A short answer is
-/// not counted.
+/// Counts an answer until the returned value is dropped; `None` if the caller's share is used up, and `Some(None)` for
+/// a short answer, which is not counted.
 pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
     if bytes <= SMALL_MESSAGE_BYTES {
         return Some(None);
@@ -20,8 +20,8 @@ pub(super) fn hold(caller: &Caller, bytes: u64) -> Option<Option<HeldBytes>> {
     memory::hold(caller.name(), bytes).map(Some)
 }
 
-/// The answer, counted until it is read, or an error if the caller's share is used up. A streamed answer is not counted:
-/// its chunks are made as they are read.
+/// Returns the answer, which is counted until it is read; or an error response if the caller's share is used up. A
+/// streamed answer is not counted, because its chunks are made as they are read.
 pub(super) fn charge(caller: &Caller, answer: Response) -> Response {
     match hold(caller, answer.body().size_hint().exact().unwrap_or(0)) {
         Some(None) => answer,
@@ -40,8 +40,8 @@ pub(super) fn hold_until_written(answer: Response, held: Vec<HeldBytes>) -> Resp
     answer.map(|body| Body::new(HeldBody { body, held: held.into() }))
 }
 
-/// A body whose chunks count until the last of them is written. Counting until the body is consumed would be too short:
-/// the connection buffers all chunks at once, and writes them as the peer reads.
+/// A body whose chunks are counted until the last of them is written. To count only until the body is consumed would be
+/// too short: the connection buffers all chunks at once, and writes them as the peer reads.
 struct HeldBody {
     body: Body,
     held: Arc<[HeldBytes]>,

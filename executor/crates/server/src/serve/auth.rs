@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 /// The answer to a request without valid credentials.
 pub(super) const UNAUTHENTICATED: &str =
     "show a token that this executor knows, as `Authorization: Bearer …`: see `a2g-executor caller`\n";
-/// The second header for a token, at the doors whose protocols have it.
+/// The header that may carry a token instead of `Authorization`, at all doors but A2G.
 const API_KEY: &str = "x-api-key";
 /// The scheme before a token, in lower case.
 const BEARER: &[u8] = b"bearer ";
@@ -40,7 +40,7 @@ impl CallerDirectory {
         }
     }
 
-    /// Replaces the list, from the next message on.
+    /// Replaces the list, with effect from the next message on.
     pub fn replace(&self, callers: Callers) {
         self.callers.store(Arc::new(callers));
     }
@@ -94,17 +94,17 @@ pub(super) fn unauthorized(credential: &Credential) -> Response {
         .into_response()
 }
 
-/// The challenge to an unauthenticated client, as in RFC 6750, section 3. It tells a client that its token is not valid,
-/// but not why.
+/// The challenge to an unauthenticated client, as in RFC 6750, section 3. It tells a client that its token is not
+/// valid, but not why.
 pub(super) fn challenge(credential: &Credential) -> &'static str {
     if credential.has_token() { r#"Bearer error="invalid_token""# } else { "Bearer" }
 }
 
-/// A request presents a token, but not exactly one well-formed token.
+/// The error of a request whose headers do not present exactly one well-formed token.
 pub(super) struct MalformedToken;
 
-/// The bearer token of a request, if it has one. Anything but exactly one token is an error, so that no request with a
-/// bad token passes as one without.
+/// The bearer token of a request; `None` without `Authorization`. Any value but exactly one well-formed token is an
+/// error, so that a request with a bad token never passes as one without a token.
 pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(first) = values.next() else { return Ok(None) };
@@ -113,7 +113,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken
     if is_valid { Ok(Some(token)) } else { Err(MalformedToken) }
 }
 
-/// The token of a request, from exactly one of the two headers.
+/// The token of a request, from `Authorization` or from `X-API-Key`; a request with both is an error.
 pub(super) fn token_or_key(headers: &HeaderMap) -> Result<Option<&[u8]>, MalformedToken> {
     let mut keys = headers.get_all(API_KEY).iter();
     let (bearer, key) = (token(headers)?, keys.next());

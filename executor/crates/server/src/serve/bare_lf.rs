@@ -1,10 +1,10 @@
 //! Rejects bare line feeds in the heads of HTTP requests.
 //!
-//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured otherwise. A proxy in front
-//! of the executor may read such a head differently, so that the two disagree about its end (request smuggling). The bytes
-//! of a connection therefore pass through this filter first: it replaces a bare LF in a head by a NUL, which hyper answers
-//! with 400 and the end of the connection, as every invalid head. Bodies are skipped by the length or the chunks
-//! that their head announces, so that a large body costs nothing.
+//! hyper's parser (httparse) accepts a line that ends with LF alone, and cannot be configured otherwise. A proxy in
+//! front of the executor may read such a head differently, so that the two disagree about its end (request smuggling).
+//! The bytes of a connection therefore pass through this filter first: it replaces a bare LF in a head by a NUL, which
+//! hyper answers with 400 and the end of the connection, as it does every invalid head. Bodies are skipped by the
+//! length or the chunks that their head announces, so that a large body is not scanned.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,8 +75,8 @@ impl HeaderLine {
 }
 
 impl Framing {
-    /// Reads a header line. Returns `false` for an invalid `Content-Length`: guessing would take part of a body for a
-    /// head.
+    /// Reads a header line. Returns `false` for an invalid `Content-Length`: with a guessed length, part of a body
+    /// could be taken for a head.
     fn read(&mut self, line: &[u8]) -> bool {
         let value = |name: &[u8]| {
             let (start, value) = line.split_at_checked(name.len())?;

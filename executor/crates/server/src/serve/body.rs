@@ -1,4 +1,4 @@
-//! The body of a request, read within the limits of its size, its time and its caller's share of memory.
+//! Reads the body of a request, within limits for its size, its time, and its caller's share of memory.
 
 use a2g_govern::Caller;
 use a2g_types::fault::Fault;
@@ -30,7 +30,7 @@ pub(super) enum BufferedBody {
     allow(dead_code, reason = "it is for doors that a build may lack")
 )]
 impl BufferedBody {
-    /// Makes it from a body that was read for `sender`; `None` if that was too long.
+    /// Wraps a body that was read for `sender`; a `body` of `None` was too long.
     pub(super) fn new(body: Option<Bytes>, sender: &Caller) -> Self {
         let Some(body) = body else { return Self::TooLong };
         match charge(sender.name(), &body) {
@@ -42,7 +42,8 @@ impl BufferedBody {
     /// The body as text that has passed the strict reader.
     ///
     /// # Errors
-    /// [`Fault::Parse`] if it is not valid; [`Fault::Busy`] if the memory budget or the caller's share is used up.
+    /// [`Fault::Parse`] if the body is too long or not valid; [`Fault::Busy`] if the memory budget or the caller's
+    /// share is used up.
     pub(super) fn text(&self, bounds: &JsonBounds) -> Result<&str, Fault> {
         match self {
             Self::Whole(bytes, _) => strict_json::check(bytes, bounds),
@@ -59,8 +60,8 @@ impl BufferedBody {
     }
 }
 
-/// Maximum size of messages and answers that are not counted, and are accepted even when the memory budget is used up: a
-/// caller has to be able to send a cancel.
+/// Messages and answers up to this size are not counted, and are accepted even when the memory budget is used up,
+/// because a caller has to be able to cancel its calls.
 pub(super) const SMALL_MESSAGE_BYTES: u64 = 16 << 10;
 
 /// Counts the parsed form of a message against its caller's share of memory.
@@ -78,7 +79,7 @@ pub(super) fn charge(caller: &str, message: &[u8]) -> Result<Charge, Fault> {
     memory::hold(caller, bytes).map(Charge::from).ok_or_else(share_used_up)
 }
 
-/// The fault for a caller whose share is used up.
+/// The fault for a caller whose share of memory is used up.
 pub(super) fn share_used_up() -> Fault {
     busy(SHARE_USED_UP)
 }
@@ -87,21 +88,22 @@ fn busy(message: &str) -> Fault {
     Fault::Busy { message: message.trim_end().to_owned(), retry_after_ms: BUSY_RETRY_MS }
 }
 
-/// The answer to a longer message when the memory budget is used up.
+/// The answer to a message of more than [`SMALL_MESSAGE_BYTES`] when the memory budget is used up.
 const BUDGET_USED_UP: &str =
     "the executor's memory budget (`server.max_memory_mb`) is used up, and it accepts short messages only\n";
 
 /// The answer to a caller whose share is used up.
-pub(super) const SHARE_USED_UP: &str = "your messages and unread answers use up one caller's memory (a share of \
-                                   `server.max_memory_mb`): read the answers, let calls end, and send it again\n";
+pub(super) const SHARE_USED_UP: &str = "your messages and unread answers use up one caller's share of \
+                                   `server.max_memory_mb`: read the answers, let calls end, and send this again\n";
 
 /// Retry delay for a caller that is refused for lack of memory.
 const BUSY_RETRY_MS: u64 = 1_000;
 
-/// Reads a body; `None` if it is too long. Its announced length is first held in the caller's share of memory.
+/// Reads a body; `None` if it is too long. While it is read, its announced length counts against the caller's share of
+/// memory.
 ///
 /// # Errors
-/// The response if it takes too long, or if the memory budget or the caller's share is used up.
+/// The error response, if the body takes too long to arrive, or if the memory budget or the caller's share is used up.
 pub(super) async fn read_body(
     body: Body,
     max_bytes: usize,
@@ -121,7 +123,7 @@ pub(super) async fn read_body(
     }
 }
 
-/// Collects the chunks of a body as long as the memory budget allows.
+/// Collects the chunks of a body as long as the memory budget allows; `None` if it is too long.
 async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box<Response>> {
     let mut chunks = body.into_data_stream();
     let mut whole = Vec::new();
@@ -140,7 +142,7 @@ async fn collect_body(body: Body, max_bytes: usize) -> Result<Option<Bytes>, Box
     Ok(Some(whole.into()))
 }
 
-/// The answer to a request whose body is not read, after which the connection cannot be used.
+/// The answer to a request whose body is not read to its end, so that the connection cannot be used again.
 fn closing_response(status: StatusCode, message: impl IntoResponse) -> Box<Response> {
     Box::new((status, [(header::CONNECTION, "close")], message).into_response())
 }

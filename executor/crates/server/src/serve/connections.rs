@@ -1,8 +1,8 @@
-//! The connections of the HTTP port: their limit, and the eviction of idle ones when the limit is reached.
+//! The connections of the HTTP listener: their limit, and the eviction of idle ones when the limit is reached.
 //!
-//! A connection counts as idle until a whole request has been read. At the limit, the connection that has been idle for
-//! longest is closed for a new one, unauthenticated ones first. So a client that sends heads and bodies slowly, or nothing
-//! at all, cannot keep out one that sends requests.
+//! A connection is idle unless a fully read request is being handled. At the limit, each new connection evicts an idle
+//! one: the longest idle unauthenticated one, or else the longest idle one. A client that sends heads and bodies
+//! slowly, or nothing, therefore cannot lock out clients that send requests.
 
 use super::bare_lf::BareLfFilter;
 use super::drain_body::BorrowedBody;
@@ -34,20 +34,20 @@ use tokio::time::Sleep;
 
 /// Maximum length of the head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
-/// Pause after an error of `accept`, such as a lack of file descriptors.
+/// Delay before `accept` is called again after an error, such as a lack of file descriptors.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// Interval of the checks of the memory budget, and the maximum number of idle connections that one check closes when it
-/// is used up.
+/// Interval of the checks of the memory budget.
 const PRESSURE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of idle connections that one check closes when the memory budget is used up.
 const MAX_CLOSED_AT_ONCE: usize = 32;
 
-/// Limits for connections.
+/// The operator's limits for HTTP and WebSocket connections.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Maximum number of connections.
+    /// Maximum number of open connections. Beyond it, an idle connection is evicted for each new one.
     pub max_connections: usize,
-    /// Maximum time for each of a TLS handshake, the head of a request and its body to arrive.
+    /// Maximum time for each of: a TLS handshake, a request's head, its body, a blocked write.
     pub request_timeout: Duration,
 }
 
@@ -57,7 +57,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// All open connections.
+/// The open connections of one listener, and the state that decides which idle one is evicted next.
 #[derive(Debug, Default)]
 pub(super) struct Connections(Mutex<Inner>);
 
@@ -73,7 +73,7 @@ struct ConnectionState {
     /// Requests that are being handled.
     active_requests: usize,
     idle_since: u64,
-    /// `true` once a caller was authenticated on it.
+    /// `true` once a caller has authenticated on it.
     authenticated: bool,
     close: Arc<Notify>,
 }
@@ -84,7 +84,7 @@ pub(super) struct Connection {
     all: Arc<Connections>,
     id: u64,
     close: Arc<Notify>,
-    /// The bytes of an incomplete WebSocket message.
+    /// Counts the bytes of an incomplete WebSocket message.
     pub(super) partial_message: Arc<PartialMessage>,
 }
 
@@ -100,8 +100,8 @@ impl Connections {
         self.lock().open.len()
     }
 
-    /// Closes up to `max` of the longest idle connections because the memory budget is used up: each may hold part of a
-    /// message, or an unread answer.
+    /// Closes up to `max` idle connections, unauthenticated and longest idle ones first, to free memory: each may hold
+    /// part of a message, or an unread answer. Returns the number of closed ones.
     fn close_idle(&self, max: usize) -> usize {
         let mut inner = self.lock();
         let mut idle = inner
@@ -119,7 +119,7 @@ impl Connections {
         idle.len().min(max)
     }
 
-    /// Adds a connection; at `max` of them in place of the longest idle one. `None` if none is idle.
+    /// Adds a connection. If `max` are open, evicts an idle one, or returns `None` if none is idle.
     fn admit(self: &Arc<Self>, max: usize) -> Option<Arc<Connection>> {
         let mut inner = self.lock();
         if inner.open.len() >= max {
@@ -153,7 +153,7 @@ impl Connection {
         RequestGuard(Arc::clone(self))
     }
 
-    /// Marks the connection as authenticated: it is evicted only after all idle connections that are not.
+    /// Marks the connection as authenticated: it is evicted only when no unauthenticated connection is idle.
     pub(super) fn mark_authenticated(&self) {
         if let Some(state) = self.all.lock().open.get_mut(&self.id) {
             state.authenticated = true;
@@ -196,7 +196,7 @@ struct ConnectionContext {
     stopped: watch::Receiver<bool>,
 }
 
-/// Serves until `stop` resolves, and then until open requests are answered. Errors of `accept` are retried.
+/// Serves until `stop` resolves, and then until open requests are answered. `accept` is retried after an error.
 pub(super) async fn serve(
     listener: Listener,
     router: Router,
@@ -276,7 +276,7 @@ async fn serve_stream(stream: ClientStream, connection: Arc<Connection>, context
     }
 }
 
-/// Answers requests until the peer closes, the server stops, or the connection is evicted.
+/// Answers requests until the peer closes the connection, the server stops, or the connection is evicted.
 async fn serve_requests<S>(
     stream: S,
     connection: Arc<Connection>,
@@ -292,7 +292,7 @@ async fn serve_requests<S>(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Arc::clone(&handle));
         request.extensions_mut().insert(peer_names.clone());
-        let held_back = request.headers().contains_key(header::EXPECT);
+        let expects_continue = request.headers().contains_key(header::EXPECT);
         let request = request.map(BorrowedBody::new);
         let body = request.body().clone();
         let answered = TowerToHyperService::new(router.clone()).call(request);
@@ -302,7 +302,7 @@ async fn serve_requests<S>(
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 upgraded.store(true, Ordering::Release);
             }
-            body.drain(held_back, answer.headers_mut()).await;
+            body.drain(expects_continue, answer.headers_mut()).await;
             Ok::<_, Infallible>(answer)
         }
     });
@@ -335,8 +335,8 @@ async fn serve_requests<S>(
 }
 
 /// A stream with a timeout for writes: a peer that reads nothing for that long is disconnected. Bytes that are read
-/// pass through [`BareLfFilter`], and count while they belong to an incomplete WebSocket message.
-// Not tokio-io-timeout, which does not count those bytes.
+/// pass through [`BareLfFilter`], and are counted while they belong to an incomplete WebSocket message.
+// tokio-io-timeout does not count those bytes.
 struct WriteTimeoutStream<S> {
     stream: S,
     line_feeds: BareLfFilter,
@@ -356,7 +356,7 @@ impl<S> WriteTimeoutStream<S> {
         Self { stream, line_feeds, partial_message, timeout, pending: None }
     }
 
-    /// Returns the result of a write, or `TimedOut`.
+    /// Returns the result of a write, or `TimedOut` if writes have been blocked for too long.
     fn check_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,8 +1,8 @@
 //! Drains the rest of a request's body when its answer is ready before the body has ended.
 //!
-//! hyper does not read the rest: it closes the connection without announcing it. The client then needs another
-//! connection, and may lose the answer, because closing a socket with unread bytes resets the connection. All routes are
-//! wrapped, so that no handler has to drain its body.
+//! hyper itself would not read the rest, and would close the connection without announcing that. The client would then
+//! need another connection, and could lose the answer, because closing a socket with unread bytes resets the
+//! connection. All routes are wrapped, so that no handler has to drain its body.
 
 use axum::body::Bytes;
 use axum::http::HeaderMap;
@@ -38,20 +38,21 @@ impl<B: Body<Data = Bytes> + Unpin> BorrowedBody<B> {
         self.0.lock()
     }
 
-    /// Reads the rest, so that another request can follow, or adds `Connection: close` to the answer. A body that the
-    /// client holds back (`Expect: 100-continue`) is not requested.
-    pub(super) async fn drain(self, held_back: bool, answer: &mut HeaderMap) {
+    /// Reads the rest, so that another request can follow on this connection; if that is not possible, adds
+    /// `Connection: close` to the answer. With `expects_continue` (`Expect: 100-continue`), nothing is read, because
+    /// the client sends the body only if it is asked to.
+    pub(super) async fn drain(self, expects_continue: bool, answer: &mut HeaderMap) {
         if self.is_end_stream() {
             return;
         }
         let is_drained =
-            !held_back && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
+            !expects_continue && self.size_hint().lower() <= MAX_DRAINED_BYTES && self.read_to_end().await;
         if !is_drained {
             answer.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
-    /// Returns `true` if the end was reached.
+    /// Drops the rest of the body. Returns `true` if its end was reached within the limits.
     async fn read_to_end(mut self) -> bool {
         let read = async {
             let mut remaining = MAX_DRAINED_BYTES;

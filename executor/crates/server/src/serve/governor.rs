@@ -1,5 +1,5 @@
-//! The door of the bundled governor: the methods that executors call, and those that it relays from an operator to the
-//! executors that are connected by WebSocket.
+//! The door of the bundled governor: the methods that executors call, and those that an operator calls and the
+//! governor relays to the executors that are connected by WebSocket.
 
 use super::rpc::{Followups, error_object, notification};
 use a2g_govern::local::LocalGovernor;
@@ -15,18 +15,18 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 
-/// The methods that also run as notifications.
+/// The methods that are also accepted as notifications.
 pub const NOTIFICATIONS: &[&str] = &["a2g/report", "a2g/heartbeat"];
 
 /// The state behind the methods.
 pub struct GovernorDoor {
-    /// Decides on intents.
+    /// Answers intents with verdicts.
     pub governor: Arc<LocalGovernor>,
-    /// The key for proofs, if it has one.
+    /// The key that signs verdicts; `None`: verdicts have no proof.
     pub key: Option<KeyPair>,
     /// The file of received reports.
     pub records: ReportLog,
-    /// Messages to every connected WebSocket.
+    /// Sends messages to every connected WebSocket.
     pub pushes: broadcast::Sender<Arc<str>>,
 }
 
@@ -35,14 +35,14 @@ type Encoded = Box<RawValue>;
 /// Registers the methods of this door.
 ///
 /// # Errors
-/// If two methods have one name.
+/// If two methods have the same name.
 pub fn methods(door: GovernorDoor) -> Result<RpcModule<GovernorDoor>, RegisterMethodError> {
     let mut module = RpcModule::new(door);
     register(&mut module, "a2g/register", |door, params, extensions| {
         let registration = decode::registration(params)?;
         let policy = door.governor.register(&registration.agent, &registration.capabilities_requested)?;
         if let Some(policy) = &policy {
-            // The A2G document pushes the policy. The answer has it as well, which is an extension.
+            // The A2G document specifies only this push. The policy in the answer is an extension.
             Followups::send(extensions, "g2a/policy", &encode::policy(policy));
         }
         Ok(encode::registration_result(policy.as_ref()))
@@ -107,8 +107,9 @@ async fn record(door: &GovernorDoor, params: &str) -> Result<Encoded, Fault> {
     Ok(encode::acceptance())
 }
 
-/// Signs a verdict for the executor that the agent names in `context.executor`. `None` without a key or that name: a
-/// proof names its audience, and the executor itself may not be connected to this governor.
+/// Signs a verdict for the executor that the agent names in `context.executor`; `None` if there is no key or no such
+/// name. The agent has to name it, because a proof names its audience, and the executor may not be connected to this
+/// governor.
 fn proof(door: &GovernorDoor, call: &Call, verdict: &Verdict) -> Result<Option<String>, Fault> {
     let Some(key) = &door.key else { return Ok(None) };
     let Some(audience) = decode::requested_executor(call)? else { return Ok(None) };

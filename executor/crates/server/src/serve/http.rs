@@ -1,9 +1,9 @@
 //! HTTP and WebSocket on one port, for all doors.
 //!
-//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`ProtocolRouter`]. Requests
-//! with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port, and so are
-//! unauthenticated ones. The caller is authenticated again with every message of a WebSocket and every chunk of a
-//! streamed answer. The port does all of this for the doors, so that none can omit it.
+//! `POST /jsonrpc`, WebSocket `/jsonrpc`, `GET /metrics`, `GET /health`, and the paths of each [`ProtocolRouter`].
+//! Requests with a foreign `Host` or `Origin` are refused, so that no web page can reach a loopback port.
+//! Unauthenticated requests are refused too. The caller is authenticated again with every message of a WebSocket and
+//! every chunk of a streamed answer. The port does all of this for the doors, so that no door can omit it.
 
 use super::answers;
 use super::auth::{CallerDirectory, UNAUTHENTICATED, read_credential, token, token_or_key, unauthorized};
@@ -43,21 +43,21 @@ use tokio::sync::{broadcast, mpsc};
 
 /// Settings of the HTTP port.
 pub struct HttpSettings {
-    /// `Host` names besides loopback names and the address of the port.
+    /// `Host` names that are accepted besides loopback names and the address of the port.
     pub allowed_hosts: Vec<String>,
-    /// `Origin` values; a request without one is accepted.
+    /// `Origin` values that are accepted, as are requests without `Origin`.
     pub allowed_origins: Vec<String>,
     /// The list of callers.
     pub callers: CallerDirectory,
     /// The clock that credentials expire by.
     pub clock: Arc<dyn Clock>,
-    /// TLS, if the port uses it.
+    /// The TLS configuration; `None`: plain HTTP.
     pub tls: Option<Arc<Tls>>,
     /// Limits for connections.
     pub connections: ConnectionLimits,
-    /// The source of messages to every WebSocket, if there is one.
+    /// Messages that are pushed to every WebSocket; `None` at an executor's port.
     pub pushes: Option<broadcast::Sender<Arc<str>>>,
-    /// The source of `GET /metrics` and `GET /health`, if there is one.
+    /// The executor that `GET /metrics` and `GET /health` describe; `None` at a governor's port.
     pub executor: Option<Arc<Executor>>,
     /// Spawns the tasks of the sessions, which the owner of the server ends.
     pub sessions: SessionTasks,
@@ -65,7 +65,8 @@ pub struct HttpSettings {
     pub protocols: Vec<ProtocolRouter>,
 }
 
-/// Wraps the paths of a protocol in its authentication. Their handlers find the body in the request's extensions.
+/// Wraps the paths of a protocol in the authentication that they require. Their handlers find the body in the request's
+/// extensions.
 fn protect(
     ProtocolRouter { routes, auth }: ProtocolRouter,
     state: &Arc<ServerState>,
@@ -101,7 +102,7 @@ impl HttpServer {
     /// Binds the port, or creates the socket.
     ///
     /// # Errors
-    /// If it cannot be bound.
+    /// If the address cannot be bound.
     pub async fn bind(address: &ListenAddress, rpc: Rpc, settings: HttpSettings) -> std::io::Result<Self> {
         let (listener, address) = Listener::bind(address).await?;
         let mut settings = settings;
@@ -121,7 +122,7 @@ impl HttpServer {
         Ok(Self { listener, address, router, state })
     }
 
-    /// The URL that it listens on; a Unix socket as `unix:` and its path.
+    /// The URL of `/jsonrpc`; for a Unix socket, `unix:` and the socket's path.
     #[must_use]
     pub fn url(&self) -> String {
         match (&self.address, &self.state.settings.tls) {
@@ -224,7 +225,7 @@ async fn upgrade(
     )
 }
 
-/// Serves one WebSocket. Messages are answered as they complete, in any order.
+/// Serves one WebSocket. Each message is answered as soon as its answer is ready, in whatever order that happens.
 async fn serve_websocket(
     state: &Arc<ServerState>,
     connection: Arc<Connection>,
@@ -243,8 +244,8 @@ async fn serve_websocket(
     }
 }
 
-/// Reads messages until the peer closes or the writer has ended, or until the caller is no longer authenticated. Returns
-/// `false` only in the last case.
+/// Reads messages until the peer closes the connection, the writer has ended, or the caller is no longer authenticated.
+/// Returns `false` only in the last case.
 async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     state: &Arc<ServerState>,
     mut reader: MessageReader<A>,
@@ -264,7 +265,8 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
         state.settings.sessions.clone().spawn(async move {
             let followups = Arc::new(Followups::default());
             let answer = state.rpc.answer_with_followups(&bytes, &caller, &followups).await;
-            // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as idle.
+            // Dropped before the answer is sent, so that the connection of a client that reads no answers counts as
+            // idle.
             drop(work);
             let answer = answer.map(|RpcAnswer { text, held }| (Arc::from(text), held));
             let followups = followups.take().into_iter().map(|message| (message, Vec::new()));
@@ -279,7 +281,7 @@ async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
 /// An answer with its memory charge.
 type OutgoingMessage = (Arc<str>, Vec<HeldBytes>);
 
-/// Writes answers and pushes until there are no more; `None` if the peer does not read them in time.
+/// Writes answers and pushes until the reader and all handlers have ended; `None` if the peer does not read in time.
 async fn write_messages(
     state: &ServerState,
     mut sink: MessageSink,
@@ -324,8 +326,8 @@ async fn require_auth(State(state): State<Arc<ServerState>>, mut request: Reques
     next.run(request).await
 }
 
-/// Like [`require_auth`], for the doors of other protocols: a token may also be in `X-API-Key`. It reads the body too, and
-/// then authenticates the caller again, so that a handler gets the whole body with a current caller.
+/// Like [`require_auth`], for the doors of other protocols: a token may also be in `X-API-Key`. The middleware also
+/// reads the body, and then authenticates the caller again, so that a handler gets the whole body and a current caller.
 async fn buffer_body(
     State((state, access, rejected_by)): State<(Arc<ServerState>, DoorAccess, RejectedBy)>,
     Extension(connection): Extension<Arc<Connection>>,
@@ -378,8 +380,8 @@ enum RejectedBy {
     Door,
 }
 
-/// A streamed answer, such as events. It is aborted once its caller is no longer authenticated or has other rights than
-/// before, so that the client knows that the answer is incomplete.
+/// A streamed answer, such as events. Once its caller is no longer authenticated, or has other rights than before, it
+/// is aborted instead of ended, so that the client knows that the answer is incomplete.
 struct RevalidatingBody {
     chunks: Body,
     state: Arc<ServerState>,
@@ -408,7 +410,8 @@ impl HttpBody for RevalidatingBody {
     }
 }
 
-/// Middleware that refuses requests of web pages, and of DNS names that were rebound to this address.
+/// Middleware that refuses requests from foreign web pages, and requests under a DNS name that was rebound to this
+/// address.
 async fn check_host_and_origin(
     State(state): State<Arc<ServerState>>,
     request: Request,

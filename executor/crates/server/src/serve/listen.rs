@@ -13,14 +13,15 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 const UNIX_PREFIX: &str = "unix:";
 /// Mode of a Unix socket: its owner and its group may connect.
 const SOCKET_MODE: u32 = 0o660;
-/// Maximum number of connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A client that finds
-/// the queue full retries after a second, and a burst fills the standard library's 128 at once.
+/// Maximum number of connections that the kernel queues until they are accepted, up to its own limit (`somaxconn`). A
+/// client that finds the queue full retries after a second, and a burst would at once fill the standard library's queue
+/// of 128.
 const BACKLOG: u32 = 4096;
 
 /// A listening address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// A port.
+    /// An IP address and a TCP port; port 0 lets the system choose.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -33,7 +34,7 @@ impl ListenAddress {
         self.ip().is_none_or(|ip| ip.is_loopback())
     }
 
-    /// The IP address of a port; `None` for a Unix socket.
+    /// The IP address; `None` for a Unix socket.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
@@ -89,7 +90,7 @@ pub(super) enum ClientStream {
 }
 
 impl Listener {
-    /// Binds an address, and returns the actual one: the system chooses a port for port 0.
+    /// Binds an address, and returns the bound one: for port 0, the system chooses the port.
     ///
     /// # Ambient Authority
     /// Binds the port; or creates the socket, replacing one that no process listens on.
@@ -160,7 +161,7 @@ fn file_id(path: &Path) -> Option<(u64, u64)> {
     std::fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Removes the socket of a process that was killed.
+/// Removes the socket that a killed process has left behind, if there is one.
 async fn remove_stale(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

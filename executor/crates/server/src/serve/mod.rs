@@ -1,8 +1,9 @@
 //! The doors, and the transports that they share: HTTP, WebSocket, server-sent events and stdio.
 //!
 //! A2G's transports hand whole messages to an [`Rpc`], which checks them strictly before jsonrpsee's method table sees
-//! them. The methods are in [`a2g`], the executor's door, and [`governor`], the door of the bundled governor. The other
-//! doors (`a2a`, `a2e`, `mcp`, `nexus`, `sovereign`, each a feature) are each a [`ProtocolRouter`] on the same port.
+//! them. The methods are in [`a2g`], the executor's door, and [`governor`], the door of the bundled governor. Every
+//! other door (`a2a`, `a2e`, `mcp`, `nexus`, `sovereign`, each behind a feature) is a [`ProtocolRouter`] on the same
+//! port.
 
 #[cfg(feature = "a2a")]
 pub mod a2a;

@@ -1,7 +1,7 @@
 //! Bytes of incomplete WebSocket messages, counted in their caller's share of memory.
 //!
-//! The WebSocket library buffers a message before the server gets it. Without this count, each connection of one caller
-//! could hold most of a message that never ends.
+//! The WebSocket library buffers a message until it is complete. Without this count, a caller could have the server
+//! buffer one unfinished message of maximum size on each of many connections.
 
 use super::body::SMALL_MESSAGE_BYTES;
 use a2g_types::memory::{self, HeldBytes};
@@ -29,7 +29,7 @@ impl PartialMessage {
         *self.lock() = Some(CountedMessage { caller: caller.into(), bytes: 0, held: None });
     }
 
-    /// Adds bytes that were read.
+    /// Counts bytes that were read from the connection.
     ///
     /// # Errors
     /// [`io::ErrorKind::OutOfMemory`] if the caller's share is used up.
@@ -48,14 +48,15 @@ impl PartialMessage {
         Ok(())
     }
 
-    /// Subtracts a control frame of this many bytes, which may come between the fragments of a message.
+    /// Subtracts a control frame of this many bytes: it may come between the fragments of a message, but is no part of
+    /// it.
     pub(super) fn subtract(&self, bytes: usize) {
         if let Some(message) = &mut *self.lock() {
             message.bytes = message.bytes.saturating_sub(bytes as u64);
         }
     }
 
-    /// Resets the count: the message is complete, and its handler counts it from now on.
+    /// Resets the count: the message is complete, and its handler counts it from here on.
     pub(super) fn complete(&self) {
         if let Some(message) = &mut *self.lock() {
             (message.bytes, message.held) = (0, None);

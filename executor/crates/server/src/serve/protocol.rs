@@ -1,7 +1,7 @@
-//! Access control that the doors of the other protocols share: authentication, and the agent of a call.
+//! Access control that the doors of protocols other than A2G share: authentication, and the agent of a call.
 //!
-//! A door only decodes its protocol. The port authenticates its callers, and [`check_call_agent`] decides for which agents
-//! they may act.
+//! A door only decodes its protocol. The port authenticates its callers, and [`check_call_agent`] decides for which
+//! agents they may act.
 
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
@@ -12,27 +12,28 @@ use axum::Router;
 
 /// The router of another protocol on the port of the A2G door.
 pub struct ProtocolRouter {
-    /// Its paths. Their handlers find the `Arc<`[`Caller`]`>` and the [`BufferedBody`](super::body::BufferedBody) in the request's extensions.
+    /// The paths of the protocol. Their handlers find the `Arc<`[`Caller`]`>` and the
+    /// [`BufferedBody`](super::body::BufferedBody) in the request's extensions.
     pub routes: Router,
-    /// The authentication that its paths require.
+    /// The authentication that these paths require.
     pub auth: AuthPolicy,
 }
 
-/// An extension of a streamed answer whose door authenticates the caller again itself, so that the port does not. A2E
-/// needs it: a later handshake may present another token.
+/// Marks, as an extension, a streamed answer whose door itself repeatedly authenticates the caller, so that the port
+/// does not. A2E needs this, because a later handshake may present another token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SelfReauthenticating;
 
 /// The callers that a door is open to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DoorAccess {
-    /// Callers in the operator's list, by `Authorization: Bearer …`, `X-API-Key` or a client certificate.
+    /// Callers in the operator's list, identified by `Authorization: Bearer …`, `X-API-Key` or a client certificate.
     Callers,
-    /// Every client, each as an agent of any name.
+    /// Every client, which may act for any agent.
     Public,
 }
 
-/// The place where a request is authenticated.
+/// Who authenticates a request, and who answers an unknown caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthPolicy {
     /// The port authenticates, and answers unknown callers itself.
@@ -47,15 +48,15 @@ pub enum AuthPolicy {
 /// The operator's settings that every door has.
 #[derive(Debug, Clone)]
 pub struct DoorSettings {
-    /// The callers that may use it.
+    /// The callers that may use the door.
     pub access: DoorAccess,
-    /// The agent of calls that name none, for callers with more than one agent.
+    /// The agent of a call that names none, if its caller has more than one agent.
     pub agent: AgentDid,
 }
 
 impl DoorSettings {
     /// The agent of a call. `claimed` is the name in the message: a DID is taken verbatim, and any other name becomes a
-    /// DID of this door, `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
+    /// DID of this door, such as `did:a2e:my%20agent`. [`check_call_agent`] then checks that the caller may act for it.
     ///
     /// # Errors
     /// [`Fault::InvalidRequest`] if the name does not fit into a DID.
@@ -70,7 +71,7 @@ impl DoorSettings {
 /// Checks that the caller may act for the agent of a call.
 ///
 /// # Errors
-/// `caller_unauthorized`.
+/// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for it.
 pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
     if caller.may_act_as(&call.agent) {
         return Ok(());
@@ -79,15 +80,15 @@ pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 
-/// The message for a caller that names an agent that is not its own.
+/// The message for a caller that names an agent for which it may not act.
 pub(super) fn foreign_agent_message(caller: &Caller, agent: &AgentDid) -> String {
     format!(
-        "`{}` may not send intents in the name of `{agent}`: add it to the caller's `agents`",
+        "`{}` may not send intents in the name of `{agent}`: add the agent to the caller's `agents`",
         caller.name()
     )
 }
 
-/// Maps an agent's name in another protocol to a DID. Percent-encoding keeps two names from becoming one DID.
+/// Maps an agent's name in another protocol to a DID. Percent-encoding keeps two names from becoming the same DID.
 pub(super) fn agent_did(door: Door, name: &str) -> Result<AgentDid, Fault> {
     if name.starts_with("did:") {
         return AgentDid::parse(name).map_err(|error| Fault::InvalidRequest(error.to_string()));

@@ -1,8 +1,8 @@
 //! JSON-RPC 2.0 over any transport: one message in, one answer out.
 //!
-//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because the strict reader has
-//! to check the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an `id`,
-//! such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
+//! jsonrpsee has the method table and makes the responses. Messages are parsed here first, because the strict reader
+//! has to check the whole message: jsonrpsee's own server accepts duplicate keys, and answers valid JSON without an
+//! `id`, such as `{"a":1}`, with a parse error (-32700) where the specification wants -32600.
 
 use super::answers;
 use super::body::{charge, share_used_up};
@@ -24,17 +24,17 @@ use std::sync::Arc;
 pub struct Rpc {
     methods: Methods,
     bounds: JsonBounds,
-    /// The methods that also run as notifications.
+    /// The methods that are also accepted as notifications.
     notifications: &'static [&'static str],
 }
 
-/// Notifications of a method to its caller, sent after its answer. Only a connection that stays open has them.
+/// Notifications that a method sends to its caller after its answer. Only connections that stay open have them.
 #[derive(Debug, Default)]
 pub struct Followups(Mutex<Vec<Arc<str>>>);
 
 impl Followups {
-    /// Queues a notification for the time after the answer to the call with these extensions, if its connection stays
-    /// open.
+    /// Queues a notification that is sent after the answer to the call with these extensions. Does nothing if the
+    /// call's connection does not stay open.
     pub(super) fn send(extensions: &Extensions, method: &str, params: &RawValue) {
         if let Some(Self(messages)) = extensions.get::<Arc<Self>>().map(|followups| &**followups) {
             let message = notification(method, params.get());
@@ -105,7 +105,7 @@ struct Peer<'a> {
 }
 
 impl Rpc {
-    /// Serves `methods`. A method that is not among `notifications` never runs without an id.
+    /// Serves `methods`. Only those in `notifications` also run without an id.
     #[must_use]
     pub fn new(methods: Methods, bounds: JsonBounds, notifications: &'static [&'static str]) -> Self {
         Self { methods, bounds, notifications }
@@ -122,7 +122,8 @@ impl Rpc {
         self.answer_peer(message, caller, None).await
     }
 
-    /// Like [`Self::answer`], over a connection that accepts notifications after the answer.
+    /// Like [`Self::answer`], over a connection that stays open: methods add notifications to `followups`, and the
+    /// caller of this function sends them after the answer.
     pub async fn answer_with_followups(
         &self,
         message: &[u8],

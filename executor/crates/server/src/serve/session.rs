@@ -110,7 +110,7 @@ impl<T: ByteSize> BoundedQueue<T> {
     }
 }
 
-/// A message that stays until its peer acknowledges it.
+/// A message that stays queued until the peer acknowledges it.
 #[derive(Debug)]
 struct Unacknowledged<T> {
     message: T,
@@ -159,7 +159,7 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
         self.queue.messages.iter_mut().for_each(|entry| entry.sent_at = None);
     }
 
-    /// Removes messages that are due once more after their last attempt.
+    /// Removes and returns messages that are due once more after their last attempt.
     pub(super) fn expire(&mut self, now: Instant, max_attempts: impl Fn(&T) -> u32) -> Vec<T> {
         let (resend, mut expired) = (self.resend, Vec::new());
         self.queue.retain(|entry| {
@@ -174,7 +174,7 @@ impl<T: ByteSize + Clone> ReplayQueue<T> {
         expired
     }
 
-    /// The messages to send now. They are in flight afterwards.
+    /// Returns the messages to send now, and marks them as sent.
     pub(super) fn send_due(&mut self, now: Instant) -> Vec<T> {
         let (window, resend) = (self.window, self.resend);
         let in_window = self.queue.messages.iter_mut().take(window);
@@ -206,7 +206,7 @@ impl Attachment {
         Self { connection: None, detached: Some(now) }
     }
 
-    /// Attaches a connection in place of the current one. Returns `false` if it is the current one.
+    /// Attaches a connection in place of the current one. Returns `false` if it already is the current one.
     pub(super) fn attach(&mut self, connection: u64) -> bool {
         let is_new = !self.is_current(connection);
         *self = Self { connection: Some(connection), detached: None };

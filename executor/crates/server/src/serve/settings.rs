@@ -1,4 +1,4 @@
-//! The settings of each door. The configuration has them also in a build without the door.
+//! The settings of each door. They are parsed from the configuration even in a build without the door.
 
 use super::protocol::{DoorAccess, DoorSettings};
 use a2g_wire::a2a::Dialect;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct A2aSettings {
     /// Access and default agent.
     pub door: DoorSettings,
-    /// The shape of its answers.
+    /// The dialect of its answers; requests are accepted in both dialects.
     pub dialect: Dialect,
     /// Rate limits for each caller.
     pub limits: RateLimits,
@@ -40,9 +40,9 @@ pub struct A2eSettings {
     pub max_sessions: usize,
     /// Maximum number of sessions of one caller.
     pub max_sessions_per_caller: usize,
-    /// Time after which the calls of a session without a stream are cancelled.
+    /// Time without a stream after which a session's calls are cancelled.
     pub reconnect: Duration,
-    /// Time after which a session without calls and without a stream is ended.
+    /// Time without a stream and without calls after which a session is ended.
     pub idle: Duration,
 }
 
@@ -51,18 +51,18 @@ pub struct A2eSettings {
 pub struct McpSettings {
     /// Access and default agent.
     pub door: DoorSettings,
-    /// Sessions of 2025-11-25 at once, of all callers.
+    /// Maximum number of sessions of all callers. Only version 2025-11-25 has sessions.
     pub max_sessions: usize,
-    /// Sessions at once of one caller.
+    /// Maximum number of sessions of one caller.
     pub max_sessions_per_caller: usize,
-    /// Time after the last request of a session at which it is ended.
+    /// Time after a session's last request at which the session is ended.
     pub idle: Duration,
 }
 
 /// The operator's settings of the Nexus door.
 #[derive(Debug, Clone)]
 pub struct NexusSettings {
-    /// The callers that may use it.
+    /// The callers that may use the door.
     pub access: DoorAccess,
     /// The id that messages have in `to`; `None`: the executor's DID.
     pub id: Option<String>,
@@ -70,6 +70,6 @@ pub struct NexusSettings {
     pub key_file: PathBuf,
     /// The members that a signature covers.
     pub scope: SignatureScope,
-    /// Interval of pings on a WebSocket. After three intervals without a message it is closed.
+    /// Interval of pings on a WebSocket, which is closed after three intervals without a message from its peer.
     pub heartbeat: Duration,
 }

@@ -1,6 +1,6 @@
 //! The sovereign door: `POST /run` and `GET /capabilities`.
 //!
-//! A body that is not JSON is answered with HTTP 400; every other error is one of the protocol, with HTTP 200.
+//! A body that is not JSON is answered with HTTP 400; every other error is an error of the protocol, with HTTP 200.
 
 use super::connections::{Connection, RequestGuard};
 use super::protocol::{AuthPolicy, DoorSettings, ProtocolRouter, check_call_agent};
@@ -115,7 +115,8 @@ fn stream_response(
         let answer = door.answer(context, request, &reply, sink).await;
         let _closed = last.send(StreamLine::Last(answer)).await;
     });
-    // Ends with the last line and not with the channel, whose sender a stuck guest may hold for a long time.
+    // The stream ends after the last line, not when the channel closes: a stuck guest may hold a sender for a long
+    // time.
     let lines = futures_util::stream::unfold(Some((unread, work)), async |state| {
         let (mut unread, work) = state?;
         let (line, rest) = match unread.recv().await? {

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 
-/// Maximum number of lines that are handled concurrently. Further lines are not read until one is done.
+/// Maximum number of lines that are handled concurrently. Further lines are not read until one of them is answered.
 const MAX_CONCURRENT: usize = 256;
 
-/// Serves until standard input ends, and then until every line is answered. The process at the other end is the only
-/// caller.
+/// Serves until standard input ends, and then until every line is answered. The process at the other end of the streams
+/// is the only caller.
 ///
 /// # Errors
 /// If standard input cannot be read.

@@ -1,7 +1,8 @@
 //! TLS of the HTTP port, and the names in client certificates.
 //!
 //! With `client_ca`, the handshake fails without a certificate that this CA signed. The certificate grants nothing: the
-//! list of callers maps its names to roles and agents. It lists names and not digests, because certificates are renewed.
+//! list of callers maps its names to roles and agents. The list has names, not digests, because certificates are
+//! renewed.
 
 use a2g_govern::{FileError, read_secret, read_trusted};
 use a2g_types::error_chain::BoxedError;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
-/// The files of certificates and key.
+/// The PEM files that the TLS configuration is read from.
 #[derive(Debug, Clone)]
 pub struct TlsSettings {
-    /// The certificate of the server and the intermediate ones, in PEM.
+    /// The server's certificate, followed by any intermediate ones.
     pub certificate: PathBuf,
-    /// Its private key in PEM; only its owner may be able to read the file.
+    /// The server's private key; no user but the file's owner may be able to read it.
     pub key: PathBuf,
-    /// The CA of client certificates, in PEM; `None`: no client certificates are requested.
+    /// The CA of client certificates; `None`: no client certificates are requested.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -37,12 +38,12 @@ pub enum ServerTlsError {
     Text {
         /// The file.
         path: PathBuf,
-        /// The library's error, or a reason of this program.
+        /// The TLS library's error, or a reason that this program gives.
         source: BoxedError,
     },
 }
 
-/// The TLS configuration of the port, which can be reloaded while it serves.
+/// The TLS configuration of the port, which can be reloaded while the port serves.
 #[derive(Debug)]
 pub struct Tls {
     settings: TlsSettings,
@@ -56,7 +57,8 @@ impl Tls {
     /// Reads the files of the settings.
     ///
     /// # Errors
-    /// [`ServerTlsError`], also if other users can read the key, or if it does not match the certificate.
+    /// If a file cannot be read or is not valid, if other users can read the key, or if it does not match the
+    /// certificate.
     pub fn read(settings: TlsSettings) -> Result<Self, ServerTlsError> {
         let config = ArcSwap::from_pointee(server_config(&settings)?);
         Ok(Self { settings, config })
@@ -107,7 +109,8 @@ fn server_config(settings: &TlsSettings) -> Result<ServerConfig, ServerTlsError>
         .map_err(|error| unusable(certificate, error))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if client_ca.is_some() {
-        // No resumption: a resumed session does not present the certificate again, which may have expired.
+        // No resumption, because a resumed session would not present the certificate again, which may have expired
+        // since.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
     }
@@ -124,7 +127,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Server
     Ok(certificates)
 }
 
-/// The DNS names and URIs of the first of these certificates, which the handshake has verified.
+/// The DNS names and URIs of a client, from the first of these certificates, which the handshake has verified.
 pub(super) fn certificate_names(certificates: &[CertificateDer<'_>]) -> Arc<[Box<str>]> {
     let client = certificates.first().and_then(|first| EndEntityCert::try_from(first).ok());
     let names = client.iter().flat_map(|client| client.valid_dns_names().chain(client.valid_uri_names()));

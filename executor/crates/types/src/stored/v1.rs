@@ -1,7 +1,7 @@
 //! The first form of the stored texts, in journals of the formats 2 and 3.
 //!
-//! Every type is the twin of the one that its `remote` names. The names of its members and variants, or those that a
-//! `rename` gives them, are the names on the disk and never change.
+//! Every type is the twin of the type that its `remote` names. The names of a twin's members and variants, or those in
+//! `rename`, are the names on the disk and never change.
 
 #![allow(missing_docs, reason = "a twin has the members of a documented type")]
 

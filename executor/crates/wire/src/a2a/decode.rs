@@ -23,8 +23,9 @@ const MAX_NAME_CHARS: usize = 256;
 const MAX_PARTS: usize = 256;
 /// Maximum `historyLength`.
 const MAX_HISTORY_LENGTH: u64 = 1_000_000;
-/// Maximum and default number of tasks in one answer to `tasks/list`.
+/// Maximum number of tasks in one answer to `tasks/list`.
 const MAX_PAGE_SIZE: u64 = 100;
+/// Number of tasks in one answer to `tasks/list` without `limit`.
 const DEFAULT_PAGE_SIZE: u64 = 20;
 /// Maximum `offset`: about the number of tasks that are stored for one agent. Skipped tasks are read from the journal,
 /// which a `pageToken` avoids.
@@ -160,11 +161,11 @@ impl A2aRequest {
 /// A request that cannot be decoded.
 #[derive(Debug)]
 pub struct A2aDecodeError {
-    /// The id of the response; null if the request's was unreadable.
+    /// The id of the response; null if that of the request was unreadable.
     pub id: Id,
     /// The reason.
     pub fault: Fault,
-    /// The streaming method of the request, if it has one and that was readable.
+    /// The streaming method of the request, if its method was readable and is one.
     pub streaming: Option<StreamingMethod>,
 }
 
@@ -223,7 +224,7 @@ impl ToolCall {
 /// Decodes a request. The id of a request without an `id` is `null`.
 ///
 /// # Errors
-/// [`A2aDecodeError`] with the reason.
+/// If the request is not valid JSON-RPC, or its method or params are not valid.
 pub fn request(text: &str) -> Result<(Id, A2aRequest), A2aDecodeError> {
     let entry = match jsonrpc::decode(text, 1) {
         Ok(RpcMessage::Single(entry)) => entry,

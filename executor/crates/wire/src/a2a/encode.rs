@@ -192,7 +192,7 @@ pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
     artifacts.chain(result(&receipt.outcome.end)).collect()
 }
 
-/// The result of a successful run as an artifact.
+/// The result of a run as an artifact; `None` if the run was not successful.
 fn result(end: &End) -> Option<TaskArtifact> {
     let part = match end {
         End::Returned(result) => match result.parse_string() {

@@ -40,7 +40,7 @@ impl From<Fault> for Problem {
 }
 
 impl Problem {
-    /// An invalid parameter.
+    /// A [`Fault::InvalidParams`] of the core.
     #[must_use]
     pub fn invalid(pointer: &str, message: &str) -> Self {
         Self::Core(Fault::invalid(pointer, message))
@@ -180,11 +180,11 @@ fn core_error(fault: &Fault, dialect: Dialect) -> A2aError {
     }
 }
 
-/// The message starts with the words of A2A 0.3.0, by which clients recognize the error.
+/// Starts with the words of A2A 0.3.0, by which clients recognize the error.
 const TASK_NOT_FOUND: &str = "Task not found: no task of this agent has this id";
 const INTERNAL: &str = "internal error of the executor";
 
-/// The state of a task whose call was rejected, with a sentence and machine-readable details.
+/// The state of a task whose call ended in a fault, with a sentence and machine-readable details.
 #[must_use]
 pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
     let A2aError { code: _, message, mut data } = core_error(fault, Dialect::A2a);

@@ -13,7 +13,7 @@ pub const DENIED: &str = "denied";
 /// The `source` of the governor's own decisions.
 pub const GOVERNOR_SOURCE: &str = "governor";
 
-/// The whole response.
+/// The governance history of one task, which is the whole response.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Governance {
@@ -31,13 +31,13 @@ pub struct Governance {
 pub struct PermissionDecision {
     /// The id of the call's intent.
     pub tool_call_id: String,
-    /// The author of the decision: `governor`, or `caller:` and the name of a caller.
+    /// The author of the decision: `governor`, `directive`, or `caller:` and the name of a caller.
     pub source: String,
     /// [`APPROVED`] or [`DENIED`].
     pub option_id: String,
-    /// The governors that took part.
+    /// The governors that took part: always [`GOVERNOR_SOURCE`].
     pub governors_involved: Vec<String>,
-    /// The time of the event.
+    /// The time of the decision.
     #[serde(with = "time::serde::rfc3339")]
     pub timestamp: OffsetDateTime,
     /// `summary`, a list of sentences.
@@ -56,7 +56,7 @@ pub struct PendingPermission {
     pub options: Vec<PermissionOption>,
     /// The question, in sentences.
     pub summary: Vec<String>,
-    /// The start of the wait. This member alone has `_` in the document.
+    /// The time since which the call waits. Only this member has a name with `_` in the document.
     #[serde(rename = "created_at", with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -75,12 +75,12 @@ pub struct PermissionOption {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Feedback {
-    /// Always `pre_run`: governors answer before a run only.
+    /// Always `pre_run`: governors answer only before a run.
     pub phase: String,
-    /// The time of the event.
+    /// The time at which the verdict was recorded.
     #[serde(with = "time::serde::rfc3339")]
     pub timestamp: OffsetDateTime,
-    /// One sentence.
+    /// One sentence, with the decision and the risk.
     pub summary: Vec<String>,
     /// One result for each governor.
     pub results: Vec<FeedbackResult>,
@@ -108,7 +108,7 @@ pub fn permission_options() -> Vec<PermissionOption> {
 }
 
 impl PermissionDecision {
-    /// One decision about a call.
+    /// A decision about the call of the intent `call`, made `at` this time.
     #[must_use]
     pub fn new(call: &str, source: &str, approved: bool, at: OffsetDateTime, summary: &str) -> Self {
         Self {
@@ -123,7 +123,7 @@ impl PermissionDecision {
 }
 
 impl Feedback {
-    /// The feedback in a verdict.
+    /// The feedback that a verdict contains, recorded `at` this time.
     #[must_use]
     pub fn from_verdict(verdict: &Verdict, at: OffsetDateTime) -> Self {
         let decision = verdict.decision.as_str();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-/// Members that this door does not interpret.
+/// Free-form members, of which this door reads only `tool`.
 pub type Metadata = Map<String, Value>;
 
 /// The author of a message.
@@ -66,7 +66,7 @@ impl Part {
     }
 }
 
-/// A part before its kind is checked. serde's reader of tagged enums would first build a tree of the data.
+/// A part before its kind is checked. serde's own reader of tagged enums would first build a tree of the data.
 #[derive(Deserialize)]
 struct UncheckedPart {
     kind: PartKind,
@@ -129,15 +129,15 @@ pub struct Message {
     pub role: MessageRole,
     /// The content: at least one part.
     pub parts: Vec<Part>,
-    /// The id that its author chose.
+    /// The id that the message's author chose.
     pub message_id: String,
     /// The id of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_id: Option<String>,
-    /// The id of the task that it belongs to.
+    /// The id of the task that the message belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<String>,
-    /// Ids of other tasks that it refers to.
+    /// Ids of other tasks that the message refers to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reference_task_ids: Vec<String>,
     /// URIs of extensions. This door implements none.
@@ -232,7 +232,7 @@ pub struct TaskStatus {
 pub struct TaskArtifact {
     /// An id that is unique within the task.
     pub artifact_id: String,
-    /// The name that the tool gave it.
+    /// The name that the tool gave the output; `result` for the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The content.
@@ -243,7 +243,7 @@ pub struct TaskArtifact {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename = "task", rename_all = "camelCase")]
 pub struct Task {
-    /// The task's id, which is also its intent's.
+    /// The task's id, which is also the id of its intent.
     pub id: String,
     /// The id of the conversation.
     pub context_id: String,

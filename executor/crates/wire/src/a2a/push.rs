@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, Time};
 
-/// Maximum length of a URL, a token and credentials, in bytes.
+/// Maximum length of a URL, token or credentials, in bytes.
 const MAX_TEXT_BYTES: usize = 2048;
 
 /// The events that a webhook can subscribe to.
@@ -71,7 +71,7 @@ pub struct PushConfig {
     /// Sent as `X-A2A-Notification-Token`, and as a bearer token unless `authentication` has credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// The authentication, if configured.
+    /// The authentication besides the token; `None`: only the token, if any, is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub authentication: Option<Authentication>,
     /// The subscribed events; `None` for all.
@@ -83,7 +83,7 @@ pub struct PushConfig {
     /// The end of the quiet hours; earlier than the start if they cross midnight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quiet_hours_end: Option<String>,
-    /// The time of registration.
+    /// The time of registration. The decoder sets 1970, and the door the actual time.
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }
@@ -132,10 +132,9 @@ fn parse_time_of_day(text: &str) -> Option<Time> {
     Time::from_hms(hours.parse().ok()?, minutes.parse().ok()?, 0).ok()
 }
 
-/// The notifications for an update in A2A 0.3.0: at most one. Its body is the current task, and its kinds are the
-/// events of the update, with [`EventKind::Artifact`] at the end of a task that has artifacts. An artifact is sent with
-/// the next state: the task contains all artifacts, so a notification for each would send every artifact again each
-/// time.
+/// The notification for an update in A2A 0.3.0, if any: the current task, with the events of the update, plus
+/// [`EventKind::Artifact`] when a task with artifacts ends. An artifact alone causes no notification, because each
+/// notification repeats all artifacts.
 #[must_use]
 pub fn task_notifications(
     update: &TaskUpdate,
@@ -155,7 +154,7 @@ pub fn task_notifications(
     vec![(kinds, to_raw(task).get().to_owned())]
 }
 
-/// The notifications for an update in the A2A-ACP dialect: one for each event.
+/// The notifications for an update in the A2A-ACP dialect: one for each event, with its kind and its body.
 #[must_use]
 pub fn event_notifications(
     update: &TaskUpdate,
@@ -311,7 +310,7 @@ fn decode_authentication(field: Field<'_>) -> Result<Authentication, Fault> {
     })
 }
 
-/// The response to `set`.
+/// Encodes the response to `tasks/pushNotificationConfig/set`.
 #[must_use]
 pub fn set_response(id: &Id, task: &str, config: &PushConfig, dialect: Dialect) -> String {
     match dialect {
@@ -323,20 +322,20 @@ pub fn set_response(id: &Id, task: &str, config: &PushConfig, dialect: Dialect) 
     }
 }
 
-/// The response to `get`.
+/// Encodes the response to `tasks/pushNotificationConfig/get`.
 #[must_use]
 pub fn get_response(id: &Id, task: &str, config: &PushConfig) -> String {
     encode::response(id, &task_config(task, config))
 }
 
-/// The response to `list`.
+/// Encodes the response to `tasks/pushNotificationConfig/list`.
 #[must_use]
 pub fn list_response(id: &Id, task: &str, configs: &[PushConfig]) -> String {
     let configs = configs.iter().map(|config| task_config(task, config)).collect::<Vec<_>>();
     encode::response(id, &configs)
 }
 
-/// The response to `delete`.
+/// Encodes the response to `tasks/pushNotificationConfig/delete`: the result `null`.
 #[must_use]
 pub fn delete_response(id: &Id) -> String {
     encode::response(id, &Value::Null)

@@ -85,7 +85,7 @@ pub struct ToolCall {
     pub tool_name: String,
     /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
-    /// An id of the agent's own, for the governor's context.
+    /// An id that the agent chose, for the context that the governor gets; empty if absent.
     pub correlation_id: String,
     /// `true` to receive events while the tool runs.
     pub streaming: bool,
@@ -105,7 +105,7 @@ pub enum A2eDecodeError {
         /// The error to send.
         failure: Box<A2eError>,
     },
-    /// A line without an answer: it has no id to answer to, or is an answer itself.
+    /// A line that is not answered: it has neither a readable id nor a known type, or it is an answer itself.
     Ignored {
         /// An excerpt of the type.
         kind: String,
@@ -137,7 +137,7 @@ impl RequestType {
 /// Decodes one line.
 ///
 /// # Errors
-/// [`A2eDecodeError`], which determines the answer, if any.
+/// If the line is not a valid message. The error determines the answer, if any.
 pub fn message(text: &str) -> Result<AgentMessage, A2eDecodeError> {
     let refused = |id: Option<&str>, handshake, failure| A2eDecodeError::Refused {
         id: id.map(str::to_owned),

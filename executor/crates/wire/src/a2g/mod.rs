@@ -6,7 +6,7 @@
 //!
 //! Two rules define the treatment of unknown members. In an object that restricts (manifest, policy, directive, the
 //! params of `a2g/execute`) an unknown member is refused, because an unknown restriction would not be enforced. In an
-//! object that describes (intent, risk, verdict, report, registration, heartbeat) it is ignored.
+//! object that describes (intent, risk, verdict, report, registration, heartbeat) an unknown member is ignored.
 
 pub mod decode;
 pub mod encode;

@@ -2,7 +2,7 @@
 //! results and the table of errors.
 //!
 //! The schemas are derived from the messages that the door writes, and their names and numbers from the enums and the
-//! limits. Only the lists of parameters are written manually.
+//! limits. Only the lists of parameters are written by hand.
 //!
 //! The schemas state only rules that the decoders enforce, but not all of them: a value that a schema here accepts may
 //! be refused by a rule that a schema cannot express, such as the syntax of a filesystem pattern.

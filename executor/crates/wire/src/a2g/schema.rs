@@ -15,7 +15,7 @@ use strum::VariantArray;
 
 /// An enum whose names have their own schema in the published document.
 pub(super) trait WireEnum: Copy + Into<&'static str> + VariantArray {
-    /// The name of its schema.
+    /// The name of the schema.
     const NAME: &'static str;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A message passes the strict reader first. The normal form contains only the members that JSON-RPC defines,
 //! and either `result` or `error`. An answer with both counts as an error, because the reference governor
-//! denies in that form. A malformed answer retains its id, so it fails only the call that it belongs to.
+//! denies in that form. A malformed answer keeps its id, so that only the call that it answers fails.
 
 use super::{Id, deserialize_present, framing_error, parse_string};
 use crate::strict_json::{self, JsonBounds};
@@ -118,7 +118,7 @@ fn normalize_answer(
     Ok(to_raw(&ErrorResponse { jsonrpc: "2.0", error, id: id.as_raw() }))
 }
 
-/// The id is read even from an invalid message, because an id can only end a call and never start one.
+/// The error of an invalid message. Its id is read nevertheless, because an id can only end a call and never start one.
 fn malformed_error(message: &[u8], fault: &Fault) -> PeerMessageError {
     #[derive(Deserialize)]
     struct IdMember<'a> {

@@ -89,7 +89,7 @@ pub enum Content {
     Query(QueryAction, QueryResource),
     /// An event of an agent.
     Event(EventHead),
-    /// A response. The executor sends no requests, so it is ignored.
+    /// A response, which is ignored, because the executor sends no requests.
     Response,
     /// The acknowledgement of the message with this id.
     Ack(IntentId),
@@ -113,7 +113,7 @@ pub struct ExecuteCommand {
 /// The parameters of `events.subscribe`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscribeCommand {
-    /// The events.
+    /// The events to send: at least one.
     pub events: BTreeSet<EventName>,
     /// Restricts the subscription to one intent.
     pub intent: Option<IntentId>,
@@ -124,7 +124,7 @@ pub struct SubscribeCommand {
 /// Decodes a message, except its payload.
 ///
 /// # Errors
-/// [`NexusDecodeError`].
+/// If the message is not a valid one of this protocol.
 pub fn envelope(text: &str) -> Result<Envelope<'_>, Box<NexusDecodeError>> {
     let mut id = None;
     read(text, &mut id).map_err(|fault| Box::new(NexusDecodeError { id, failure: fault::to_error(&fault) }))
@@ -367,7 +367,7 @@ impl<'a> Verified<'a> {
     /// Checks that the message is neither older than its `ttl` nor more than `ahead_ms` in the future.
     ///
     /// # Errors
-    /// `VALIDATION_ERROR`.
+    /// `VALIDATION_ERROR` if the message is too old, or too far in the future.
     pub fn check_time(&self, now_ms: u64, ahead_ms: u64) -> Result<(), NexusError> {
         let Envelope { timestamp_ms, ttl_ms, .. } = &self.envelope;
         let time_error = |message: &str| {
@@ -377,7 +377,7 @@ impl<'a> Verified<'a> {
             return time_error("`timestamp` is ahead of the executor's clock: compare the clocks");
         }
         if now_ms > timestamp_ms.saturating_add(*ttl_ms) {
-            return time_error("the message is older than its `ttl`: compare the clocks, and send it again");
+            return time_error("the message is older than its `ttl`: compare the clocks, and send a new one");
         }
         Ok(())
     }
@@ -445,8 +445,8 @@ fn action_name(action: Option<&Field<'_>>) -> Result<String, Fault> {
 /// Decodes `parameters`; the second argument is the context for the governor.
 type ParametersDecoder = fn(Object<'_>, Option<Map<String, Value>>) -> Result<Content, Fault>;
 
-/// No two commands accept the same payload. Otherwise an attacker could change `action`, which the header
-/// signature does not cover, and turn one command into another.
+/// Decodes a command. No two commands accept the same payload: otherwise an attacker could change `action`, which the
+/// header signature does not cover, and turn one command into another.
 fn decode_command(action: Option<&Field<'_>>, payload: Option<&str>) -> Result<Content, Fault> {
     let action = action_name(action)?;
     let decode_parameters: ParametersDecoder = match action.as_str() {

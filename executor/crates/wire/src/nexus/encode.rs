@@ -25,7 +25,7 @@ const SCHEMA_VERSION: &str = "1.0";
 /// The members that are unique to each message.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageStamp {
-    /// The id.
+    /// The id of the message.
     pub id: IntentId,
     /// The time of the message, in milliseconds since 1970.
     pub timestamp_ms: u64,
@@ -57,11 +57,11 @@ pub enum OutgoingBody<'a> {
     Response {
         /// The id of the request.
         request: IntentId,
-        /// The status.
+        /// The result of the request.
         status: ResponseStatus,
         /// The data of the answer.
         data: Option<Box<RawValue>>,
-        /// The error, if it failed.
+        /// The error, if the request failed.
         error: Option<NexusError>,
         /// The processing time, in milliseconds.
         processing_ms: u64,
@@ -72,7 +72,7 @@ pub enum OutgoingBody<'a> {
     Error(Option<IntentId>, NexusError),
     /// An event of a run.
     Event {
-        /// The event.
+        /// The name of the event.
         name: EventName,
         /// The delivery guarantee.
         guarantee: DeliveryGuarantee,

@@ -1,6 +1,6 @@
 //! The error codes of this door: the document's `A2AError`.
 //!
-//! The codes have a meaning at this door only, so no other door may use this table.
+//! The codes have a meaning only at this door, so no other door may use this table.
 
 use crate::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub enum NexusCode {
     /// The token is not valid.
     AuthFailed,
-    /// The caller is authenticated and not permitted.
+    /// The caller is authenticated, but not permitted.
     Unauthorized,
     /// The tool, action or resource does not exist.
     NotFound,

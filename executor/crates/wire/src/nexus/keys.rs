@@ -62,7 +62,8 @@ impl AgentKeys {
         self.sealing.is_some()
     }
 
-    /// Encrypts a text and binds it to `associated`. The caller must never reuse an `iv`.
+    /// Encrypts a text and binds it to `associated`; `None` if there is no key for sealed payloads. The caller must
+    /// never reuse an `iv`.
     #[must_use]
     pub fn seal(&self, text: &str, associated: &str, iv: [u8; 12]) -> Option<SealedPayload> {
         let payload = Payload { msg: text.as_bytes(), aad: associated.as_bytes() };
@@ -92,13 +93,13 @@ impl fmt::Debug for AgentKeys {
 pub struct Keyring(HashMap<Box<str>, AgentKeys>);
 
 impl Keyring {
-    /// A key ring of these keys.
+    /// A key ring of these keys, each with the id of its agent.
     #[must_use]
     pub fn new(keys: impl IntoIterator<Item = (Box<str>, AgentKeys)>) -> Self {
         Self(keys.into_iter().collect())
     }
 
-    /// The keys of one agent.
+    /// The keys of one agent; `None` if the agent is unknown.
     #[must_use]
     pub fn get(&self, agent: &str) -> Option<&AgentKeys> {
         self.0.get(agent)

@@ -21,7 +21,7 @@ pub enum RequestForm {
 /// A request to run an operation of a skill.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SovereignRequest {
-    /// The form.
+    /// The form, which the response shares.
     pub form: RequestForm,
     /// The id of the response; `None` if the request had none.
     pub id: Option<Id>,
@@ -49,7 +49,7 @@ pub struct ContextHints {
 /// A request that cannot be decoded, with the parts that were readable.
 #[derive(Debug)]
 pub struct SovereignDecodeError {
-    /// The form.
+    /// The form; [`RequestForm::Sovereign`] if it was not readable.
     pub form: RequestForm,
     /// The id, if it was readable.
     pub id: Option<Id>,
@@ -62,7 +62,7 @@ pub struct SovereignDecodeError {
 /// Decodes a request.
 ///
 /// # Errors
-/// [`SovereignDecodeError`], in the form of the request as far as it is known.
+/// If the request cannot be decoded. The error has those parts of the request that were readable.
 pub fn request(text: &str) -> Result<SovereignRequest, Box<SovereignDecodeError>> {
     let mut partial = PartialRequest { form: RequestForm::Sovereign, id: None, skill: None, operation: None };
     match read(text, &mut partial) {

@@ -28,7 +28,7 @@ pub enum Missing {
 /// Finds the tool of an operation, which may be omitted for a skill with a single one.
 ///
 /// # Errors
-/// [`Missing`] with the error message.
+/// If the skill or the operation does not exist, or if the operation is omitted and the skill has several.
 pub fn find<'a>(
     tools: &'a [Descriptor],
     skill: &str,

@@ -1,4 +1,4 @@
-//! Limits on a schema, checked before the validation library compiles it.
+//! Limits on a schema, checked before the validation library compiles the schema.
 //!
 //! The library follows every combination of `allOf`, `anyOf`, `$ref` and similar keywords that examines one
 //! value. Forty definitions, each with two references to the next one, have 2^40 combinations, and following

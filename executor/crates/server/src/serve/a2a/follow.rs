@@ -1,4 +1,4 @@
-//! Follows a call to the end of its task. A client that disconnects does not end it.
+//! Follows a call until its task ends, even if the client disconnects.
 
 use super::A2a;
 use super::tasks::{TaskHandle, TaskRecord};
@@ -21,8 +21,8 @@ use time::OffsetDateTime;
 /// The `source` of a decision that arrived as `g2a/directive`.
 const BY_DIRECTIVE: &str = "directive";
 
-/// Persists a task in the two transactions of its run: with its start, and with the receipt. Separate writes would make
-/// a blocking `message/send` several times as slow as A2G's call.
+/// Persists a task in the two transactions of its run: with the run's start, and with the receipt. Separate writes
+/// would make a blocking `message/send` several times as slow as the same call over A2G.
 struct A2aTaskPersistence {
     handle: Arc<TaskHandle>,
     executor: Arc<Executor>,
@@ -45,8 +45,7 @@ impl TaskPersistence for A2aTaskPersistence {
     }
 }
 
-/// Ends the task of a finished run. `verdict` is the one that allowed it; `None` if the governor was not asked in this
-/// call.
+/// Ends the task of a finished run. `verdict` allowed the run; `None` if the governor was not asked in this call.
 fn end_record(
     record: &mut TaskRecord,
     id: IntentId,
@@ -116,7 +115,7 @@ impl A2a {
             }
         };
         let stopped = handle.is_stopped();
-        // A person's decision that is being recorded ends the task itself, with its own message.
+        // If a person's decision is being recorded, that ends the task, with its own message; so this waits for it.
         let _directive_recorded = handle.directive.lock().await;
         match outcome {
             Ok(Some(receipt)) => self.finish(handle, &receipt, None).await,
@@ -124,7 +123,7 @@ impl A2a {
                 self.end_without_run(handle, TaskState::Canceled, "canceled before it ran").await
             }
             Ok(None) => {
-                let reason = "it did not run: it was denied, or not approved in time";
+                let reason = "the call did not run: it was denied, or not approved in time";
                 self.end_without_run(handle, TaskState::Rejected, reason).await;
             }
             Err(fault) => self.fail(handle, &fault).await,
@@ -163,9 +162,9 @@ impl A2a {
             .await;
     }
 
-    /// Ends the task of a finished run, with the `verdict` that allowed it if the governor was asked in this call. The
-    /// receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the same
-    /// end from the receipt.
+    /// Ends the task of a finished run. `verdict` allowed the run; `None` if the governor was not asked in this call.
+    /// The receipt is on the disk, usually in the same transaction as the task's end; if not, a restart derives the
+    /// same end from the receipt.
     async fn finish(&self, handle: &TaskHandle, receipt: &Receipt, verdict: Option<&Verdict>) {
         if handle.publish(true) {
             return;
@@ -213,7 +212,8 @@ impl A2a {
             .await;
     }
 
-    /// Resumes the tasks that an earlier process left open: running ones are followed, finished ones get their end.
+    /// Resumes the tasks that an earlier process left open: those that still run are followed, and the others are
+    /// ended.
     pub(super) async fn resume(self: &Arc<Self>) -> Result<(), Fault> {
         // One task at a time, because each record may be large.
         for task in self.store.open_tasks() {
@@ -231,7 +231,7 @@ impl A2a {
                     self.end_without_run(
                         &handle,
                         TaskState::Failed,
-                        "it ran, and its report is no longer stored here",
+                        "the call ran, but its report is no longer stored here",
                     )
                     .await;
                 }
@@ -247,7 +247,8 @@ impl A2a {
                     self.executor.sessions().spawn(async move { door.await_end(&handle).await });
                 }
                 None if record.is_prompting() => {
-                    self.end_without_run(&handle, TaskState::Rejected, "it was not approved in time").await;
+                    let reason = "the call was not approved in time";
+                    self.end_without_run(&handle, TaskState::Rejected, reason).await;
                 }
                 None => {
                     let reason = "the executor ended before the tool ran: send the call again";

@@ -1,4 +1,4 @@
-//! Limits of the A2A door for each caller: requests per minute, per hour, and concurrent.
+//! Limits of the A2A door for each caller: requests per minute, requests per hour, and concurrent requests.
 
 use crate::serve::RateLimits;
 use a2g_types::clock::Clock;
@@ -29,7 +29,7 @@ pub(super) struct CallerLimiter {
     usage: Mutex<HashMap<Box<str>, CallerUsage>>,
 }
 
-/// An admitted request. Dropping it no longer counts the request as concurrent.
+/// Counts an admitted request as concurrent until this is dropped.
 pub(super) struct RateLimitGuard {
     limiter: Arc<CallerLimiter>,
     caller: Box<str>,
@@ -47,7 +47,7 @@ pub(super) struct RateLimitStatus {
 }
 
 impl RateLimits {
-    /// Counts a request, or refuses it.
+    /// Counts a request if no limit refuses it. The status of a refused one has a `wait` above zero.
     fn try_acquire(self, usage: &mut CallerUsage, now: Instant) -> RateLimitStatus {
         let (minute, hour) =
             (RateLimit::per_period(self.per_minute, MINUTE), RateLimit::per_period(self.per_hour, HOUR));
@@ -84,7 +84,7 @@ impl CallerLimiter {
         self.usage.lock()
     }
 
-    /// Counts a request; there is no guard if it exceeds a limit.
+    /// Counts a request; the guard is `None` if the request exceeds a limit.
     pub(super) fn try_acquire(self: &Arc<Self>, caller: &str) -> (RateLimitStatus, Option<RateLimitGuard>) {
         let now = self.clock.monotonic();
         let status = self.limits.try_acquire(self.lock().entry(caller.into()).or_default(), now);

@@ -1,7 +1,7 @@
 //! The A2A door: `POST /a2a/rpc`, the agent card, and the governance history of a task.
 //!
-//! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with `null`: the known
-//! clients send such requests and wait for an answer.
+//! Errors of the protocol are answered with HTTP 200. A request without an `id` is answered with the id `null`, because
+//! the known clients send such requests and wait for an answer.
 
 mod follow;
 mod limits;
@@ -46,9 +46,11 @@ use std::time::Duration;
 use stream::{StreamStart, TaskStream};
 use tasks::{TaskHandle, TaskRecord, TaskStore, TaskWebhooks};
 
+/// Maximum number of messages of a task that waits for a message with a tool call.
 const MAX_MESSAGES: usize = 100;
-/// Maximum size of the messages of a task that waits for a message with a tool call.
+/// Maximum total size of these messages.
 const MAX_HISTORY_BYTES: usize = 256 << 10;
+/// Maximum number of webhooks of a task.
 const MAX_WEBHOOKS: usize = 8;
 /// Maximum wait for the end of a canceled run before `tasks/cancel` is answered.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,8 +85,8 @@ struct A2a {
     store: TaskStore,
 }
 
-/// The routers of this door: its paths for authenticated callers, and the public agent card. Resumes the tasks that an
-/// earlier process left open.
+/// Returns the routers of this door, for its authenticated paths and for the public agent card, and resumes the tasks
+/// that an earlier process left open.
 ///
 /// # Errors
 /// If the journal cannot be read.
@@ -114,7 +116,7 @@ pub async fn routers(
     ])
 }
 
-/// Middleware that counts a request and adds the `X-RateLimit` headers.
+/// Middleware that counts a request, or refuses it at a limit, and adds the `X-RateLimit` headers.
 async fn limit_rate(
     State((limiter, dialect)): State<(Arc<CallerLimiter>, Dialect)>,
     Extension(caller): Extension<Arc<Caller>>,
@@ -204,8 +206,9 @@ async fn rpc(
     let streaming = request.streaming();
     let (card_settings, charge) = (door.card_settings(&uri, &headers), body.charge());
     let request_context = RequestContext { caller, connection, guard, card_settings, charge };
-    // Runs in its own tokio task, because a client that disconnects must not leave a task without its follower. To answer
-    // in the connection's task, and to move on only when the connection ends, was measured to be 20 µs slower.
+    // Runs in its own tokio task, because a client that disconnects must not leave an A2A task without its follower. To
+    // answer in the connection's tokio task, and change to another only if the connection ends, was measured to be 20
+    // µs slower.
     let answer_id = id.clone();
     let sessions = door.executor.sessions().clone();
     let answer = sessions.spawn(async move { door.answer(request_context, &answer_id, request).await });
@@ -224,7 +227,7 @@ async fn rpc(
     error_response(&id, &problem, streaming, dialect)
 }
 
-/// The error response; an event where the method streams, because such clients read nothing else.
+/// The error response; an event if the method streams, because the clients of such a method read only events.
 fn error_response(
     id: &Id,
     problem: &Problem,
@@ -339,7 +342,7 @@ impl A2a {
         })
     }
 
-    /// The URL of this door as its caller addressed it. `Host` was checked before the handler ran.
+    /// The settings of the agent card, with the URL that the caller used. `Host` was checked before the handler ran.
     fn card_settings(&self, uri: &Uri, headers: &HeaderMap) -> CardSettings {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         let authority = uri.authority().map(axum::http::uri::Authority::as_str).or(host).unwrap_or_default();
@@ -418,8 +421,8 @@ impl A2a {
         Err(self.executor.refuse(None, BlockedBy::CallerUnauthorized, message).into())
     }
 
-    /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed further
-    /// in the background.
+    /// Runs a call until its task has settled and is on the disk. A task that has settled but not ended is followed
+    /// further in the background.
     async fn run_until_settled(self: &Arc<Self>, handle: &Arc<TaskHandle>, call: Call) -> Arc<TaskRecord> {
         let (door, task) = (Arc::clone(self), Arc::clone(handle));
         let mut follow = Box::pin(async move { door.run_to_end(&task, call).await });
@@ -505,7 +508,8 @@ impl A2a {
             }
         }
         let handle = self.store.add(id, record)?;
-        // If the message is answered when the task settles, the task is written with its run, which saves a transaction.
+        // If the message is answered only when the task settles, the task is written with its run, which saves a
+        // transaction.
         if answers_early || call.is_none() {
             handle.persist(self.executor.journal()).await.map_err(|error| tasks::journal_fault(&error))?;
         }
@@ -552,7 +556,7 @@ impl A2a {
         limit: usize,
         offset: usize,
     ) -> Result<Response, Problem> {
-        // One task more than the page shows whether there is a next page.
+        // One more task than the page has room for, to find out whether there is a next page.
         let query = TaskQuery { limit: offset + limit + 1, ..query };
         let result = self.executor.journal().tasks(query).await;
         let (tasks, total) = result.map_err(|error| tasks::journal_fault(&error))?;
@@ -564,7 +568,7 @@ impl A2a {
         Ok(ok_response(encode::list_response(id, &page, total, next.as_ref())))
     }
 
-    /// The tasks of an owner and a context that are not in the journal yet.
+    /// The tasks of an owner and a context (`None`: any) that are not in the journal yet.
     fn unsaved_tasks(&self, owner: Option<&AgentDid>, context: Option<&str>) -> Vec<TaskSummary> {
         let unsaved = self.store.unsaved_handles().into_iter().map(|handle| (handle.id, handle.record()));
         let selected = unsaved.filter(|(_, record)| {
@@ -789,7 +793,8 @@ fn check_accepts(record: &TaskRecord, message: &Message) -> Result<(), Problem> 
     Ok(())
 }
 
-/// A waiting task stays in memory without counting against its owner's share, so its messages are bounded.
+/// Returns `true` if these messages have at most [`MAX_HISTORY_BYTES`]. They are bounded because a waiting task stays
+/// in memory without counting against its owner's share.
 fn fits_history(messages: &[&Message]) -> bool {
     serde_json::to_string(messages).is_ok_and(|text| text.len() <= MAX_HISTORY_BYTES)
 }

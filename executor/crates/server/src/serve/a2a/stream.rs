@@ -37,7 +37,7 @@ pub(super) struct StreamStart {
 }
 
 impl TaskStream {
-    /// The response. A task of these sessions writes its events.
+    /// Returns the response, and spawns the task of `sessions` that writes its events.
     pub(super) fn into_response(self, start: StreamStart, sessions: &SessionTasks) -> Response {
         let (updates, unread) = mpsc::channel(MAX_BUFFERED_EVENTS);
         sessions.spawn(self.send_updates(start, updates));
@@ -73,7 +73,7 @@ impl TaskStream {
         }
     }
 
-    /// Returns `false` if the client did not read the event in time.
+    /// Sends an event. Returns `false` if the client did not read it in time, or has disconnected.
     async fn send(&self, lines: &mpsc::Sender<String>, event: String) -> bool {
         match tokio::time::timeout(self.write_timeout, lines.send(event)).await {
             Ok(sent) => sent.is_ok(),

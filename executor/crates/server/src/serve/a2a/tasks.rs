@@ -8,10 +8,11 @@
 //! input-required ──┴────▶ canceled, rejected
 //! ```
 //! A task is in memory while its follower, a stream or a request holds it. Each change is sent to the streams and to
-//! the journal under the record's lock, so that all three see the same order. The task of a blocking call is written
-//! when the call has to wait, or in the transaction that starts its run; until then it exists in this process only. Its
-//! end is written with the receipt before any client learns of it: otherwise a crash could undo an end that a stream has
-//! reported. Other changes are sent at once; if their write fails, the journal retries it.
+//! the journal under the record's lock, so that record, streams and journal see the same order. The task of a blocking
+//! call is written when the call has to wait, or in the transaction that starts its run; until then the task exists in
+//! this process only. The end of a task is written with the receipt, before any client learns of it: otherwise a crash
+//! could undo an end that a stream has reported. Other changes are sent at once; if their write fails, the journal
+//! retries it.
 
 use a2g_core::deliver::{WebhookId, WebhookNotification, WebhookPoster};
 use a2g_core::run::{Executor, RunEvent};
@@ -46,7 +47,7 @@ pub(super) struct TaskRecord {
     pub(super) owner: AgentDid,
     #[serde(with = "time::serde::rfc3339")]
     pub(super) created: OffsetDateTime,
-    /// The tool of its call, once it has one.
+    /// The tool of the task's call; `None` until a message has a call.
     pub(super) tool: Option<ToolName>,
     pub(super) governance: Governance,
     #[serde(default, rename = "pushes")]
@@ -178,7 +179,7 @@ impl TaskRecord {
 struct OpenTasks(Mutex<HashMap<AgentDid, HashSet<IntentId>>>);
 
 impl OpenTasks {
-    /// Adds a task, unless its owner already has [`MAX_OPEN`].
+    /// Adds a task, unless its owner already has [`MAX_OPEN`] open ones.
     fn add(&self, owner: &AgentDid, task: IntentId) -> Result<(), Fault> {
         let mut all = self.0.lock();
         if all.get(owner).is_some_and(|open| open.len() >= MAX_OPEN) {
@@ -211,14 +212,14 @@ pub(super) struct TaskHandle {
     pub(super) id: IntentId,
     record: watch::Sender<Arc<TaskRecord>>,
     updates: broadcast::Sender<Arc<TaskUpdate>>,
-    /// The caller that asked to stop it.
+    /// The caller that asked to stop the task; `None` if nobody has.
     stop: watch::Sender<Option<Arc<str>>>,
-    /// `true` once its run has ended and the receipt waits for space in the journal.
+    /// `true` once the run has ended and its receipt waits for space in the journal.
     waits_for_space: watch::Sender<bool>,
     /// `true` once the journal has the task, or has been sent it while no other caller knew its id.
     is_persisted: Arc<AtomicBool>,
-    /// Locked from a person's directive until the task has recorded it. Otherwise the follower of the run could be faster,
-    /// and record an end that does not name the person.
+    /// Locked from a person's directive until the task has recorded it. Otherwise the follower of the run could be
+    /// faster, and record an end that does not name the person.
     pub(super) directive: tokio::sync::Mutex<()>,
     /// A change that is being written, and is published when the write is done.
     pending: Mutex<Option<PendingChange>>,
@@ -385,7 +386,7 @@ impl TaskHandle {
         }
     }
 
-    /// The row to write with the start of its run; `None` if the journal already has the task.
+    /// The row to write with the start of the task's run; `None` if the journal already has the task.
     pub(super) fn unsaved_row(&self) -> Option<JournalTask> {
         (!self.is_persisted()).then(|| self.record().to_row(self.id))
     }
@@ -404,8 +405,9 @@ impl TaskHandle {
         self.pending.lock()
     }
 
-    /// Applies the prepared change and sends its updates. `is_persisted` states whether the journal has it. Returns
-    /// `false` if the task has changed since, or if nothing was prepared because another process ran the intent.
+    /// Applies the prepared change and sends its updates. `is_persisted` states whether the journal has the change.
+    /// Returns `false` if the task has changed since, or if nothing was prepared because another process ran the
+    /// intent.
     pub(super) fn publish(&self, is_persisted: bool) -> bool {
         let Some(PendingChange { before, after, updates }) = self.lock_pending().take() else { return false };
         self.record.send_if_modified(|current| {
@@ -459,7 +461,7 @@ impl TaskHandle {
                 }
             };
             self.send_updates(record, before, now, vec![update]);
-            // No event settles a task, so the tasks that wait for that are not woken.
+            // No event settles a task, so nobody who waits for that is woken.
             false
         });
     }
@@ -505,8 +507,8 @@ impl TaskHandle {
     }
 }
 
-/// Locked while a task is read from the journal. A second reader could replace a newer change by the older state that it
-/// read.
+/// Locked while a task is read from the journal. A second reader could replace a newer change by the older state that
+/// it read.
 type LoadingLock = tokio::sync::Mutex<()>;
 
 pub(super) struct TaskStore {
@@ -576,7 +578,7 @@ impl TaskStore {
         handle
     }
 
-    /// The tasks that are not in the journal yet. A task whose write is in progress may be found in both.
+    /// The tasks that are not in the journal yet. A task whose write is in progress may be found both here and there.
     pub(super) fn unsaved_handles(&self) -> Vec<Arc<TaskHandle>> {
         let handles = self.lock().values().filter_map(Weak::upgrade).collect::<Vec<_>>();
         handles.into_iter().filter(|handle| !handle.is_persisted()).collect()
@@ -585,7 +587,7 @@ impl TaskStore {
     /// Finds a task in memory or in the journal. While the journal is read, other tasks are not locked.
     ///
     /// # Errors
-    /// If the journal cannot be read, or too many reads of it wait.
+    /// If the journal cannot be read, or too many of its reads are waiting.
     pub(super) async fn find(&self, id: IntentId) -> Result<Option<Arc<TaskHandle>>, Fault> {
         if let Some(handle) = self.get_cached(id) {
             return Ok(Some(handle));

@@ -1,7 +1,7 @@
 //! A2E over HTTP: `POST /a2e/session`, `POST /a2e/send`, `GET /a2e/stream`, `GET /a2e/health`.
 //!
-//! The stream reports errors in a message; HTTP reports only errors in a request. A session belongs to the caller that
-//! opened it; to any other caller it does not exist.
+//! Errors in a message are reported on the stream; HTTP statuses report only errors in a request. A session belongs to
+//! the caller that opened it; to any other caller it does not exist.
 
 use super::A2eShared;
 use super::session::{Session, SessionCaller};
@@ -28,6 +28,7 @@ use std::time::Duration;
 
 /// The header that names a session.
 const SESSION_HEADER: &str = "x-session-id";
+/// Maximum number of messages in the body of one `POST /a2e/send`.
 const MAX_LINES: usize = 16;
 /// Interval at which abandoned sessions are ended.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
@@ -45,7 +46,7 @@ struct SessionEntry {
     session: Arc<Session>,
 }
 
-/// The router of this door. It spawns the task that ends abandoned sessions.
+/// The router of this door. Spawns the tasks that end abandoned sessions, and all sessions at shutdown.
 #[must_use]
 pub fn router(
     executor: Arc<Executor>,
@@ -168,8 +169,8 @@ impl Sessions {
         self.all.lock()
     }
 
-    /// Opens a session. At a limit, it replaces the session that has been idle for longest: at the caller's limit one of
-    /// the same caller, otherwise any. `None` if all of these have calls.
+    /// Opens a session. At the caller's limit, the new session replaces the caller's longest idle one; at the limit of
+    /// all sessions, the longest idle one of any caller. `None` if all of these have calls.
     fn open(&self, owner: &str, caller: SessionCaller) -> Option<Arc<Session>> {
         let settings = &self.shared.settings;
         let mut all = self.lock();
@@ -216,7 +217,7 @@ impl Sessions {
     }
 }
 
-/// Runs until the door is dropped.
+/// Sweeps the sessions every [`SWEEP_INTERVAL`] until the door is dropped.
 async fn sweep_sessions(sessions: Weak<Sessions>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -227,7 +228,7 @@ async fn sweep_sessions(sessions: Weak<Sessions>) {
     }
 }
 
-/// Ends every session, after it has answered its calls, once the executor accepts no more calls.
+/// Waits until the executor accepts no more calls, and then ends each session as soon as its calls are answered.
 async fn drain_on_shutdown(sessions: Weak<Sessions>, executor: Arc<Executor>) {
     executor.wait_until_closed().await;
     let Some(sessions) = sessions.upgrade() else { return };

@@ -30,7 +30,8 @@ struct A2eShared {
     bounds: JsonBounds,
     callers: CallerDirectory,
     started: Instant,
-    /// The number of calls that wait for each intent. If two sessions wait for an intent, the end of one does not cancel it.
+    /// The number of calls that wait for each intent. If two sessions wait for an intent, the end of one session does
+    /// not cancel it.
     pending: Mutex<HashMap<IntentId, usize>>,
 }
 

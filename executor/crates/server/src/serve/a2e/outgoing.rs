@@ -22,7 +22,7 @@ pub(super) struct OutgoingQueue {
 #[derive(Debug)]
 struct Queue {
     lines: BoundedQueue<String>,
-    /// `true` once no more lines are added.
+    /// `true` once lines are no longer accepted.
     closed: bool,
     /// The current reader. A new reader replaces the previous one.
     reader: Attachment,
@@ -36,10 +36,10 @@ fn now() -> Instant {
     timer_now().into_std()
 }
 
-/// The presence of a reader.
+/// Whether a reader is attached, and since when nothing has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
-    /// A reader is attached. Lines have waited for this long without being read.
+    /// A reader is attached. Lines have waited for this long without being read; zero if no lines wait.
     Attached(Duration),
     /// No reader has been attached for this long.
     Detached(Duration),

@@ -4,9 +4,9 @@
 //! Open ─ shutdown, end of input, the executor closes ─▶ Draining ─ all calls answered ─▶ ended
 //!   └──────────── no agent reads ────────────▶ Abandoned: its calls are cancelled
 //! ```
-//! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so that a
-//! `ping` after it is answered while it runs. Every run goes through [`Executor::handle_intent`]. When a session is
-//! abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
+//! Messages are handled in the order in which they arrive. A call is checked at once but runs in the background, so
+//! that a later `ping` is answered while the call runs. Every run goes through [`Executor::handle_intent`]. When a
+//! session is abandoned, calls that have not begun are dropped, and runs are cancelled by their intent.
 //!
 //! [`Executor::handle_intent`]: a2g_core::run::Executor::handle_intent
 
@@ -38,9 +38,9 @@ use tokio::time::Instant;
 const MAX_WAITING: usize = 64;
 /// Maximum wait for the answers of cancelled calls.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time without reading a waiting line after which an agent's session counts as abandoned.
+/// Time for which lines may wait for an agent to read them, before its session counts as abandoned.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The parts of an answer that an agent may list among its capabilities. They grant nothing.
+/// Capabilities of an agent that concern only the form of its answers. They grant nothing.
 const FEATURES: [&str; 2] = ["streaming", "artifacts"];
 
 /// The error for a call that did not run.
@@ -136,7 +136,7 @@ impl Session {
         self.state.lock()
     }
 
-    /// Returns `true` while its caller is authenticated.
+    /// Returns `true` while the session's caller is authenticated.
     pub(super) fn is_authenticated(&self) -> bool {
         self.authenticate(&self.lock().caller).is_some()
     }
@@ -147,7 +147,8 @@ impl Session {
         (state.open() == 0).then(|| state.last_active.elapsed())
     }
 
-    /// Returns `true` if its agent has been disconnected, or has read nothing, for longer than the limits allow.
+    /// Returns `true` if the session's agent has been disconnected, or has read nothing, for longer than the limits
+    /// allow.
     pub(super) fn is_abandoned(&self) -> bool {
         let settings = &self.shared.settings;
         match self.out.presence() {
@@ -159,7 +160,8 @@ impl Session {
         }
     }
 
-    /// Returns `true` if it has ended and its last answers were read, or no reader has attached in time.
+    /// Returns `true` if the session is over and its last answers were read, or no reader has attached in time to read
+    /// them.
     pub(super) fn has_ended(&self) -> bool {
         let is_unread = match self.out.presence() {
             Presence::Attached(_) => false,
@@ -175,8 +177,8 @@ impl Session {
         }
     }
 
-    /// Handles one line; `None` stands for a line that was too long to read. `charge` is its charge against the caller's
-    /// share of memory.
+    /// Handles one line; `None` stands for a line that was too long to read. `charge` is the line's charge against the
+    /// caller's share of memory.
     pub(super) fn receive(self: &Arc<Self>, line: Option<&[u8]>, charge: Result<Charge, Fault>) {
         let bounds = &self.shared.bounds;
         let text =
@@ -382,8 +384,8 @@ impl Session {
         Ok(())
     }
 
-    /// Derives the intent id from a message id that is not a UUID. A repeated message of this session has the same intent
-    /// id, so that it does not run twice; the session's id makes those of other sessions differ.
+    /// Derives the intent id from a message id that is not a UUID. A repeated message of this session gets the same
+    /// intent id, so that its call does not run twice; the same message in another session gets another one.
     fn intent_of(&self, req_id: &str) -> IntentId {
         let Digest(digest) = Digest::compute(format!("a2e/{}/{req_id}", self.id).as_bytes());
         let mut bytes = [0; 16];
@@ -459,8 +461,8 @@ impl Session {
         line
     }
 
-    /// Accepts no more calls, answers those that it has, and closes the queue. Runs that have not ended after `limit`
-    /// are cancelled.
+    /// Accepts no more calls, waits until all are answered, and closes the queue. Runs that have not ended after
+    /// `limit` are cancelled.
     pub(super) async fn drain(self: Arc<Self>, limit: Option<Duration>) {
         {
             let mut state = self.lock();
@@ -548,7 +550,7 @@ struct CallReporter {
     reported: Mutex<ReportedEvents>,
 }
 
-/// The events that were queued.
+/// The events of one call that were queued so far.
 #[derive(Default)]
 struct ReportedEvents {
     /// The `seq` of the next event.

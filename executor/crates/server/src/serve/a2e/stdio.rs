@@ -16,12 +16,12 @@ use tokio::io::AsyncWriteExt as _;
 /// The owner whose share the session's memory counts against.
 const OWNER: &str = "stdio";
 
-/// Serves one session until standard input ends, the agent shuts it down, or the executor accepts no more calls; and
-/// then until every call is answered. With a list of callers, the handshake has to present the token of one; without,
-/// the process at the other end is the only caller.
+/// Serves one session until standard input ends, the agent shuts the session down, or the executor accepts no more
+/// calls; and then until every call is answered. If there is a list of callers, the handshake has to present the token
+/// of one of them; otherwise the process at the other end of the streams is the only caller.
 ///
 /// # Errors
-/// If standard input cannot be read or standard output is closed; the calls are then cancelled.
+/// If standard input cannot be read or standard output is closed. The calls are then cancelled.
 pub async fn serve_a2e_stdio(
     executor: Arc<Executor>,
     settings: A2eSettings,

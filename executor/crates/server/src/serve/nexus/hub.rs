@@ -1,6 +1,6 @@
 //! The state of each agent: its message rate, its used ids, and its subscriptions.
 //!
-//! Agents come from the key file, which bounds the map.
+//! Only agents in the key file have a state, which bounds the map.
 
 use super::ids::{IdPurpose, IdUse, UsedIds};
 use super::mailbox::{Mailbox, OutgoingEvent, Subscription};
@@ -42,7 +42,7 @@ impl Hub {
         change(agents.entry(name.into()).or_default())
     }
 
-    /// Counts a message of an agent. If there are too many, returns the time after which another one is accepted.
+    /// Counts a message of an agent. If there are too many, the error is the time after which another one is accepted.
     pub(super) fn acquire(&self, name: &str, now: Instant) -> Result<(), Duration> {
         let limit = RateLimit::per_period(MAX_MESSAGES_PER_SECOND, Duration::from_secs(1));
         self.agent(name, |agent| agent.rate.acquire(limit, now))
@@ -60,7 +60,7 @@ impl Hub {
         self.agent(name, |agent| agent.used.use_id(id, purpose, now_ms, until_ms))
     }
 
-    /// Sends an agent's events over a connection, unless another one is attached.
+    /// Attaches the connection that an agent's events are sent over, unless another one is attached.
     pub(super) fn attach(&self, name: &str, target: &EventTarget) {
         self.agent(name, |agent| agent.mailbox.attach(target.id, &target.wake));
     }
@@ -138,7 +138,7 @@ impl Hub {
     }
 }
 
-/// The data of an event. Only the response has the result and the content of artifacts.
+/// The data of an event. It has neither the result nor the content of artifacts, which only the response has.
 fn data(run: &RunIdentity, notification: RunNotification<'_>) -> Value {
     let RunIdentity { agent, intent, tool } = run;
     let mut data = json!({

@@ -38,7 +38,7 @@ pub(super) struct UsedIds {
 }
 
 impl UsedIds {
-    /// Marks an id as used. It is remembered until `until_ms`, in milliseconds since 1970.
+    /// Marks an id as used until `until_ms`. Times are in milliseconds since 1970.
     pub(super) fn use_id(&mut self, id: IntentId, purpose: IdPurpose, now_ms: u64, until_ms: u64) -> IdUse {
         while let Some((_, expired)) = self.until_ms.first().copied().filter(|(until, _)| *until < now_ms) {
             self.until_ms.pop_first();

@@ -5,8 +5,9 @@
 //!        └─▶ else: stored ─ due ─▶ sent ─ ack ─▶ removed
 //!                            ▲───────┘ after RESEND_DELAY, or over another connection
 //! ```
-//! An at-most-once subscription ends with its connection. The other two outlive it for [`RETENTION`], but not the process.
-//! All queues are bounded: events that do not fit are dropped, and the next event has their number.
+//! An at-most-once subscription ends with its connection. Subscriptions with the other two guarantees outlive their
+//! connection by up to [`RETENTION`], but not the process. All queues are bounded: events that do not fit are dropped,
+//! and the next queued event reports their number.
 
 use crate::serve::session::{Attachment, BoundedQueue, ByteSize, QueueLimit, ReplayQueue};
 use a2g_core::run::RunIdentity;
@@ -27,7 +28,7 @@ const MAX_SUBSCRIPTIONS: usize = 16;
 const STORED_LIMIT: QueueLimit = QueueLimit { messages: 1000, bytes: 1 << 20 };
 /// Limit of the at-most-once events that wait for the writer.
 const TRANSIENT_LIMIT: QueueLimit = QueueLimit { messages: 256, bytes: 256 << 10 };
-/// Maximum number of unacknowledged events.
+/// Maximum number of events of one agent that are sent but not acknowledged.
 const MAX_IN_FLIGHT: usize = 32;
 /// Time without an acknowledgement after which an event is sent again.
 const RESEND_DELAY: Duration = Duration::from_secs(5);
@@ -48,11 +49,11 @@ pub(super) struct Subscription {
     pub guarantee: DeliveryGuarantee,
     /// `true` if its events are encrypted.
     pub sealed: bool,
-    /// The agent's identity, verbatim.
+    /// The subscriber's identity (`from` of its message), verbatim.
     pub to: Arc<RawValue>,
     /// The connection that it was created on.
     pub connection: u64,
-    /// The number of events so far.
+    /// The number of events so far, dropped ones included.
     pub sequence: u64,
     /// The number of events dropped since the last queued one.
     pub dropped: u64,
@@ -106,7 +107,7 @@ impl Default for Mailbox {
 }
 
 impl Mailbox {
-    /// Sends events over a connection, unless another one is attached.
+    /// Attaches the connection that events are sent over, unless another one is attached.
     pub(super) fn attach(&mut self, connection: u64, wake: &Arc<Notify>) {
         if !self.attachment.is_attached() {
             self.move_to(connection, wake);
@@ -130,8 +131,8 @@ impl Mailbox {
         self.attachment.detach(connection, now);
     }
 
-    /// Adds a subscription. Its connection gets all events of the agent from now on. Returns `false` if there are too many
-    /// subscriptions.
+    /// Adds a subscription. Its connection gets all events of the agent from now on. Returns `false` if there are too
+    /// many subscriptions.
     pub(super) fn subscribe(&mut self, subscription: Subscription, wake: &Arc<Notify>) -> bool {
         if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             return false;

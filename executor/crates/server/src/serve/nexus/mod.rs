@@ -4,8 +4,8 @@
 //! text ─ signature ─ rate ─ time ─ payload decrypted ─ id unused ─▶ ack, if requested ─▶ handled ─▶ response
 //! ```
 //! A bad token is answered in this protocol's error format. The signature determines the agent of a message, and the
-//! caller of the token must be allowed to act for that agent as well. A signature covers only five members of the header,
-//! and not `ttl`, so ids are remembered for the maximum `ttl`.
+//! caller that the token identifies has to be allowed to act for that agent. A signature covers only five members of
+//! the header, and `ttl` is not one of them, so ids are remembered for the maximum `ttl`.
 
 mod hub;
 mod ids;
@@ -52,7 +52,7 @@ use tokio::sync::mpsc;
 
 /// Milliseconds that a `timestamp` may be ahead of the executor's clock.
 const MAX_CLOCK_SKEW_MS: u64 = 60_000;
-/// The addressee of an answer to a message whose sender cannot be read.
+/// The identity that answers are addressed to if the sender of a message cannot be read.
 const UNKNOWN: &str = r#"{"id":"unknown","type":"nexus","version":"1.0.0","capabilities":[]}"#;
 
 /// The properties of the HTTP port that the door is served on.
@@ -71,11 +71,12 @@ struct Nexus {
     port: NexusPort,
     keys: Keyring,
     id: String,
-    /// The executor's identity, and that of an unknown sender.
+    /// The executor's identity, as sent in `from`.
     identity: Box<RawValue>,
+    /// [`UNKNOWN`] as JSON.
     unknown: Box<RawValue>,
     hub: Arc<Hub>,
-    /// The time from which on this process remembers ids, in milliseconds since 1970.
+    /// The time since which this process remembers ids, in milliseconds since 1970.
     started_ms: u64,
 }
 
@@ -137,7 +138,8 @@ struct MessageSender<'a> {
     charge: Charge,
 }
 
-/// A message that has passed the strict reader, or the fault, and its charge against the caller's share of memory.
+/// A message that has passed the strict reader, or the reader's fault; and the message's charge against the caller's
+/// share of memory.
 struct Received<'a> {
     text: Result<&'a str, Fault>,
     charge: Charge,
@@ -160,7 +162,7 @@ async fn post(
         return (challenge, json_response(StatusCode::UNAUTHORIZED, refusal)).into_response();
     };
     let (out, mut replies) = mpsc::channel(2);
-    // Held by this response and not by the task, so that the connection of a client that stops reading is idle.
+    // Held by this response and not by the spawned task, so that the connection of a client that stops reading is idle.
     let work = connection.begin_request();
     door.executor.sessions().clone().spawn(async move {
         let message = Received { text: body.text(&door.port.bounds), charge: body.charge() };
@@ -191,7 +193,7 @@ impl Nexus {
         unix_ms(self.executor.clock().now())
     }
 
-    /// Id, time and random IV of the next message. `None` if the system has no random bytes; no message is then sent.
+    /// Id, time and random IV of the next message; `None` if the system has no random bytes.
     fn stamp(&self, id: IntentId) -> Option<MessageStamp> {
         let mut iv = [0; 12];
         if let Err(error) = getrandom::fill(&mut iv) {
@@ -223,7 +225,8 @@ impl Nexus {
         self.write(writer, OutgoingBody::Error(id, failure))
     }
 
-    /// Encodes an event, encrypted if requested and signed for its agent; `None` if the agent has no keys.
+    /// Encodes an event for an agent: signed, and encrypted if requested. `None` if the agent has no keys, or if the
+    /// system has no random bytes.
     fn event(&self, agent: &str, event: &OutgoingEvent) -> Option<String> {
         let writer = MessageWriter {
             from: &self.identity,
@@ -283,7 +286,8 @@ impl Nexus {
             priority: verified.priority(),
         };
         let accepted = self.accept(caller, &verified, &name, keys, transport);
-        // A sender whose key does not decrypt the request cannot decrypt an encrypted reply, so that is sent in clear.
+        // A sender whose key does not decrypt the request could not decrypt the reply either, which is therefore sent
+        // in clear.
         let opened = accepted.as_ref().map_or_else(|unaccepted| unaccepted.opened, |_| true);
         writer.sealed = verified.is_sealed() && opened;
         let (agent, content, is_repeat) = match accepted {
@@ -384,8 +388,10 @@ impl Nexus {
         let agent = agent_of(name).map_err(|fault| closed(fault::to_error(&fault)))?;
         if !caller.may_act_as(&agent) && !caller.is_any_of(&[Role::Governor, Role::Approver, Role::Operator])
         {
-            let message =
-                format!("`{}` may not act for `{agent}`: add it to the caller's `agents`", caller.name());
+            let message = format!(
+                "`{}` may not act for `{agent}`: add the agent to the caller's `agents`",
+                caller.name()
+            );
             let fault = self.executor.refuse(None, BlockedBy::CallerUnauthorized, message);
             return Err(closed(fault::to_error(&fault)));
         }
@@ -400,7 +406,7 @@ impl Nexus {
             Content::Cancel(_) | Content::Subscribe(_) | Content::Unsubscribe(_) | Content::Query(..) => {
                 Some(IdPurpose::Once)
             }
-            // Repeats of these change nothing.
+            // A repeated message of these kinds changes nothing.
             Content::Response | Content::Ack(_) | Content::Error => None,
         };
         // The maximum, not the message's own `ttl`, which the signature does not cover.
@@ -621,7 +627,7 @@ fn unix_ms(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
 }
 
-/// The reason why a message is refused; `opened` if its payload was decrypted.
+/// The reason why a message is refused. `opened` is `true` if its payload could be read before that.
 struct Unaccepted {
     failure: NexusError,
     opened: bool,

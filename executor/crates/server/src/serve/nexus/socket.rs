@@ -114,8 +114,8 @@ async fn serve_websocket(
     }
 }
 
-/// Reads messages until the peer closes or is silent for too long, or until the caller is no longer authenticated.
-/// Returns `false` only in the last case.
+/// Reads messages until the peer closes the connection or is silent for too long, or until the caller is no longer
+/// authenticated. Returns `false` only in the last case.
 async fn read_messages<A: FnMut() -> Option<Arc<Caller>>>(
     door: &Arc<Nexus>,
     target: &Arc<EventTarget>,

@@ -32,7 +32,7 @@ impl<S: Sync> FromRequestParts<S> for JsonBody {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
         JsonContentType::from_request_parts(parts, state).await?;
-        // It is absent only from a route without the port's middleware.
+        // The extension is absent only from a route without the port's middleware.
         let body = parts.extensions.remove().ok_or(StatusCode::INTERNAL_SERVER_ERROR);
         body.map(Self).map_err(IntoResponse::into_response)
     }

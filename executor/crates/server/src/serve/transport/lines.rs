@@ -40,7 +40,7 @@ pub(in crate::serve) enum InputLine {
     End,
 }
 
-// tokio-util's `LinesCodec` ends at input that is not UTF-8; here that is one bad message, which is answered.
+// tokio-util's `LinesCodec` ends at input that is not UTF-8; here such a line is one bad message, which is answered.
 /// Reads one line of at most `max_bytes` bytes. A longer one is read to its end and dropped.
 pub(in crate::serve) async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),

@@ -6,7 +6,7 @@
 //! | [`lines`] | one JSON value on each line: streamed answers, and standard input and output |
 //! | [`events`] | server-sent events |
 //! | [`websocket`] | WebSocket messages |
-// Functions and not a trait of doors, which would need a method for each difference between them.
+// Functions instead of a trait, because a trait would need a method for each difference between the doors.
 
 #[cfg(any(feature = "a2a", feature = "a2e", feature = "mcp"))]
 pub(super) mod events;

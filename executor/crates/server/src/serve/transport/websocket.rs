@@ -21,20 +21,22 @@ use tokio::time::timeout;
 
 /// Bytes of a client's frame besides its content: a header of two and a mask of four.
 const MIN_FRAME_BYTES: usize = 6;
-/// Limits the pings of one WebSocket to 20 in any second. Each is answered, even if the peer reads no answers.
+/// Maximum number of pings of one WebSocket in a burst. They are limited because each is answered, even if the peer
+/// reads no answers.
 const PING_BURST: NonZeroU32 = NonZeroU32::new(10).unwrap();
+/// Average interval of further pings.
 const PING_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that wait to be written to one WebSocket: as many as the longest answer has.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
-/// Read buffer of a WebSocket. The library zeroes it before each read, so a larger one takes time and stays resident
-/// for as long as the connection is open. It grows for a longer message.
+/// Size of a WebSocket's read buffer, which grows for a longer message. The library zeroes it before each read, so a
+/// larger one takes time and stays resident for as long as the connection is open.
 const READ_BUFFER_BYTES: usize = 8 << 10;
-/// Maximum number of messages of one WebSocket that are handled concurrently. Further ones are not read until one is
-/// done.
+/// Maximum number of messages of one WebSocket that are handled concurrently. Further ones are not read until one of
+/// them is answered.
 pub(in crate::serve) const MAX_CONCURRENT: usize = 64;
 
 /// Accepts an upgrade, and serves the WebSocket until `serve` ends, the connection is evicted, or the sessions end.
-/// `caller` is the authenticated caller, if there is one. Dropping the future of `serve` has to release its resources.
+/// `caller` is `None` if the request is not authenticated. Dropping the future of `serve` has to release its resources.
 pub(in crate::serve) fn accept<F>(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
     bounds: &JsonBounds,
@@ -67,7 +69,7 @@ where
     })
 }
 
-/// The answer to a plain `GET` or `HEAD` on a WebSocket path, the same for both.
+/// The answer to a request that cannot be upgraded; a plain `GET` and a plain `HEAD` get the same one.
 fn reject_upgrade(rejection: WebSocketUpgradeRejection) -> Response {
     let is_plain_request = matches!(
         rejection,
@@ -132,7 +134,7 @@ pub(in crate::serve) struct IncomingMessage {
     pub(in crate::serve) caller: Arc<Caller>,
     /// Keeps the connection from being evicted.
     pub(in crate::serve) work: RequestGuard,
-    /// One of the [`MAX_CONCURRENT`] permits.
+    /// One of the [`MAX_CONCURRENT`] permits, to be dropped when the message is answered.
     pub(in crate::serve) permit: OwnedSemaphorePermit,
 }
 
@@ -143,7 +145,7 @@ impl<A: FnMut() -> Option<Arc<Caller>>> MessageReader<A> {
         Self { idle_timeout: Some(idle_timeout), ..self }
     }
 
-    /// Reads the next message. It waits while [`MAX_CONCURRENT`] messages are being handled.
+    /// Reads the next message, and waits until fewer than [`MAX_CONCURRENT`] others are being handled.
     pub(in crate::serve) async fn next(&mut self) -> Incoming {
         let bytes = loop {
             let frame = match self.idle_timeout {

@@ -1,5 +1,5 @@
-//! The messages from an agent's executor to its governor: registration, heartbeat and report. This is the governor's
-//! side, which the bundled governor and the tests use.
+//! The messages from an agent or its executor to a governor: registration, heartbeat and report. This is the receiving
+//! side, which the bundled governor, the executor's A2G door and the tests use.
 
 use crate::field::{Field, Object};
 use a2g_types::fault::Fault;
@@ -87,7 +87,7 @@ pub fn agent_heartbeat(params: &str) -> Result<AgentDid, Fault> {
     Object::parse(params)?.require("agent_did")?.parse_with(AgentDid::parse)
 }
 
-/// The count and the root of a journal. The signature is ignored; it is for parties that store the checkpoint.
+/// The count and the root of a journal. The signature is ignored: it is for those who store the checkpoint.
 fn decode_journal(member: Field<'_>) -> Result<(u64, String), Fault> {
     let mut object = member.object()?;
     let count = object.require("count")?.integer(0, u64::MAX)?;

@@ -106,7 +106,7 @@ pub fn no_params(params: Option<&str>) -> Result<(), Fault> {
 /// The executor that an agent requests a proof for: `context.executor` of its intent.
 ///
 /// # Errors
-/// [`Fault::InvalidParams`] if it is present and not a DID.
+/// [`Fault::InvalidParams`] if the member is present and not a DID.
 pub fn requested_executor(call: &Call) -> Result<Option<AgentDid>, Fault> {
     let Some(executor) = call.context.as_ref().and_then(|context| context.get("executor")) else {
         return Ok(None);

@@ -48,7 +48,7 @@ pub struct ProofClaims {
 pub fn proof_header(text: &[u8]) -> Result<String, Fault> {
     let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     object.require("alg")?.enum_value(&[("EdDSA", ()), ("Ed25519", ())])?;
-    // Without it, a second trusted key would make every proof of the first one ambiguous.
+    // Without `kid`, a second trusted key would make every proof of the first one ambiguous.
     let key = object.require("kid")?.string()?;
     object.take("typ")?.map(|field| field.enum_value(&[("JWT", ())])).transpose()?;
     object.finish()?;
