@@ -10,8 +10,8 @@
 use super::GOVERNOR;
 use super::admit::AcceptUnsigned;
 use super::files::{self, FileError, parent_folder};
-use super::jwt::{Jwt, JwtSubject, TokenError, TokenIssuers};
-use a2g_types::ident::{AgentDid, IdentError, Issuer};
+use super::jwt::{Jwt, JwtSubject, ReachableTools, TokenError, TokenIssuers};
+use a2g_types::ident::{AgentDid, IdentError, Issuer, ToolName};
 use a2g_types::tool::Digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -338,9 +338,11 @@ pub struct Caller {
     name: Box<str>,
     roles: BTreeSet<Role>,
     agents: AllowedAgents,
+    /// The tools that the scope of its token reaches.
+    tools: ReachableTools,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum AllowedAgents {
     Every,
     These(BTreeSet<AgentDid>),
@@ -376,7 +378,20 @@ impl Caller {
     pub fn anonymous(permission: Option<AcceptUnsigned>) -> Self {
         let extra: &[Role] = if permission.is_some() { &[Role::Governor, Role::Approver] } else { &[] };
         let roles = [Role::Agent, Role::Operator].iter().chain(extra).copied().collect();
-        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every }
+        let tools = ReachableTools::Every;
+        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every, tools }
+    }
+
+    /// The person whose program is at the other end of standard input: every agent, the operator, and an approver.
+    #[must_use]
+    pub fn local_person() -> Self {
+        let roles = BTreeSet::from([Role::Agent, Role::Operator, Role::Approver]);
+        Self {
+            name: "the person at the host".into(),
+            roles,
+            agents: AllowedAgents::Every,
+            tools: ReachableTools::Every,
+        }
     }
 
     /// The name in logs.
@@ -405,7 +420,20 @@ impl Caller {
     /// The caller of a public door: an agent of any name, without further roles.
     #[must_use]
     pub fn any_agent() -> Self {
-        Self { name: "anybody".into(), roles: BTreeSet::from([Role::Agent]), agents: AllowedAgents::Every }
+        let (roles, tools) = (BTreeSet::from([Role::Agent]), ReachableTools::Every);
+        Self { name: "anybody".into(), roles, agents: AllowedAgents::Every, tools }
+    }
+
+    /// The same caller with only these tools.
+    fn narrowed_to(self: &Arc<Self>, tools: ReachableTools) -> Arc<Self> {
+        match tools {
+            ReachableTools::Every => Arc::clone(self),
+            ReachableTools::These(_) => {
+                let Self { name, roles, agents, tools: _ } = &**self;
+                let (name, roles, agents) = (name.clone(), roles.clone(), agents.clone());
+                Arc::new(Self { name, roles, agents, tools })
+            }
+        }
     }
 
     /// The caller's agent, if it has exactly one.
@@ -415,6 +443,18 @@ impl Caller {
             AllowedAgents::These(agents) if agents.len() == 1 => agents.first(),
             AllowedAgents::Every | AllowedAgents::These(_) => None,
         }
+    }
+
+    /// Returns `true` when the scope of the caller's token reaches this tool; a caller without one reaches all.
+    #[must_use]
+    pub fn may_call(&self, tool: &ToolName) -> bool {
+        self.tools.includes(tool)
+    }
+
+    /// Returns `true` when the caller may read the intents of this agent.
+    #[must_use]
+    pub fn may_read(&self, agent: &AgentDid) -> bool {
+        self.is_any_of(&[Role::Governor, Role::Approver, Role::Operator]) || self.may_act_as(agent)
     }
 
     /// Returns `true` when the caller may send intents in this agent's name.
@@ -594,11 +634,16 @@ impl Callers {
             CallerSource::Anonymous(caller) => return Ok(Arc::clone(caller)),
             CallerSource::Listed(table) => table,
         };
+        let mut tools = ReachableTools::Every;
         let position = match &credential.token {
             PresentedToken::Hashed(token) => table.index.get(&CallerIdentity::Token(*token)).copied(),
             // The token is verified again with each request: a cached result would have to be invalidated at
             // `exp` and at SIGHUP.
-            PresentedToken::Jwt(token) => Some(table.find_by_jwt(token, now)?),
+            PresentedToken::Jwt(token) => {
+                let (position, scope) = table.find_by_jwt(token, now)?;
+                tools = scope;
+                Some(position)
+            }
             PresentedToken::Nothing if credential.names.is_empty() => return Err(AuthError::NoCredential),
             PresentedToken::Nothing => table.find_by_certificate(&credential.names),
             PresentedToken::Malformed => None,
@@ -609,7 +654,7 @@ impl Callers {
             Some(until) if *until <= now => {
                 Err(AuthError::Expired { name: caller.name.clone(), until: *until })
             }
-            Some(_) | None => Ok(Arc::clone(caller)),
+            Some(_) | None => Ok(caller.narrowed_to(tools)),
         }
     }
 }
@@ -623,12 +668,16 @@ impl CallerTable {
         positions.all(|other| other == first).then_some(first)
     }
 
-    /// Verifies a token and returns the index of the caller with the token's subject.
-    fn find_by_jwt(&self, token: &Result<Jwt, TokenError>, now: OffsetDateTime) -> Result<usize, TokenError> {
+    /// Verifies a token and returns the index of the caller with the token's subject, and the tools of its scope.
+    fn find_by_jwt(
+        &self,
+        token: &Result<Jwt, TokenError>,
+        now: OffsetDateTime,
+    ) -> Result<(usize, ReachableTools), TokenError> {
         let token = token.as_ref().map_err(Clone::clone)?;
-        let subject = self.issuers.verify(token, now)?;
+        let (subject, tools) = self.issuers.verify(token, now)?;
         let position = self.index.get(&CallerIdentity::Jwt(subject.clone())).copied();
-        position.ok_or(TokenError::Unlisted(subject))
+        position.map(|position| (position, tools)).ok_or(TokenError::Unlisted(subject))
     }
 
     fn add(&mut self, entry: &CallerEntry) -> Result<(), CallerEntryError> {
@@ -644,7 +693,8 @@ impl CallerTable {
         if self.index.insert(entry.identity()?, self.callers.len()).is_some() {
             return Err(CallerEntryError::SameCredential);
         }
-        let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents });
+        let tools = ReachableTools::Every;
+        let caller = Arc::new(Caller { name: name.as_str().into(), roles: roles.clone(), agents, tools });
         self.callers.push(CallerRecord { caller, expires_at: *expires_at });
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::jws::Jws;
 use super::keys::{KeyError, fault_message};
 use super::proof::CLOCK_LEEWAY;
 use a2g_types::fault::Fault;
-use a2g_types::ident::{Issuer, excerpt};
+use a2g_types::ident::{Issuer, ToolName, excerpt};
 use a2g_wire::jwks::{self, PublicKey, TokenJwk};
 use a2g_wire::jwt::{self, TokenClaims, TokenHeader};
 use ed25519_dalek::{Signature, VerifyingKey};
@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use time::OffsetDateTime;
 
 /// Maximum size of a token, in bytes.
@@ -55,6 +56,28 @@ pub struct JwtSubject {
     pub issuer: Issuer,
     /// The token's `sub`.
     pub subject: String,
+}
+
+/// The scope word for every tool, after `tools:`.
+const EVERY_TOOL: &str = "*";
+
+/// The tools that a token reaches. Its scope narrows what its caller may do, and never widens it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) enum ReachableTools {
+    /// The scope does not name tools, or names all.
+    #[default]
+    Every,
+    /// The tools that the scope names.
+    These(Arc<BTreeSet<String>>),
+}
+
+impl ReachableTools {
+    pub(super) fn includes(&self, tool: &ToolName) -> bool {
+        match self {
+            Self::Every => true,
+            Self::These(tools) => tools.contains(tool.as_str()),
+        }
+    }
 }
 
 /// The reason why a token is rejected. Only the operator sees the reason.
@@ -219,8 +242,12 @@ impl TokenIssuers {
         self.0.iter().map(|issuer| issuer.keys.len()).sum()
     }
 
-    /// Verifies a token at time `now` and returns its subject.
-    pub(super) fn verify(&self, token: &Jwt, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
+    /// Verifies a token at time `now` and returns its subject, and the tools that its scope reaches.
+    pub(super) fn verify(
+        &self,
+        token: &Jwt,
+        now: OffsetDateTime,
+    ) -> Result<(JwtSubject, ReachableTools), TokenError> {
         let Jwt { signed, header, payload, signature } = token;
         if self.0.is_empty() {
             return Err(TokenError::NoIssuer);
@@ -260,8 +287,12 @@ impl TokenIssuer {
     }
 
     /// Checks claims whose signature is verified, and returns their subject.
-    fn check_claims(&self, claims: TokenClaims, now: OffsetDateTime) -> Result<JwtSubject, TokenError> {
-        let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at } = claims;
+    fn check_claims(
+        &self,
+        claims: TokenClaims,
+        now: OffsetDateTime,
+    ) -> Result<(JwtSubject, ReachableTools), TokenError> {
+        let TokenClaims { issuer, subject, audiences, expires_at, not_before, issued_at, tools } = claims;
         if !audiences.contains(&self.audience) {
             return Err(TokenError::OtherAudience(self.audience.clone()));
         }
@@ -272,7 +303,11 @@ impl TokenIssuer {
         if expires_at <= now {
             return Err(TokenError::Expired(expires_at));
         }
-        Ok(JwtSubject { issuer, subject })
+        let tools = match tools {
+            Some(tools) if !tools.contains(EVERY_TOOL) => ReachableTools::These(Arc::new(tools)),
+            Some(_) | None => ReachableTools::Every,
+        };
+        Ok((JwtSubject { issuer, subject }, tools))
     }
 }
 

@@ -43,7 +43,7 @@ pub use standing::{PolicyRef, StandingPolicies, StandingPolicyError};
 use a2g_types::call::Call;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::AgentDid;
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::outcome::Receipt;
 use a2g_types::verdict::Policy;
 use a2g_wire::a2g::encode;
@@ -113,6 +113,16 @@ impl Governor {
     #[must_use]
     pub fn decision_right(&self) -> DecisionRight<'static> {
         DecisionRight::of_governor()
+    }
+
+    /// Returns `false` if this governor denies every call of an agent with a tool, as far as the executor knows: another
+    /// governor does not publish its policies.
+    #[must_use]
+    pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
+        match self {
+            Self::Local(local, _) => local.may_reach(agent, tool),
+            Self::Remote(_) => true,
+        }
     }
 
     /// Requests a verdict.

@@ -209,6 +209,16 @@ impl StandingPolicies {
         }
     }
 
+    /// Returns `true` if an agent may use a tool with some arguments, as far as its policy says.
+    #[must_use]
+    pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
+        match self.state_of(agent) {
+            None => true,
+            Some(AgentState::Revoked) => false,
+            Some(AgentState::Active(entry)) => entry.policy.tools.get(tool).is_some_and(|rule| rule.allowed),
+        }
+    }
+
     /// The standing policy of an agent; `None` if it has none or is revoked.
     #[must_use]
     pub fn policy_of(&self, agent: &AgentDid) -> Option<Policy> {

@@ -24,6 +24,7 @@ mod finding;
 mod format2;
 pub mod history;
 mod log;
+mod lookup;
 mod outbox;
 mod prune;
 mod readers;
@@ -43,6 +44,7 @@ pub use decisions::{Approval, HeldIntent, IntentDenial, Resolution, ResolvedInte
 pub use error::{BrokenError, OpenError, ReplacedError};
 pub use files::IfMissing;
 pub use finding::NounCount;
+pub use lookup::{IntentRecords, ReceiptPage, ReceiptSummary};
 pub use outbox::DueReport;
 pub use prune::{PruneError, PruneSummary, prune};
 pub use readers::IfFull;

@@ -9,6 +9,7 @@ use crate::field::Object;
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::Issuer;
+use std::collections::BTreeSet;
 use time::OffsetDateTime;
 
 /// The accepted signature algorithms, one for each kind of key.
@@ -63,6 +64,8 @@ pub struct TokenClaims {
     pub not_before: Option<OffsetDateTime>,
     /// `iat`: the time of issue.
     pub issued_at: Option<OffsetDateTime>,
+    /// The words of `scope` that begin with `tools:`, without that prefix; `None` without such a word.
+    pub tools: Option<BTreeSet<String>>,
 }
 
 /// Reads the header of a token.
@@ -93,7 +96,11 @@ pub fn decode_claims(text: &[u8]) -> Result<TokenClaims, Fault> {
     let mut object = Object::parse(strict_json::check(text, &JsonBounds::default())?)?;
     let audiences = object.require("aud")?;
     let is_list = audiences.as_raw().get().starts_with('[');
+    let scope = object.take("scope")?.map(|scope| scope.string()).transpose()?.unwrap_or_default();
+    let tools = scope.split(' ').filter_map(|word| word.strip_prefix("tools:").map(str::to_owned));
+    let tools = Some(tools.collect::<BTreeSet<_>>()).filter(|tools| !tools.is_empty());
     Ok(TokenClaims {
+        tools,
         issuer: object.require("iss")?.parse_with(Issuer::parse)?,
         subject: object.require("sub")?.string()?,
         audiences: if is_list { audiences.strings()? } else { vec![audiences.string()?] },

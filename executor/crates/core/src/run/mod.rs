@@ -14,6 +14,7 @@ mod escalations;
 mod events;
 mod execution;
 mod faults;
+mod lookups;
 mod output;
 mod query;
 mod refusal_log;

@@ -27,7 +27,7 @@ pub use policy_set::{PolicyFileError, PolicySet};
 use a2g_types::call::Call;
 use a2g_types::clock::Clock;
 use a2g_types::fault::Fault;
-use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::verdict::{Decision, Directive, Policy, Verdict};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -78,6 +78,13 @@ impl LocalGovernor {
             Decision::Escalate => self.record_escalation(call, verdict, now),
             Decision::Approved | Decision::Denied | Decision::Conditional => verdict,
         }
+    }
+
+    /// Returns `true` if the policy of an agent allows a tool with some arguments.
+    #[must_use]
+    pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
+        let entry = self.policies.entry_for(agent);
+        entry.and_then(|entry| entry.policy.tools.get(tool)).is_some_and(|rule| rule.allowed)
     }
 
     /// Opens a session and returns the policy to send as `g2a/policy`, with the agent's DID even if the policy

@@ -218,9 +218,8 @@ async fn intent(executor: Arc<Executor>, sender: MethodCaller, params: String) -
 
 /// The state of an intent. To an agent, the intents of other agents do not exist.
 async fn status(executor: &Executor, caller: &Caller, intent: IntentId) -> Result<Encoded, Fault> {
-    let may_read_all = caller.is_any_of(&[Governor, Approver, Operator]);
     let found = executor.status(intent).await?;
-    let readable = found.filter(|(agent, _)| may_read_all || caller.may_act_as(agent));
+    let readable = found.filter(|(agent, _)| caller.may_read(agent));
     let (state, receipt) = match readable.map(|(_, state)| state) {
         Some(IntentState::Escalated) => (encode::IntentStateName::Escalated, None),
         Some(IntentState::Queued) => (encode::IntentStateName::Queued, None),

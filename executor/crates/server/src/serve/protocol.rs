@@ -68,15 +68,18 @@ impl DoorSettings {
     }
 }
 
-/// Checks that the caller may act for the agent of a call.
+/// Checks that the caller may act for the agent of a call, and that its token reaches the tool.
 ///
 /// # Errors
 /// [`Fault::Refused`] with `caller_unauthorized`, if the caller may not act for it.
 pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call) -> Result<(), Fault> {
-    if caller.may_act_as(&call.agent) {
+    let message = if !caller.may_act_as(&call.agent) {
+        foreign_agent_message(caller, &call.agent)
+    } else if !caller.may_call(&call.tool) {
+        format!("the token of `{}` has no scope for this tool: it needs `tools:{}`", caller.name(), call.tool)
+    } else {
         return Ok(());
-    }
-    let message = foreign_agent_message(caller, &call.agent);
+    };
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
 }
 

@@ -1,0 +1,183 @@
+//! What a caller may learn about its own intents: the times and the end of one, its receipt's hash, and a list of
+//! receipts.
+
+use super::chain::Hash;
+use super::record::RecordKind;
+use super::recorded_state::{RecordedState, RunEnd};
+use super::store::{Reader, to_sqlite_int};
+use super::{BrokenError, IfFull, IntentDenial, Journal, JournalError, Resolution, from_micros};
+use a2g_types::ident::{AgentDid, IntentId};
+use rusqlite::{OptionalExtension as _, params};
+use time::OffsetDateTime;
+
+/// The number of records that one page of [`Journal::recent_receipts`] searches at most.
+const MAX_SEARCHED: u64 = 50_000;
+
+/// The records of an intent, in short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IntentRecords {
+    /// The agent.
+    pub agent: AgentDid,
+    /// The time of the first record.
+    pub created: OffsetDateTime,
+    /// The time of the latest record.
+    pub updated: OffsetDateTime,
+    /// The reason why the intent stopped waiting, if that is its latest record.
+    pub resolution: Option<Resolution>,
+}
+
+/// A receipt in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiptSummary {
+    /// The number of its record, by which lists page.
+    pub record: u64,
+    /// The intent.
+    pub intent: IntentId,
+    /// The tool.
+    pub tool: String,
+    /// The status, such as `SUCCESS`.
+    pub status: String,
+    /// The end of the run.
+    pub ended: OffsetDateTime,
+}
+
+/// One page of receipts, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReceiptPage {
+    /// The receipts.
+    pub receipts: Vec<ReceiptSummary>,
+    /// The record before which the next page begins; `None` after the last page.
+    pub next: Option<u64>,
+}
+
+impl Journal {
+    /// The records of an intent, in short; `None` for an intent without records.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn intent_records(&self, intent: IntentId) -> Result<Option<IntentRecords>, JournalError> {
+        let Some((agent, created, updated, kind)) = self.read(|reader| reader.intent_span(intent))? else {
+            return Ok(None);
+        };
+        let agent =
+            AgentDid::parse(&agent).map_err(|error| JournalError::Broken(BrokenError::from_read(error)))?;
+        let resolution = match RecordKind::parse(&kind) {
+            Some(RecordKind::Approved) => Some(Resolution::Approved),
+            Some(RecordKind::Denied) => Some(Resolution::Denied),
+            Some(RecordKind::Cancelled) => Some(Resolution::Cancelled),
+            Some(RecordKind::Revoked) => Some(Resolution::Revoked),
+            Some(RecordKind::Expired) => Some(Resolution::Expired),
+            Some(_) | None => None,
+        };
+        Ok(Some(IntentRecords {
+            agent,
+            created: from_micros(created),
+            updated: from_micros(updated),
+            resolution,
+        }))
+    }
+
+    /// The denial of an intent by a person.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn denial(&self, intent: IntentId) -> Result<Option<IntentDenial>, JournalError> {
+        self.read(|reader| match reader.recorded_state(intent)? {
+            RecordedState::Denied(denied) => Ok(Some(denied.body.into())),
+            RecordedState::Unknown
+            | RecordedState::Waiting(_)
+            | RecordedState::Approved(..)
+            | RecordedState::Claimed(_) => Ok(None),
+        })
+    }
+
+    /// The hash of the record with the receipt of an intent.
+    ///
+    /// # Errors
+    /// [`JournalError::Broken`] if the journal cannot be read.
+    pub fn receipt_hash(&self, intent: IntentId) -> Result<Option<Hash>, JournalError> {
+        self.read(|reader| {
+            let RecordedState::Claimed(claimed) = reader.recorded_state(intent)? else { return Ok(None) };
+            let RunEnd::Receipt(record) = claimed.end else { return Ok(None) };
+            let mut statement =
+                reader.connection().prepare_cached("SELECT hash FROM records WHERE number = ?1")?;
+            statement.query_row([record], |row| row.get(0)).optional()
+        })
+    }
+
+    /// The latest receipts of the agents that `filter` selects. A page that searched [`MAX_SEARCHED`] records may be
+    /// short, and has a next one.
+    ///
+    /// # Errors
+    /// [`JournalError::Busy`], and [`JournalError::Broken`] if the journal cannot be read.
+    pub async fn recent_receipts(
+        &self,
+        filter: impl Fn(&str) -> bool + Send + 'static,
+        before: Option<u64>,
+        limit: usize,
+    ) -> Result<ReceiptPage, JournalError> {
+        self.read_long(IfFull::Refuse, move |reader| reader.recent_receipts(&filter, before, limit)).await
+    }
+}
+
+impl Reader {
+    fn intent_span(&self, intent: IntentId) -> rusqlite::Result<Option<(String, i64, i64, String)>> {
+        // The receipt's record is not in the index of intents. It is found by the claim's.
+        let mut statement = self.connection().prepare_cached(
+            "SELECT r.agent, r.at, r.kind, (SELECT at FROM records WHERE about = r.number AND kind = 'receipt')
+             FROM records r WHERE r.intent = ?1 AND r.kind <> 'receipt' ORDER BY r.number",
+        )?;
+        let mut rows = statement.query([intent.as_bytes()])?;
+        let mut span: Option<(Option<String>, i64, i64, String)> = None;
+        while let Some(row) = rows.next()? {
+            let (agent, at, kind): (Option<String>, i64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let ended: Option<i64> = row.get(3)?;
+            let (known, created) = match span {
+                Some((known, created, ..)) => (known, created),
+                None => (None, at),
+            };
+            span = Some((agent.or(known), created, ended.unwrap_or(at).max(at), kind));
+        }
+        Ok(span.and_then(|(agent, created, updated, kind)| Some((agent?, created, updated, kind))))
+    }
+
+    fn recent_receipts(
+        &self,
+        filter: &dyn Fn(&str) -> bool,
+        before: Option<u64>,
+        limit: usize,
+    ) -> rusqlite::Result<ReceiptPage> {
+        let before = match before {
+            Some(before) => to_sqlite_int(before),
+            None => {
+                let sql = "SELECT coalesce(max(number), 0) + 1 FROM records";
+                self.connection().query_row(sql, [], |row| row.get(0))?
+            }
+        };
+        let first = before.saturating_sub(to_sqlite_int(MAX_SEARCHED));
+        let mut statement = self.connection().prepare_cached(
+            "SELECT number, agent, intent, tool, status, at FROM records
+             WHERE kind = 'receipt' AND number >= ?1 AND number < ?2 ORDER BY number DESC",
+        )?;
+        let mut rows = statement.query(params![first, before])?;
+        let mut page = ReceiptPage::default();
+        while let Some(row) = rows.next()? {
+            if !row.get_ref(1)?.as_str_or_null()?.is_some_and(filter) {
+                continue;
+            }
+            if page.receipts.len() >= limit {
+                page.next = page.receipts.last().map(|last| last.record);
+                return Ok(page);
+            }
+            page.receipts.push(ReceiptSummary {
+                record: row.get::<_, i64>(0)?.unsigned_abs(),
+                intent: IntentId::from_bytes(row.get(2)?),
+                tool: row.get(3)?,
+                status: row.get(4)?,
+                ended: from_micros(row.get(5)?),
+            });
+        }
+        page.next = (first > 1).then_some(first.unsigned_abs());
+        Ok(page)
+    }
+}
