@@ -221,6 +221,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
             End::ToolError { .. }
             | End::Exited { .. }
             | End::ResultNotJson
+            | End::ResultInvalid { .. }
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)
@@ -251,6 +252,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
@@ -339,6 +341,7 @@ fn exit_code(outcome: &Outcome) -> ExitCode {
         End::Trapped(_)
         | End::ToolError { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::NotStarted(_)
         | End::Crashed(_)
         | End::Aborted(_) => {

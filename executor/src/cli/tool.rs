@@ -121,10 +121,24 @@ fn list_json<'a>(rows: impl Iterator<Item = Row<'a>>) {
 }
 
 fn inspect(tool: &Descriptor) {
-    let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
+    let Descriptor {
+        name,
+        title,
+        version,
+        description,
+        contract,
+        digest,
+        arguments_schema,
+        result_schema,
+        is_idempotent,
+        capabilities,
+    } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
     let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
+    if let Some(title) = title {
+        print(format_args!("title      {}", one_line(title)));
+    }
     print(format_args!("contract   {}", contract.as_str()));
     print(format_args!("sha256     {digest}"));
     print(format_args!("files      {}", filesystem.as_str()));
@@ -132,7 +146,11 @@ fn inspect(tool: &Descriptor) {
     print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));
     print(format_args!("cpu        {}", limit_text(cpu.map(|limit| limit.to_string()))));
     print(format_args!("timeout    {}", limit_text(timeout.map(|limit| limit.to_string()))));
+    print(format_args!("idempotent {}", if *is_idempotent { "yes" } else { "not declared" }));
     print(format_args!("arguments  {}", pretty(arguments_schema)));
+    if let Some(schema) = result_schema {
+        print(format_args!("result     {}", pretty(schema)));
+    }
 }
 
 fn descriptor_json(tool: &Descriptor) -> Value {

@@ -14,6 +14,7 @@ pub struct Tool {
     network: bool,
     limits: Vec<(String, u64)>,
     schema: Value,
+    more: Vec<(String, Value)>,
 }
 
 impl Tool {
@@ -32,6 +33,7 @@ impl Tool {
             network: false,
             limits: Vec::new(),
             schema: json!({ "type": "object" }),
+            more: Vec::new(),
         }
     }
 
@@ -64,6 +66,12 @@ impl Tool {
         self
     }
 
+    /// Any other key of `tool.toml`.
+    pub fn declare(mut self, key: &str, value: Value) -> Self {
+        self.more.push((key.to_owned(), value));
+        self
+    }
+
     /// Writes `tool.toml` and the module to a folder; with the digest of the module, or without.
     pub fn write(&self, folder: &Path, pinned: bool) {
         std::fs::create_dir_all(folder).expect("a folder");
@@ -79,6 +87,9 @@ impl Tool {
             "module": "tool.wasm",
             "capabilities": capabilities,
         });
+        for (key, value) in &self.more {
+            manifest[key] = value.clone();
+        }
         if self.contract == "command" {
             manifest["arguments"] = self.schema.clone();
         }

@@ -147,6 +147,7 @@ impl From<End> for ReportedEnd {
             }
             End::Exited { .. }
             | End::ResultNotJson
+            | End::ResultInvalid { .. }
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)

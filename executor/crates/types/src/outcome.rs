@@ -90,6 +90,13 @@ pub enum End {
     },
     /// A command exited with 0, but its standard output is not JSON.
     ResultNotJson,
+    /// The tool returned JSON that breaks the schema of its results.
+    ResultInvalid {
+        /// A JSON Pointer into the result.
+        pointer: String,
+        /// The violation.
+        message: String,
+    },
     /// The guest trapped. The text is wasmtime's name of the trap, never a backtrace.
     Trapped(String),
     /// The guest was not started: it imports something that is not linked, or no process, thread or store was
@@ -113,6 +120,7 @@ impl End {
             Self::ToolError { .. }
             | Self::Exited { .. }
             | Self::ResultNotJson
+            | Self::ResultInvalid { .. }
             | Self::Trapped(_)
             | Self::NotStarted(_)
             | Self::Crashed(_)

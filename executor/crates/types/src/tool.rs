@@ -68,6 +68,8 @@ impl fmt::Display for Digest {
 pub struct Descriptor {
     /// Its name.
     pub name: ToolName,
+    /// Its name for people.
+    pub title: Option<String>,
     /// Its semantic version.
     pub version: String,
     /// Its description, for people and agents.
@@ -78,6 +80,10 @@ pub struct Descriptor {
     pub digest: Digest,
     /// The JSON Schema of its arguments.
     pub arguments_schema: Value,
+    /// The JSON Schema of its result, if its author declared one. A result that breaks it is a failure of the tool.
+    pub result_schema: Option<Value>,
+    /// `true` if its author declares that a repeat with the same arguments changes nothing more.
+    pub is_idempotent: bool,
     /// The capabilities that the tool declares.
     pub capabilities: DeclaredCapabilities,
 }

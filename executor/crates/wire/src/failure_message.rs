@@ -26,6 +26,15 @@ pub(super) fn describe(outcome: &Outcome) -> Option<String> {
         )),
         End::Exited { code, stderr_tail } => Some(exit_message(*code, stderr_tail)),
         End::ResultNotJson => Some("the tool's standard output is not one JSON value".to_owned()),
+        End::ResultInvalid { pointer, message } => {
+            let at = if pointer.is_empty() {
+                String::new()
+            } else {
+                format!(" at `{}`", escape_guest_text(pointer))
+            };
+            let message = escape_guest_text(message);
+            Some(format!("the tool's result breaks the `[result]` schema of its `tool.toml`{at}: {message}"))
+        }
         End::Trapped(trap) => Some(format!("the tool trapped: {}", escape_guest_text(trap))),
         End::NotStarted(reason) => Some(format!("the tool cannot be started: {}", escape_guest_text(reason))),
         End::Crashed(cause) => {
@@ -45,6 +54,9 @@ pub(super) fn failure_details(receipt: &Receipt) -> Map<String, Value> {
         }
         End::Exited { code, stderr_tail } => {
             json!({ "status": status, "ran": true, "exit_code": code, "stderr": stderr_tail })
+        }
+        End::ResultInvalid { pointer, message: _ } => {
+            json!({ "status": status, "ran": true, "result_pointer": pointer })
         }
         End::LimitReached(limit) => json!({ "status": status, "ran": true, "limit": limit.as_str() }),
         End::Returned(_)

@@ -105,11 +105,14 @@ pub(crate) fn map(key: &'static str) -> impl Strategy<Value = Map<String, Value>
 pub(crate) fn descriptor(name: &str, arguments_schema: Value) -> Descriptor {
     Descriptor {
         name: ToolName::parse(name).unwrap(),
+        title: None,
         version: "1.2.3".to_owned(),
         description: format!("Does {name}."),
         contract: Contract::Command,
         digest: Digest([0xab; 32]),
         arguments_schema,
+        result_schema: None,
+        is_idempotent: false,
         capabilities: DeclaredCapabilities::default(),
     }
 }

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 pub(super) const FILE: &str = "tool.toml";
 /// The maximum size of `tool.toml`, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// The maximum lengths of version and description, in bytes. Both appear in every list of tools.
+/// The maximum lengths of version, title and description, in bytes. They appear in every list of tools.
 const MAX_VERSION_BYTES: usize = 128;
+const MAX_TITLE_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 
 /// A checked `tool.toml`.
@@ -22,6 +23,8 @@ const MAX_DESCRIPTION_BYTES: usize = 8 << 10;
 pub struct ToolManifest {
     /// The tool's name.
     pub name: ToolName,
+    /// The name for people.
+    pub title: Option<String>,
     /// The semantic version.
     pub version: String,
     /// The description for people and models.
@@ -36,6 +39,10 @@ pub struct ToolManifest {
     pub capabilities: DeclaredCapabilities,
     /// The JSON Schema of a command's arguments. A typed tool reports its own.
     pub arguments: Option<Value>,
+    /// The JSON Schema of the tool's result.
+    pub result: Option<Value>,
+    /// `true` if a repeat with the same arguments changes nothing more.
+    pub idempotent: bool,
 }
 
 /// The TOML form of the file.
@@ -43,6 +50,8 @@ pub struct ToolManifest {
 #[serde(deny_unknown_fields)]
 struct ManifestFile {
     name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
     version: String,
     description: String,
     contract: ManifestContract,
@@ -50,10 +59,14 @@ struct ManifestFile {
     module: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     sha256: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    idempotent: bool,
     #[serde(default)]
     capabilities: CapabilitiesTable,
     #[serde(skip_serializing_if = "Option::is_none")]
     arguments: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
@@ -123,8 +136,19 @@ impl ToolManifest {
             // Joined, because tables and logs show the message on one line.
             format!("{line}{}", error.message().replace('\n', ", "))
         })?;
-        let ManifestFile { name, version, description, contract, module, sha256, capabilities, arguments } =
-            file;
+        let ManifestFile {
+            name,
+            title,
+            version,
+            description,
+            contract,
+            module,
+            sha256,
+            idempotent,
+            capabilities,
+            arguments,
+            result,
+        } = file;
         let contract = match contract {
             ManifestContract::Command => Contract::Command,
             ManifestContract::Typed => Contract::Typed,
@@ -139,12 +163,14 @@ impl ToolManifest {
             (Contract::Command, Some(_)) | (Contract::Typed, None) => {}
         }
         check_lengths(&version, &description)?;
+        check_length("title", title.as_deref().unwrap_or_default(), MAX_TITLE_BYTES)?;
         let module = PathBuf::from(module);
         if module.components().count() != 1 || module.file_name().is_none() {
             return Err("`module` must be the name of a file beside `tool.toml`".into());
         }
         Ok(Self {
             name: ToolName::parse(&name).map_err(|error| format!("`name`: {error}"))?,
+            title,
             version,
             description,
             contract,
@@ -152,6 +178,8 @@ impl ToolManifest {
             sha256,
             capabilities: capabilities.check()?,
             arguments,
+            result,
+            idempotent,
         })
     }
 
@@ -161,6 +189,7 @@ impl ToolManifest {
         let [_, version, description, _] = described;
         Self {
             name,
+            title: None,
             version: version.clone(),
             description: description.clone(),
             contract: Contract::Typed,
@@ -168,6 +197,8 @@ impl ToolManifest {
             sha256: None,
             capabilities: DeclaredCapabilities::default(),
             arguments: None,
+            result: None,
+            idempotent: false,
         }
     }
 
@@ -197,10 +228,23 @@ impl ToolManifest {
     /// # Errors
     /// [`ManifestError`] when the schema contains a value that TOML does not have, such as `null`.
     pub fn to_toml(&self) -> Result<String, ManifestError> {
-        let Self { name, version, description, contract, module, sha256, capabilities, arguments } = self;
+        let Self {
+            name,
+            title,
+            version,
+            description,
+            contract,
+            module,
+            sha256,
+            capabilities,
+            arguments,
+            result,
+            idempotent,
+        } = self;
         let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
         let file = ManifestFile {
             name: name.as_str().to_owned(),
+            title: title.clone(),
             version: version.clone(),
             description: description.clone(),
             contract: match contract {
@@ -209,6 +253,7 @@ impl ToolManifest {
             },
             module: module.display().to_string(),
             sha256: sha256.clone(),
+            idempotent: *idempotent,
             capabilities: CapabilitiesTable {
                 filesystem: match filesystem {
                     DeclaredFilesystem::None => ManifestFilesystem::None,
@@ -221,18 +266,20 @@ impl ToolManifest {
                 timeout_seconds: timeout.map(Timeout::seconds),
             },
             arguments: arguments.clone(),
+            result: result.clone(),
         };
         toml::to_string(&file).map_err(|error| ManifestError(error.to_string()))
     }
 }
 
 fn check_lengths(version: &str, description: &str) -> Result<(), ManifestError> {
-    for (key, text, max) in
-        [("version", version, MAX_VERSION_BYTES), ("description", description, MAX_DESCRIPTION_BYTES)]
-    {
-        if text.len() > max {
-            return Err(format!("`{key}` has {} bytes, but at most {max} are accepted", text.len()).into());
-        }
+    check_length("version", version, MAX_VERSION_BYTES)?;
+    check_length("description", description, MAX_DESCRIPTION_BYTES)
+}
+
+fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> {
+    if text.len() > max {
+        return Err(format!("`{key}` has {} bytes, but at most {max} are accepted", text.len()).into());
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ pub use compiler::{
 pub use componentize::{componentize, is_typed_core_module};
 pub use install::install;
 pub use manifest::{ManifestError, ToolManifest};
-pub use schema::{QuickCheck, Schema, UnboundedSchemaError, Violation};
+pub use schema::{QuickCheck, Schema, SchemaError, UnboundedSchemaError, Violation};
 
 use a2g_types::ident::{IdentError, ToolName};
 use a2g_types::tool::{Descriptor, Digest};
@@ -88,6 +88,9 @@ pub enum CatalogError {
     /// The argument schema is not a JSON Schema.
     #[error("the argument schema is not a JSON Schema: {0}")]
     Schema(String),
+    /// The result schema cannot be used.
+    #[error("the schema `[result]` of `tool.toml`: {0}")]
+    ResultSchema(SchemaError),
     /// The cost of a validation with the argument schema has no acceptable bound.
     #[error("the argument schema is too complex: {0}")]
     SchemaTooComplex(UnboundedSchemaError),
@@ -117,6 +120,7 @@ impl CatalogError {
             | Self::Name(_)
             | Self::Module(_)
             | Self::Schema(_)
+            | Self::ResultSchema(_)
             | Self::SchemaTooComplex(_) => self.to_string(),
         }
     }
@@ -133,6 +137,8 @@ pub struct Tool {
     pub descriptor: Descriptor,
     /// The compiled schema of its arguments.
     pub schema: Schema,
+    /// The compiled schema of its result.
+    pub result_schema: Option<Schema>,
     /// The compiled module, in a sealed memory file.
     pub compiled: File,
     /// `true` if the compiled module is a component.
@@ -354,16 +360,20 @@ fn assemble(
     let Compiled { module, component, componentised, described } = compiled;
     let (manifest, arguments_schema) = manifest.complete(described)?;
     let schema = Schema::new(&arguments_schema)?;
+    let result_schema = manifest.result.as_ref().map(Schema::new_for_result).transpose()?;
     let descriptor = Descriptor {
         name: manifest.name,
+        title: manifest.title,
         version: manifest.version,
         description: manifest.description,
         contract: manifest.contract,
         digest,
         arguments_schema,
+        result_schema: manifest.result,
+        is_idempotent: manifest.idempotent,
         capabilities: manifest.capabilities,
     };
-    Ok(Some(Tool { descriptor, schema, compiled: module, component, componentised }))
+    Ok(Some(Tool { descriptor, schema, result_schema, compiled: module, component, componentised }))
 }
 
 /// The code of a module, from the cache or the builder; `None` when it is not cached and `build` is `None`.

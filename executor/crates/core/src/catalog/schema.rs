@@ -1,4 +1,4 @@
-//! The JSON Schema of a tool's arguments.
+//! The JSON Schemas of a tool's arguments and of its result.
 //!
 //! The schema comes from a tool's author and the arguments from a caller, so both are bounded: the schema
 //! when the tool is loaded ([`bounds`]), and each validation by a number of steps ([`metered`]). A validation
@@ -31,12 +31,23 @@ const MAX_MESSAGE_CHARS: usize = 300;
 #[derive(Debug)]
 pub struct Schema(Validator<MeteredJson>);
 
-/// The first violation of a schema by some arguments.
+/// The reason why a schema cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SchemaError {
+    /// It is not a JSON Schema.
+    #[error("it is not a JSON Schema: {0}")]
+    Invalid(String),
+    /// The cost of a validation has no acceptable bound.
+    #[error("it is too complex: {0}")]
+    Unbounded(UnboundedSchemaError),
+}
+
+/// The first violation of a schema by a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// A JSON Pointer into the arguments.
+    /// A JSON Pointer into the value.
     pub pointer: String,
-    /// A message that quotes at most an excerpt of the arguments.
+    /// A message that quotes at most an excerpt of the value.
     pub message: String,
 }
 
@@ -59,13 +70,30 @@ impl Schema {
         serde_json::from_str(text).map_err(|error| CatalogError::Schema(error.to_string()))
     }
 
-    /// Compiles a schema.
+    /// Compiles the schema of a tool's arguments.
     ///
     /// # Errors
     /// [`CatalogError::Schema`] when it is not a JSON Schema; [`CatalogError::SchemaTooComplex`] when it
     /// refers to anything outside itself, or the cost of a validation has no acceptable bound.
     pub fn new(schema: &Value) -> Result<Self, CatalogError> {
-        bounds::check(schema).map_err(CatalogError::SchemaTooComplex)?;
+        Self::compile(schema).map_err(|error| match error {
+            SchemaError::Invalid(reason) => CatalogError::Schema(reason),
+            SchemaError::Unbounded(reason) => CatalogError::SchemaTooComplex(reason),
+        })
+    }
+
+    /// Compiles the schema of a tool's results.
+    ///
+    /// # Errors
+    /// [`CatalogError::ResultSchema`].
+    pub fn new_for_result(schema: &Value) -> Result<Self, CatalogError> {
+        let length = bounds::check_length(schema.to_string().len());
+        let compiled = length.map_err(SchemaError::Unbounded).and_then(|()| Self::compile(schema));
+        compiled.map_err(CatalogError::ResultSchema)
+    }
+
+    fn compile(schema: &Value) -> Result<Self, SchemaError> {
+        bounds::check(schema).map_err(SchemaError::Unbounded)?;
         let patterns = PatternOptions::regex()
             .size_limit(bounds::MAX_PATTERN_BYTES)
             .dfa_size_limit(bounds::MAX_PATTERN_BYTES);
@@ -75,15 +103,15 @@ impl Schema {
             .should_validate_formats(false)
             .build(schema)
             .map(Self)
-            .map_err(|error| CatalogError::Schema(shorten(&error.to_string())))
+            .map_err(|error| SchemaError::Invalid(shorten(&error.to_string())))
     }
 
-    /// Validates arguments within [`MAX_STEPS`]: up to some tenths of a second.
+    /// Validates a value within [`MAX_STEPS`]: up to some tenths of a second.
     ///
     /// # Errors
     /// The first [`Violation`].
-    pub fn check(&self, arguments: &Value) -> Result<(), Violation> {
-        self.check_within(MAX_STEPS, arguments).unwrap_or_else(|Exhausted| {
+    pub fn check(&self, value: &Value) -> Result<(), Violation> {
+        self.check_within(MAX_STEPS, value).unwrap_or_else(|Exhausted| {
             Err(Violation {
                 pointer: String::new(),
                 message: format!(
@@ -94,19 +122,19 @@ impl Schema {
         })
     }
 
-    /// Validates arguments within [`MAX_QUICK_STEPS`]: at most a millisecond.
+    /// Validates a value within [`MAX_QUICK_STEPS`]: at most a millisecond.
     #[must_use]
-    pub fn check_quickly(&self, arguments: &Value) -> QuickCheck {
-        let result = self.check_within(MAX_QUICK_STEPS, arguments);
+    pub fn check_quickly(&self, value: &Value) -> QuickCheck {
+        let result = self.check_within(MAX_QUICK_STEPS, value);
         result.map_or(QuickCheck::Unfinished, QuickCheck::Done)
     }
 
-    fn check_within(&self, steps: u64, arguments: &Value) -> Result<Result<(), Violation>, Exhausted> {
-        if metered::run_within(steps, || self.0.is_valid(Metered(arguments)))? {
+    fn check_within(&self, steps: u64, value: &Value) -> Result<Result<(), Violation>, Exhausted> {
+        if metered::run_within(steps, || self.0.is_valid(Metered(value)))? {
             return Ok(Ok(()));
         }
         let explanation = metered::run_within(MAX_EXPLANATION_STEPS, || {
-            self.0.validate(Metered(arguments)).err().map(|error| Violation::new(&error))
+            self.0.validate(Metered(value)).err().map(|error| Violation::new(&error))
         });
         let violation = explanation.ok().flatten().unwrap_or_else(|| Violation {
             pointer: String::new(),

@@ -331,6 +331,7 @@ fn require_success(receipt: Arc<Receipt>) -> Result<Arc<Receipt>, Fault> {
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)

@@ -139,6 +139,7 @@ impl Executor {
         if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
         }
+        Self::check_result(&loaded, &call.tool, &mut outcome.end).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop((slot, output));
         let receipt = Arc::new(receipt(outcome));

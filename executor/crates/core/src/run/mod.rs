@@ -18,6 +18,7 @@ mod lookups;
 mod output;
 mod query;
 mod refusal_log;
+mod result_check;
 mod slots;
 mod subscribers;
 mod trace;

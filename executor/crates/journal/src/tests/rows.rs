@@ -73,6 +73,7 @@ fn ends() -> Vec<(String, End)> {
         ("tool-error-with-detail".to_owned(), tool_error(Some(json!({ "b": 1, "a": u64::MAX })))),
         ("exited".to_owned(), exited),
         ("result-not-json".to_owned(), End::ResultNotJson),
+        ("result-invalid".to_owned(), End::ResultInvalid { pointer: "/a".into(), message: "b".into() }),
         ("trapped".to_owned(), End::Trapped("unreachable".into())),
         ("unlinkable".to_owned(), End::NotStarted("a:b/c".into())),
         ("crashed".to_owned(), End::Crashed("signal 9 (SIGKILL)".into())),

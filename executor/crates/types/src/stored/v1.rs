@@ -132,6 +132,10 @@ enum End {
         stderr_tail: String,
     },
     ResultNotJson,
+    ResultInvalid {
+        pointer: String,
+        message: String,
+    },
     Trapped(String),
     #[serde(rename = "Unlinkable")]
     NotStarted(String),

@@ -203,6 +203,7 @@ fn result(end: &End) -> Option<TaskArtifact> {
         End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)

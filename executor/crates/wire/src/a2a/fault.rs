@@ -220,6 +220,7 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
         | End::ToolError { .. }
         | End::Exited { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)

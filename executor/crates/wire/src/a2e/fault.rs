@@ -199,9 +199,11 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
     let message = || failure_message::describe_failure(outcome);
     Some(match &outcome.end {
         End::Returned(_) => return None,
-        End::ToolError { .. } | End::Exited { .. } | End::ResultNotJson | End::NotStarted(_) => {
-            (A2eCode::ToolError, message())
-        }
+        End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::ResultInvalid { .. }
+        | End::NotStarted(_) => (A2eCode::ToolError, message()),
         End::Trapped(_) | End::Crashed(_) => (A2eCode::SandboxCrash, message()),
         End::LimitReached(Limit::Time) => (A2eCode::Timeout, message()),
         End::LimitReached(Limit::Memory) => (A2eCode::OutOfMemory, message()),

@@ -32,8 +32,18 @@ fn matches_filter(tool: &Descriptor, filter: &ToolFilter) -> bool {
 }
 
 fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
-    let Descriptor { name, version, description, contract: _, digest: _, arguments_schema, capabilities } =
-        tool;
+    let Descriptor {
+        name,
+        title: _,
+        version,
+        description,
+        contract: _,
+        digest: _,
+        arguments_schema,
+        result_schema: _,
+        is_idempotent,
+        capabilities,
+    } = tool;
     let is_read_only = capabilities.filesystem != DeclaredFilesystem::ReadWrite && !capabilities.network;
     ToolDefinition {
         name: name.as_str(),
@@ -41,7 +51,7 @@ fn tool_definition(tool: &Descriptor) -> ToolDefinition<'_> {
         input_parameters: parameters(arguments_schema, arguments_schema, 0, &mut { MAX_PARAMETERS }),
         output_parameters: [],
         streaming: true,
-        idempotent: is_read_only,
+        idempotent: *is_idempotent || is_read_only,
         tags: tags(tool),
         version,
         toolkit: None,

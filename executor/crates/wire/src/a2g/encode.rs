@@ -347,6 +347,7 @@ fn split_end(end: &End) -> (Option<&JsonText>, Option<message::ToolErrorMessage<
         }
         End::Exited { .. }
         | End::ResultNotJson
+        | End::ResultInvalid { .. }
         | End::Trapped(_)
         | End::NotStarted(_)
         | End::Crashed(_)
@@ -420,15 +421,29 @@ fn resource_rule(rule: &ResourceRule) -> message::ResourceRuleMessage {
 }
 
 fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
-    let Descriptor { name, version, description, contract, digest, arguments_schema, capabilities } = tool;
+    let Descriptor {
+        name,
+        title,
+        version,
+        description,
+        contract,
+        digest,
+        arguments_schema,
+        result_schema,
+        is_idempotent,
+        capabilities,
+    } = tool;
     let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
     message::ToolMessage {
         name,
+        title: title.as_deref(),
         version,
         description,
         contract: WireName(*contract),
         digest: format!("sha256:{digest}"),
         arguments_schema,
+        result_schema: result_schema.as_ref(),
+        idempotent: *is_idempotent,
         capabilities: message::DeclaredMessage {
             filesystem: WireName(*filesystem),
             network: *network,

@@ -394,6 +394,9 @@ pub(super) struct ToolList<'a> {
 #[schemars(rename = "Tool")]
 pub(super) struct ToolMessage<'a> {
     pub(super) name: &'a ToolName,
+    /// A name for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) title: Option<&'a str>,
     pub(super) version: &'a str,
     pub(super) description: &'a str,
     pub(super) contract: WireName<Contract>,
@@ -401,6 +404,12 @@ pub(super) struct ToolMessage<'a> {
     pub(super) digest: String,
     /// A JSON Schema.
     pub(super) arguments_schema: &'a Value,
+    /// A JSON Schema. A result that breaks it is a failure of the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) result_schema: Option<&'a Value>,
+    /// The author's declaration that a repeat with the same arguments changes nothing more; absent if `false`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) idempotent: bool,
     pub(super) capabilities: DeclaredMessage,
 }
 

@@ -235,8 +235,10 @@ pub fn receipt_error(receipt: &Receipt) -> Option<NexusError> {
             let code = if *limit == Limit::Time { NexusCode::Timeout } else { NexusCode::ExecutionFailed };
             NexusError::new(code, message).with_detail("limit", limit.as_str())
         }
-        End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            NexusError::new(NexusCode::ExecutionFailed, message)
-        }
+        End::ResultNotJson
+        | End::ResultInvalid { .. }
+        | End::Trapped(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => NexusError::new(NexusCode::ExecutionFailed, message),
     })
 }

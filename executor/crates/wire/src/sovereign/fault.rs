@@ -145,9 +145,11 @@ pub fn receipt_error(receipt: &Receipt) -> Option<SovereignError> {
             let code = if *limit == Limit::Time { -32001 } else { -32000 };
             SovereignError::new(code, status, &sentence).with_data("limit", limit.as_str())
         }
-        End::ResultNotJson | End::Trapped(_) | End::Crashed(_) | End::Aborted(_) => {
-            SovereignError::new(-32000, status, &sentence)
-        }
+        End::ResultNotJson
+        | End::ResultInvalid { .. }
+        | End::Trapped(_)
+        | End::Crashed(_)
+        | End::Aborted(_) => SovereignError::new(-32000, status, &sentence),
     };
     Some(failure.with_data("intent_id", receipt.intent.to_string()))
 }
