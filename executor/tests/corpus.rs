@@ -1,5 +1,4 @@
-//! The inputs that fuzzing found, one folder of `tests/corpus/` for each target, and what has to hold for
-//! each. `fuzz/README.md` says how they were made.
+//! Inputs of the fuzz targets, one folder of `tests/corpus/` for each, and the property that holds for every input.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +38,7 @@ macro_rules! targets {
     };
 }
 
-targets!(a2a, strict_json, sovereign, a2e, intent, nexus, verdict, scope, proof, jwt);
+targets!(a2a, strict_json, sovereign, a2e, intent, mcp, nexus, verdict, scope, proof, jwt);
 
 /// The others are not refused because nothing is believed.
 #[test]

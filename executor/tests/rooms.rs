@@ -238,7 +238,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
         ("ed25519_dalek", vec!["govern"]),
         ("ring::signature", vec!["govern"]),
         ("hmac", vec!["govern", "wire/nexus"]),
-        ("aes_gcm", vec!["wire/nexus"]),
+        ("aes_gcm", vec!["wire/nexus", "wire/mcp"]),
         ("serde_json_canonicalizer", vec!["govern"]),
         ("anyhow", vec!["cli", "main"]),
         ("clap", vec!["cli", "main"]),
@@ -287,7 +287,16 @@ const MAKERS: [(&str, &[&str]); 12] = [
         ],
     ),
     ("DecisionRight", &["Caller::decision_right", "DecisionRight::of_governor", "Governor::decision_right"]),
-    ("Caller", &["Caller::any_agent", "Caller::anonymous", "Callers::identify", "CallerDirectory::identify"]),
+    (
+        "Caller",
+        &[
+            "Caller::any_agent",
+            "Caller::anonymous",
+            "Caller::local_person",
+            "Callers::identify",
+            "CallerDirectory::identify",
+        ],
+    ),
     ("Admitted", &["Admitted::grant", "Escalated::resolve", "OperatorLimits::admit"]),
     (
         "Grant",

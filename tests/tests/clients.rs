@@ -24,7 +24,7 @@ fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
 }
 
 /// The folder of an installed client; prints a message if it is missing.
-fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
+pub fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
     let path = clients().join(part);
     if path.exists() {
         return Some(path);

@@ -9,6 +9,7 @@ use crate::harness::{
     A2ePeer as _, A2eSession, AGENT, Executor, Exposition, HttpAnswer, Options, StdioClient, WebSocketClient,
     a2e_call, a2e_handshake, eventually, intent, result, set_mode,
 };
+use crate::mcp;
 use crate::methods::write;
 use crate::nexus;
 use base64::Engine as _;
@@ -235,6 +236,60 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
     let call = intent("write_file", write("no", "x"));
     let answer = ask(&mut client, Some(&operator), "a2g/intent", &call).json();
     assert_eq!(answer["error"]["data"]["blocked_by"], "caller_unauthorized", "{answer}");
+}
+
+/// The MCP door tells clients where tokens come from, and the scope of a token narrows its tools at every door.
+#[test]
+fn a_token_reaches_the_tools_of_its_scope() {
+    let (provider, list) = (Provider::new(), List::new());
+    an_agent(&list, "anna");
+    let executor = Executor::start(provider.options(&list).signed_only());
+    let mut client = executor.client();
+    let call = |token: Option<&str>, tool: &str, arguments: &Value| {
+        let shown = token.map(bearer);
+        let authorization = shown.iter().map(|shown| ("Authorization", &**shown)).collect::<Vec<_>>();
+        mcp::post(&mut executor.client(), &mcp::call(1, tool, arguments), &authorization)
+    };
+    let path = "/.well-known/oauth-protected-resource/mcp";
+    let metadata = client.request("GET", path, &[], b"");
+    assert_eq!(metadata.json()["authorization_servers"], json!([ISSUER]), "{}", metadata.text());
+    let url = format!("http://{}", executor.address());
+    assert_eq!(metadata.json()["resource"], format!("{url}/mcp"));
+    let unknown = call(None, "write_file", &write("a", "x"));
+    let pointer = format!("resource_metadata=\"{url}{path}\"");
+    assert_eq!((unknown.status, challenge(&unknown)), (401, &*format!("Bearer {pointer}")));
+
+    let scoped = |scope: &str| provider.token(&with(claims("anna"), "scope", json!(scope)));
+    for (scope, reaches) in [
+        ("openid", true),
+        ("openid tools:*", true),
+        ("tools:write_file tools:x", true),
+        ("tools:read_file", false),
+    ] {
+        let token = scoped(scope);
+        let answer = call(Some(&token), "write_file", &write("a", "x"));
+        let listed = mcp::post(
+            &mut client,
+            &mcp::request(2, "tools/list", json!({})),
+            &[("Authorization", &bearer(&token))],
+        );
+        assert_eq!(listed.text().contains("write_file"), reaches, "{scope}");
+        let intent = rpc(&mut client, &token, "a2g/intent", &intent("write_file", write("b", "x")));
+        assert_eq!(intent.get("result").is_some(), reaches, "{scope}: {intent}");
+        if reaches {
+            assert_eq!(answer.json()["result"]["isError"], false, "{scope}: {}", answer.text());
+            std::fs::remove_file(executor.workspace().join("a")).unwrap();
+            std::fs::remove_file(executor.workspace().join("b")).unwrap();
+        } else {
+            let expected =
+                format!("Bearer error=\"insufficient_scope\", scope=\"tools:write_file\", {pointer}");
+            assert_eq!((answer.status, challenge(&answer)), (403, &*expected), "{}", answer.text());
+            assert_eq!(intent["error"]["data"]["blocked_by"], "caller_unauthorized", "{intent}");
+            executor.assert_workspace_is_empty(scope);
+        }
+    }
+    let wrong = provider.token(&with(claims("anna"), "scope", json!(["tools:*"])));
+    assert_eq!(call(Some(&wrong), "write_file", &write("a", "x")).status, 401);
 }
 
 /// Each is refused, its caller is told no more than that, and the log says why.

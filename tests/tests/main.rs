@@ -39,6 +39,8 @@ mod json_suite;
 mod jwt;
 mod lifecycle;
 mod mcp;
+mod mcp_approval;
+mod mcp_journal;
 mod methods;
 mod nexus;
 mod observability;

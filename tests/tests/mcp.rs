@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-const LATEST: &str = "2026-07-28";
+pub const LATEST: &str = "2026-07-28";
 
 /// `_meta` that every request of 2026-07-28 has.
 fn meta() -> Value {
@@ -20,7 +20,7 @@ fn meta() -> Value {
 }
 
 /// A request of 2026-07-28.
-fn request(id: u64, method: &str, mut params: Value) -> Value {
+pub fn request(id: u64, method: &str, mut params: Value) -> Value {
     let mut all = meta();
     for (name, value) in params["_meta"].as_object().cloned().unwrap_or_default() {
         all[name] = value;
@@ -44,11 +44,12 @@ pub fn mirror_headers(message: &[u8]) -> Vec<(&'static str, String)> {
         ("Mcp-Method", text("/method").unwrap_or_default()),
         ("Accept", "application/json, text/event-stream".to_owned()),
     ];
-    headers.extend(text("/params/name").map(|name| ("Mcp-Name", name)));
+    let name = ["/params/name", "/params/uri", "/params/taskId"].into_iter().find_map(text);
+    headers.extend(name.map(|name| ("Mcp-Name", name)));
     headers
 }
 
-fn post(client: &mut HttpClient, message: &Value, more: &[(&str, &str)]) -> HttpAnswer {
+pub fn post(client: &mut HttpClient, message: &Value, more: &[(&str, &str)]) -> HttpAnswer {
     let body = message.to_string();
     let mirrored = mirror_headers(body.as_bytes());
     let mut headers = vec![("Content-Type", "application/json")];
@@ -63,10 +64,37 @@ fn post(client: &mut HttpClient, message: &Value, more: &[(&str, &str)]) -> Http
 }
 
 /// The messages of an answer of events.
-fn events(answer: &HttpAnswer) -> Vec<Value> {
+pub fn events(answer: &HttpAnswer) -> Vec<Value> {
     let text = answer.text();
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
+}
+
+/// Sends a message, and reads the events of its answer as they come.
+pub fn stream(
+    executor: &Executor,
+    more: &[(&str, &str)],
+    message: &Value,
+) -> impl Iterator<Item = Value> + use<> {
+    let body = message.to_string();
+    let mirrored = mirror_headers(body.as_bytes());
+    let is_overridden = |name: &str| more.iter().any(|(other, _)| *other == name);
+    let mirrored = mirrored.iter().filter(|(name, _)| !is_overridden(name));
+    let headers = mirrored
+        .map(|(name, value)| (*name, &**value))
+        .chain(more.iter().copied())
+        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    let mut stream = TcpStream::connect(executor.address()).expect("a connection");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
+    write!(
+        stream,
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{}Content-Length: {}\r\n\r\n{body}",
+        headers.collect::<String>(),
+        body.len()
+    )
+    .expect("it reads");
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok())
 }
 
 #[test]
@@ -266,7 +294,7 @@ fn a_call_that_its_client_gives_up_is_cancelled() {
 }
 
 /// `a2g-executor mcp` in a folder of its own.
-struct Host {
+pub struct Host {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -276,7 +304,7 @@ struct Host {
 }
 
 impl Host {
-    fn start(more: &[&str]) -> Self {
+    pub fn start(more: &[&str]) -> Self {
         Self::start_with(more, None)
     }
 
@@ -299,23 +327,23 @@ impl Host {
         Self { input: child.stdin.take(), output, child, folder, state }
     }
 
-    fn send(&mut self, message: &Value) {
+    pub fn send(&mut self, message: &Value) {
         let input = self.input.as_mut().expect("it is open");
         writeln!(input, "{message}").and_then(|()| input.flush()).expect("it reads");
     }
 
-    fn receive(&mut self) -> Value {
+    pub fn receive(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("a line");
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    fn ask(&mut self, message: &Value) -> Value {
+    pub fn ask(&mut self, message: &Value) -> Value {
         self.send(message);
         self.receive()
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.folder.path().canonicalize().expect("a path").join(name).to_str().expect("UTF-8").to_owned()
     }
 }

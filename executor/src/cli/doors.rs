@@ -27,7 +27,7 @@ pub(super) async fn protocol_routers(
     }
     #[cfg(feature = "mcp")]
     if let Some(settings) = config.doors.mcp.clone() {
-        routers.push(a2g_server::serve::mcp::router(Arc::clone(executor), settings, config.bounds));
+        routers.extend(a2g_server::serve::mcp::routers(Arc::clone(executor), settings, config.bounds));
     }
     #[cfg(feature = "nexus")]
     if let Some(settings) = config.doors.nexus.clone() {

@@ -421,7 +421,7 @@ async fn serve(
             }
             #[cfg(feature = "mcp")]
             Transport::McpStdio(settings) => {
-                let caller = Arc::new(Caller::anonymous(accept_unsigned));
+                let caller = Arc::new(Caller::local_person());
                 a2g_server::serve::mcp::serve_mcp_stdio(line_executor, settings, bounds, caller).await
             }
             Transport::Listen | Transport::Stdio => {

@@ -6,10 +6,12 @@
 
 mod a2e;
 mod jwt;
+mod mcp;
 mod sovereign;
 
 pub(crate) use a2e::a2e;
 pub(crate) use jwt::{jwt, the_good_token_is_taken};
+pub(crate) use mcp::mcp;
 pub(crate) use sovereign::sovereign;
 
 use a2g_capability::{Area, Authority, Ceilings, Claims, Grant, Tree};

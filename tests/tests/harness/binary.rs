@@ -112,13 +112,14 @@ pub fn run_with_input<'a>(arguments: impl IntoIterator<Item = &'a str>, input: &
 pub fn run_in<'a>(folder: &Path, arguments: impl IntoIterator<Item = &'a str>, input: &[u8]) -> Output {
     let mut command = Command::new(program());
     command.current_dir(folder).args(arguments);
-    finish(command, input)
+    run_to_end(command, input)
 }
 
-fn finish(mut command: Command, input: &[u8]) -> Output {
+/// Runs any command to its end, or kills it at the time limit.
+pub fn run_to_end(mut command: Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.env_remove("RUST_LOG");
-    let mut child = command.spawn().expect("the executor starts");
+    let mut child = command.spawn().expect("it starts");
     let id = rustix::process::Pid::from_child(&child);
     let (ended, on_end) = std::sync::mpsc::channel::<()>();
     let deadline = Instant::now() + TIMEOUT;
@@ -133,7 +134,7 @@ fn finish(mut command: Command, input: &[u8]) -> Output {
     let writer = std::thread::spawn(move || {
         let _it_may_not_read = stdin.write_all(&input);
     });
-    let output = child.wait_with_output().expect("the executor ends");
+    let output = child.wait_with_output().expect("it ends");
     drop(ended);
     watchdog.join().expect("the watchdog ends");
     writer.join().expect("the writer ends");

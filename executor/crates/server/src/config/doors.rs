@@ -109,6 +109,9 @@ fn parse_mcp(section: file::Mcp) -> Result<Option<McpSettings>, InvalidValueErro
         max_sessions: to_usize(max_sessions),
         max_sessions_per_caller: to_usize(per_caller),
         idle,
+        // Set by `Config`, which has the section of the server.
+        issuers: Vec::new(),
+        scheme: "http",
     }))
 }
 

@@ -381,7 +381,11 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
               all executors that set none",
         ));
     }
-    let doors = Doors::parse(doors, resolve)?;
+    let mut doors = Doors::parse(doors, resolve)?;
+    if let Some(mcp) = &mut doors.mcp {
+        mcp.issuers = issuers.iter().map(|issuer| issuer.issuer.as_str().to_owned()).collect();
+        mcp.scheme = if tls.is_some() { "https" } else { "http" };
+    }
     let (hosts, network_budgets) = parse_network_limits(&network)?;
     let egress = parse_egress(&network)?;
     let waiting = match executor.waiting {

@@ -426,8 +426,10 @@ async fn check_host_and_origin(
             .into_response();
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
-        let allowed =
-            origin.to_str().is_ok_and(|origin| state.settings.allowed_origins.iter().any(|a| a == origin));
+        let allowed = origin.to_str().is_ok_and(|origin| {
+            state.settings.allowed_origins.iter().any(|allowed| allowed == origin)
+                || authority.or(host).is_some_and(|host| state.is_own_origin(origin, host))
+        });
         if !allowed {
             return (
                 StatusCode::FORBIDDEN,
@@ -447,6 +449,12 @@ impl ServerState {
     async fn read_body(&self, body: Body, caller: &Caller) -> Result<Option<Bytes>, Box<Response>> {
         let timeout = self.settings.connections.request_timeout;
         read_body(body, self.rpc.bounds().max_bytes, timeout, caller).await
+    }
+
+    /// Returns `true` for the origin of this port itself, under the name in `Host`, which is checked before.
+    fn is_own_origin(&self, origin: &str, host: &str) -> bool {
+        let scheme = if self.settings.tls.is_some() { "https://" } else { "http://" };
+        origin.strip_prefix(scheme).is_some_and(|authority| authority.eq_ignore_ascii_case(host))
     }
 
     fn is_own_host(&self, authority: &str) -> bool {

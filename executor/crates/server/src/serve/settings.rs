@@ -57,6 +57,10 @@ pub struct McpSettings {
     pub max_sessions_per_caller: usize,
     /// Time after a session's last request at which the session is ended.
     pub idle: Duration,
+    /// The issuers whose tokens the port accepts, for clients that look for one.
+    pub issuers: Vec<String>,
+    /// The scheme of the port's URLs: `http` or `https`.
+    pub scheme: &'static str,
 }
 
 /// The operator's settings of the Nexus door.

@@ -1,5 +1,6 @@
 //! The content blocks of a result: text, and the artifacts of a run.
 
+use super::resources::artifact_uri;
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Artifact;
 use base64::Engine as _;
@@ -76,6 +77,10 @@ impl ContentBlock {
 }
 
 impl ResourceContent {
+    pub(super) fn text(uri: String, mime_type: &str, text: String) -> Self {
+        Self { uri, mime_type: mime_type.to_owned(), text: Some(text), blob: None }
+    }
+
     /// The content of an artifact: text if its media type and its bytes are text.
     pub(super) fn artifact(intent: IntentId, Artifact { name, mime, content }: &Artifact) -> Self {
         let text = is_text(mime).then(|| std::str::from_utf8(content).ok()).flatten();
@@ -95,17 +100,4 @@ fn is_text(mime: &str) -> bool {
         || essence.ends_with("+xml")
         || ["application/json", "application/xml", "application/x-ndjson", "application/yaml"]
             .contains(&essence)
-}
-
-/// The URI of an artifact of a run.
-fn artifact_uri(intent: IntentId, name: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let name = name.bytes().fold(String::new(), |mut escaped, byte| {
-        match is_plain(byte) {
-            true => escaped.push(char::from(byte)),
-            false => escaped.push_str(&format!("%{byte:02X}")),
-        }
-        escaped
-    });
-    format!("a2g://artifacts/{intent}/{name}")
 }

@@ -1,9 +1,11 @@
 //! Decoder for messages of a client, which have passed the strict reader.
 
+use super::elicit::{self, ElicitAnswer};
 use super::fault::McpError;
 use super::meta::{
     ClientCapabilities, MessageLevel, RequestMeta, decode_capabilities, decode_implementation, decode_meta,
 };
+use super::resources::{self, INTENT_VARIABLE, NAME_VARIABLE, ResourceUri};
 use super::{Revision, names};
 use crate::field::{Field, Object};
 use crate::jsonrpc::{self, Id, RpcMessage, RpcRequest};
@@ -11,8 +13,8 @@ use a2g_types::fault::Fault;
 use a2g_types::ident::{IntentId, ToolName, excerpt};
 use serde_json::{Map, Value};
 
-/// The maximum number of resources that one subscription names.
-pub const MAX_RESOURCE_SUBSCRIPTIONS: usize = 64;
+/// The maximum number of resources, and of tasks, that one subscription names.
+pub const MAX_SUBSCRIPTION_NAMES: usize = 64;
 
 /// A message of a client.
 #[derive(Debug)]
@@ -22,7 +24,12 @@ pub enum ClientMessage<'a> {
     /// A notification, which is not.
     Notification(ClientNotification),
     /// An answer to a request of the server. Only sessions have such requests.
-    Answer(Id),
+    Answer {
+        /// The id of the request.
+        id: Id,
+        /// The result; `None` for an error.
+        answer: Option<ElicitAnswer>,
+    },
 }
 
 /// A request whose parameters are not decoded yet, because the method's meaning depends on the revision.
@@ -69,6 +76,23 @@ pub enum McpRequest {
     },
     /// `tools/call`.
     CallTool(Box<ToolCall>),
+    /// `resources/list`.
+    ListResources {
+        /// The number of the receipt before which the page begins, newest first.
+        before: Option<u64>,
+    },
+    /// `resources/templates/list`.
+    ListTemplates,
+    /// `resources/read`.
+    ReadResource(ResourceUri),
+    /// `completion/complete`.
+    Complete(Completion),
+    /// `tasks/get`.
+    GetTask(IntentId),
+    /// `tasks/update`, with the answer to the task's question, if it has one.
+    UpdateTask(IntentId, Option<ElicitAnswer>),
+    /// `tasks/cancel`.
+    CancelTask(IntentId),
     /// `subscriptions/listen`.
     Listen(SubscriptionFilter),
     /// `logging/setLevel`.
@@ -82,6 +106,21 @@ pub struct ToolCall {
     pub tool: String,
     /// The arguments, not yet checked against the tool's schema.
     pub arguments: Map<String, Value>,
+    /// The state of an earlier answer to this call, if the client repeats it.
+    pub state: Option<String>,
+    /// The answer to the question of that answer.
+    pub answer: Option<ElicitAnswer>,
+}
+
+/// The variable of a resource template that a client completes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Completion {
+    /// The intent of a run, with the text so far.
+    Intent(String),
+    /// The name of an artifact of a run, with the text so far.
+    Artifact(IntentId, String),
+    /// A variable without suggestions.
+    Unknown,
 }
 
 /// The notifications that a client subscribes to, reduced to those that this server has.
@@ -89,6 +128,16 @@ pub struct ToolCall {
 pub struct SubscriptionFilter {
     /// `notifications/tools/list_changed`.
     pub tools_list_changed: bool,
+    /// `notifications/resources/list_changed`.
+    pub resources_list_changed: bool,
+    /// `true` if the client also names tasks, whose changes this server does not announce.
+    pub names_tasks: bool,
+}
+
+impl SubscriptionFilter {
+    /// Every list of which this server announces changes.
+    pub const EVERY_LIST: Self =
+        Self { tools_list_changed: true, resources_list_changed: true, names_tasks: false };
 }
 
 /// A message that cannot be decoded.
@@ -122,9 +171,9 @@ pub fn message(text: &str) -> Result<ClientMessage<'_>, McpDecodeError> {
     };
     let request = match entry {
         Ok(request) => request,
-        Err((Some(id), fault)) => match is_answer(text) {
-            true => return Ok(ClientMessage::Answer(id)),
-            false => {
+        Err((Some(id), fault)) => match answer(text)? {
+            Some(answer) => return Ok(ClientMessage::Answer { id, answer }),
+            None => {
                 return Err(McpDecodeError { id: Some(id).filter(|id| !id.is_null()), error: fault.into() });
             }
         },
@@ -148,15 +197,16 @@ pub fn message(text: &str) -> Result<ClientMessage<'_>, McpDecodeError> {
     }
 }
 
-/// Returns `true` for an object with `result` or `error` and no method.
-fn is_answer(text: &str) -> bool {
-    let answer = || {
-        let mut members = Object::parse(text).ok()?;
-        let has_method = members.take("method").ok()?.is_some();
-        let has_outcome = members.take("result").ok()?.is_some() || members.take("error").ok()?.is_some();
-        Some(!has_method && has_outcome)
-    };
-    answer().unwrap_or_default()
+/// The result of an object with `result` or `error` and no method; `Some(None)` for an error.
+fn answer(text: &str) -> Result<Option<Option<ElicitAnswer>>, Fault> {
+    let mut members = Object::parse(text)?;
+    if members.take("method")?.is_some() {
+        return Ok(None);
+    }
+    if let Some(result) = members.take("result")? {
+        return elicit::decode_answer(result).map(|answer| Some(Some(answer)));
+    }
+    Ok(members.take("error")?.map(|_error| None))
 }
 
 /// MCP ids are strings and integers; JSON-RPC also has `null` and fractions.
@@ -215,8 +265,36 @@ impl ClientRequest<'_> {
                 let tool = params.require("name")?.string()?;
                 let arguments = params.take_unless_null("arguments")?;
                 let arguments = arguments.map(|arguments| arguments.map()).transpose()?.unwrap_or_default();
-                Ok(McpRequest::CallTool(Box::new(ToolCall { tool, arguments })))
+                let (state, answer) = match revision {
+                    Revision::Stateless => {
+                        let state = params.take_unless_null("requestState")?;
+                        let state = state.map(|state| state.string()).transpose()?;
+                        (state, decode_responses(&mut params)?)
+                    }
+                    Revision::Session => (None, None),
+                };
+                Ok(McpRequest::CallTool(Box::new(ToolCall { tool, arguments, state, answer })))
             }
+            (_, "resources/list") => {
+                let cursor = params.take("cursor")?;
+                let before = cursor.map(|cursor| decode_number_cursor(&cursor)).transpose()?;
+                Ok(McpRequest::ListResources { before })
+            }
+            (_, "resources/templates/list") => match params.take("cursor")? {
+                Some(cursor) => Err(cursor.invalid(&NOT_A_CURSOR)),
+                None => Ok(McpRequest::ListTemplates),
+            },
+            (_, "resources/read") => {
+                let uri = params.require("uri")?.string()?;
+                ResourceUri::parse(&uri).map(McpRequest::ReadResource)
+            }
+            (_, "completion/complete") => decode_completion(params).map(McpRequest::Complete),
+            (Revision::Stateless, "tasks/get") => decode_task(&mut params).map(McpRequest::GetTask),
+            (Revision::Stateless, "tasks/update") => {
+                let task = decode_task(&mut params)?;
+                Ok(McpRequest::UpdateTask(task, decode_responses(&mut params)?))
+            }
+            (Revision::Stateless, "tasks/cancel") => decode_task(&mut params).map(McpRequest::CancelTask),
             (_, method) => Err(Fault::MethodNotFound(format!(
                 "`{}` is not a method of this server in revision {}",
                 excerpt(method),
@@ -225,12 +303,19 @@ impl ClientRequest<'_> {
         }
     }
 
+    /// The tool of `tools/call`, verbatim.
+    #[must_use]
+    pub fn called_tool(&self) -> Option<String> {
+        self.mirrored_name().filter(|_| self.method == "tools/call")
+    }
+
     /// The value that the header `Mcp-Name` repeats, if the method has one.
     #[must_use]
     pub fn mirrored_name(&self) -> Option<String> {
         let member = match self.method.as_str() {
             "tools/call" | "prompts/get" => "name",
             "resources/read" => "uri",
+            "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
             _other => return None,
         };
         let mut params = params_of(self.params).ok()?;
@@ -245,27 +330,88 @@ fn decode_initialize(mut params: Object<'_>) -> Result<McpRequest, Fault> {
     Ok(McpRequest::Initialize { version, capabilities })
 }
 
+/// The answer to [`elicit::QUESTION_KEY`] among `inputResponses`. Other answers are ignored.
+fn decode_responses(params: &mut Object<'_>) -> Result<Option<ElicitAnswer>, Fault> {
+    let Some(responses) = params.take_unless_null("inputResponses")? else { return Ok(None) };
+    let answer = responses.object()?.take_unless_null(elicit::QUESTION_KEY)?;
+    answer.map(elicit::decode_answer).transpose()
+}
+
+/// The id of a task is that of its intent.
+fn decode_task(params: &mut Object<'_>) -> Result<IntentId, Fault> {
+    let task = params.require("taskId")?;
+    task.parse_with(|text| IntentId::parse(text).map_err(|_| "is not the id of a task"))
+}
+
+fn decode_completion(mut params: Object<'_>) -> Result<Completion, Fault> {
+    let mut reference = params.require("ref")?.object()?;
+    let kind = reference.require("type")?;
+    if kind.string()? != "ref/resource" {
+        return Err(kind.invalid(&"has to be `ref/resource`: this server has no prompts"));
+    }
+    let uri = reference.require("uri")?;
+    if !resources::has_template(&uri.string()?) {
+        return Err(uri.invalid(&"is not a template of this server"));
+    }
+    let mut argument = params.require("argument")?.object()?;
+    let (name, value) = (argument.require("name")?.string()?, argument.require("value")?.string()?);
+    let context = params.take_unless_null("context")?.map(Field::object).transpose()?;
+    let known = match context {
+        Some(mut context) => context.take_unless_null("arguments")?.map(Field::object).transpose()?,
+        None => None,
+    };
+    let intent = match known {
+        Some(mut known) => {
+            known.take_unless_null(INTENT_VARIABLE)?.map(|intent| intent.string()).transpose()?
+        }
+        None => None,
+    };
+    let intent = intent.and_then(|intent| IntentId::parse(&intent).ok());
+    Ok(match (name.as_str(), intent) {
+        (INTENT_VARIABLE, _) => Completion::Intent(value),
+        (NAME_VARIABLE, Some(intent)) => Completion::Artifact(intent, value),
+        (_other, _) => Completion::Unknown,
+    })
+}
+
 fn decode_filter(field: Field<'_>) -> Result<SubscriptionFilter, Fault> {
     let mut filter = field.object()?;
-    let tools = filter.take("toolsListChanged")?.map(|wanted| wanted.boolean()).transpose()?;
-    for other in ["promptsListChanged", "resourcesListChanged"] {
-        filter.take(other)?.map(|wanted| wanted.boolean()).transpose()?;
+    let mut flag = |name: &str| {
+        let wanted = filter.take(name)?.map(|wanted| wanted.boolean()).transpose()?;
+        Ok::<_, Fault>(wanted.unwrap_or_default())
+    };
+    let (tools_list_changed, resources_list_changed) =
+        (flag("toolsListChanged")?, flag("resourcesListChanged")?);
+    flag("promptsListChanged")?;
+    let names_tasks = filter.take("taskIds")?.map(|tasks| bounded_names(tasks, "tasks")).transpose()?;
+    filter.take("resourceSubscriptions")?.map(|uris| bounded_names(uris, "resources")).transpose()?;
+    Ok(SubscriptionFilter {
+        tools_list_changed,
+        resources_list_changed,
+        names_tasks: names_tasks.unwrap_or_default(),
+    })
+}
+
+/// Checks a list of at most [`MAX_SUBSCRIPTION_NAMES`] names; `true` if it has any.
+fn bounded_names(field: Field<'_>, things: &str) -> Result<bool, Fault> {
+    let pointer = field.pointer().to_owned();
+    let names = field.strings()?.len();
+    if names > MAX_SUBSCRIPTION_NAMES {
+        let message = format!("a subscription names at most {MAX_SUBSCRIPTION_NAMES} {things}");
+        return Err(Fault::invalid(pointer, message));
     }
-    if let Some(resources) = filter.take("resourceSubscriptions")? {
-        let pointer = resources.pointer().to_owned();
-        if resources.strings()?.len() > MAX_RESOURCE_SUBSCRIPTIONS {
-            let message = format!("a subscription names at most {MAX_RESOURCE_SUBSCRIPTIONS} resources");
-            return Err(Fault::invalid(pointer, message));
-        }
-    }
-    Ok(SubscriptionFilter { tools_list_changed: tools.unwrap_or_default() })
+    Ok(names > 0)
+}
+
+const NOT_A_CURSOR: &str = "is not a cursor of this server: start again without one";
+
+fn decode_number_cursor(field: &Field<'_>) -> Result<u64, Fault> {
+    field.parse_with(|text| text.parse::<u64>().map_err(|_| NOT_A_CURSOR))
 }
 
 /// A cursor is the name of the last tool of the page before, so it stays valid when the catalogue changes.
 fn decode_cursor(field: &Field<'_>) -> Result<ToolName, Fault> {
-    field.parse_with(|text| {
-        ToolName::parse(text).map_err(|_| "is not a cursor of this server: start again without one")
-    })
+    field.parse_with(|text| ToolName::parse(text).map_err(|_| NOT_A_CURSOR))
 }
 
 /// The revision that a session speaks with a client that prefers `requested`: the same if it is one that this server
@@ -302,6 +448,20 @@ pub fn require_stateless_meta(meta: &RequestMeta) -> Result<ClientCapabilities, 
         return Err(McpError::UnsupportedVersion(version.clone()));
     }
     meta.capabilities.ok_or_else(|| missing(names::CLIENT_CAPABILITIES))
+}
+
+/// Checks that a client which subscribes to tasks declares their extension.
+///
+/// # Errors
+/// [`McpError::MissingCapability`].
+pub fn check_subscription(
+    filter: SubscriptionFilter,
+    capabilities: ClientCapabilities,
+) -> Result<SubscriptionFilter, McpError> {
+    if filter.names_tasks && !capabilities.has_tasks {
+        return Err(McpError::MissingCapability(names::TASKS));
+    }
+    Ok(filter)
 }
 
 /// The intent of a call: the client's own, or a new one. `true` for a new one.

@@ -1,8 +1,10 @@
 //! Encoder of results and notifications.
 
-use super::content::ContentBlock;
-use super::decode::negotiate_session;
+use super::content::{ContentBlock, ResourceContent};
+use super::decode::{SubscriptionFilter, negotiate_session};
 use super::meta::{MessageLevel, ProgressToken};
+use super::resources::{self, RECEIPT_TYPE, ResourceUri};
+use super::tasks::{TaskMessage, TaskStatus, input_requests};
 use super::tools::{self, ToolDefinition};
 use super::{Revision, names};
 use crate::failure_message;
@@ -17,17 +19,36 @@ use a2g_types::verdict::Verdict;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// The name of this server.
 const SERVER_NAME: &str = "a2g-executor";
 /// The advice for a model that uses this server.
 const INSTRUCTIONS: &str = "Each call is decided by a governor and runs in a sandbox with the files, the network, the memory and the \
      time that the governor grants. A result with `isError` says what was refused or which limit was reached, and what to \
-     change. Prompts, sampling and roots are not offered.";
+     change. `resources/read` has the receipts and artifacts of earlier calls. Prompts, sampling and roots are not \
+     offered.";
 /// The time for which a client may use a list of tools, in milliseconds. A client that listens learns of changes at once.
 const LIST_TTL_MS: u64 = 60_000;
 /// The time for which a client may use what the server says of itself, in milliseconds.
 const DISCOVER_TTL_MS: u64 = 3_600_000;
+
+/// The maximum number of suggestions for a variable.
+const MAX_COMPLETIONS: usize = 100;
+
+/// A receipt in the list of resources.
+#[derive(Debug, Clone)]
+pub struct ListedReceipt {
+    /// The intent of the run.
+    pub intent: IntentId,
+    /// The tool.
+    pub tool: String,
+    /// The status, such as `SUCCESS`.
+    pub status: String,
+    /// The end of the run.
+    pub ended: OffsetDateTime,
+}
 
 /// Makes the results of one revision.
 #[derive(Debug, Clone, Copy)]
@@ -77,10 +98,16 @@ impl ResultEncoder {
     }
 
     fn capabilities(self) -> Value {
-        let mut capabilities = json!({ "tools": { "listChanged": true } });
-        // 2026-07-28 deprecates logging, and clients ask for it in each request.
-        if let Some(members) = capabilities.as_object_mut() {
-            members.insert("logging".to_owned(), json!({}));
+        let mut capabilities = json!({
+            "tools": { "listChanged": true },
+            "resources": { "listChanged": true },
+            "completions": {},
+            "logging": {},
+        });
+        if self.revision == Revision::Stateless
+            && let Some(members) = capabilities.as_object_mut()
+        {
+            members.insert("extensions".to_owned(), json!({ names::TASKS: {} }));
         }
         capabilities
     }
@@ -129,7 +156,7 @@ impl ResultEncoder {
     /// The response to a request that has nothing to report.
     #[must_use]
     pub fn empty(self, id: &Id) -> String {
-        respond(id, &json!({}))
+        self.respond_map(id, Map::new())
     }
 
     /// The response to `tools/list`: a page of the tools that the caller may use, sorted by name.
@@ -153,7 +180,7 @@ impl ResultEncoder {
             #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
             meta: Map<String, Value>,
         }
-        let (tools, next_cursor) = tools::page(tools, after);
+        let (tools, next_cursor) = tools::page(tools, after, self.revision);
         respond(
             id,
             &ListToolsResult {
@@ -169,21 +196,43 @@ impl ResultEncoder {
 
     /// The response to a call whose tool ran.
     #[must_use]
-    pub fn receipt(self, id: &Id, receipt: &Receipt, verdict: Option<&Verdict>) -> String {
+    pub fn receipt(
+        self,
+        id: &Id,
+        receipt: &Receipt,
+        verdict: Option<&Verdict>,
+        digest: Option<String>,
+    ) -> String {
+        respond_raw(id, &self.receipt_result(receipt, verdict, digest))
+    }
+
+    /// The result of a call whose tool ran, apart from its response.
+    #[must_use]
+    pub fn receipt_result(
+        self,
+        receipt: &Receipt,
+        verdict: Option<&Verdict>,
+        digest: Option<String>,
+    ) -> Box<RawValue> {
         let (metrics, usage) = crate::measurements::of_receipt(receipt);
-        let meta =
-            CallMeta { metrics: Some(metrics), usage: Some(usage), ..CallMeta::new(receipt.intent, verdict) };
+        let meta = CallMeta {
+            metrics: Some(metrics),
+            usage: Some(usage),
+            digest,
+            ..CallMeta::new(receipt.intent, verdict)
+        };
         let artifacts = receipt.outcome.output.artifacts.iter();
         let artifacts = artifacts.map(|artifact| ContentBlock::artifact(receipt.intent, artifact));
         match &receipt.outcome.end {
             End::Returned(result) => {
                 let mut content = vec![ContentBlock::text(result_text(result))];
                 content.extend(artifacts);
-                self.call(id, content, self.structured(result), false, meta)
+                self.call(content, self.structured(result), false, meta)
             }
             End::ToolError { .. }
             | End::Exited { .. }
             | End::ResultNotJson
+            | End::ResultInvalid { .. }
             | End::Trapped(_)
             | End::NotStarted(_)
             | End::Crashed(_)
@@ -192,7 +241,7 @@ impl ResultEncoder {
                 let mut content =
                     vec![ContentBlock::text(failure_message::describe_failure(&receipt.outcome))];
                 content.extend(artifacts);
-                self.call(id, content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta })
+                self.call(content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta })
             }
         }
     }
@@ -200,12 +249,18 @@ impl ResultEncoder {
     /// The response to a call that was refused, as a result that a model can act on.
     #[must_use]
     pub fn refusal(self, id: &Id, fault: &Fault, intent: IntentId) -> String {
-        let (text, details) = refusal_parts(fault);
-        let meta = CallMeta { error: Some(details), ..CallMeta::new(intent, None) };
-        self.call(id, vec![ContentBlock::text(text)], None, true, meta)
+        respond_raw(id, &self.refusal_result(fault, intent))
     }
 
-    /// The response to a call that waits for a person.
+    /// The result of a call that was refused, apart from its response.
+    #[must_use]
+    pub fn refusal_result(self, fault: &Fault, intent: IntentId) -> Box<RawValue> {
+        let (text, details) = refusal_parts(fault);
+        let meta = CallMeta { error: Some(details), ..CallMeta::new(intent, None) };
+        self.call(vec![ContentBlock::text(text)], None, true, meta)
+    }
+
+    /// The response to a call that waits for a person whom the client cannot ask.
     #[must_use]
     pub fn waiting(self, id: &Id, verdict: &Verdict) -> String {
         let intent = verdict.intent;
@@ -218,17 +273,140 @@ impl ResultEncoder {
         );
         let details = json!({ "ran": false, "blocked_by": BlockedBy::EscalationPending.as_str() });
         let meta = CallMeta { error: Some(details), ..CallMeta::new(intent, Some(verdict)) };
-        self.call(id, vec![ContentBlock::text(text)], None, true, meta)
+        respond_raw(id, &self.call(vec![ContentBlock::text(text)], None, true, meta))
+    }
+
+    /// The response to a call that waits for a person: the client asks by an elicitation with `params`, and repeats the
+    /// call with the answer and `state`.
+    #[must_use]
+    pub fn input_required(self, id: &Id, intent: IntentId, params: &Value, state: &str) -> String {
+        let meta = self.meta(Map::from_iter([(names::INTENT_ID.to_owned(), intent.to_string().into())]));
+        let result = json!({
+            "resultType": "input_required",
+            "inputRequests": input_requests(params),
+            "requestState": state,
+            "_meta": meta,
+        });
+        respond(id, &result)
+    }
+
+    /// The response to a call that goes on as a task.
+    #[must_use]
+    pub fn created_task(
+        self,
+        id: &Id,
+        task: IntentId,
+        status: &TaskStatus,
+        times: (OffsetDateTime, OffsetDateTime),
+    ) -> String {
+        self.task_response(id, "task", status.message(task, times))
+    }
+
+    /// The response to `tasks/get`.
+    #[must_use]
+    pub fn task(
+        self,
+        id: &Id,
+        task: IntentId,
+        status: &TaskStatus,
+        times: (OffsetDateTime, OffsetDateTime),
+    ) -> String {
+        self.task_response(id, "complete", status.message(task, times))
+    }
+
+    fn task_response(self, id: &Id, result_type: &'static str, task: TaskMessage<'_>) -> String {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct TaskResult<'a> {
+            result_type: &'static str,
+            #[serde(flatten)]
+            task: TaskMessage<'a>,
+            #[serde(rename = "_meta")]
+            meta: Map<String, Value>,
+        }
+        respond(id, &TaskResult { result_type, task, meta: self.meta(Map::new()) })
+    }
+
+    /// The response to `resources/list`: a page of receipts, newest first.
+    #[must_use]
+    pub fn resources(self, id: &Id, receipts: &[ListedReceipt], next: Option<u64>) -> String {
+        let resources = receipts.iter().map(|receipt| {
+            let ListedReceipt { intent, tool, status, ended } = receipt;
+            json!({
+                "uri": resources::receipt_uri(*intent),
+                "name": intent.to_string(),
+                "title": format!("{tool}: {status}"),
+                "mimeType": RECEIPT_TYPE,
+                "annotations": { "lastModified": format_time(*ended) },
+            })
+        });
+        let mut result = Map::from_iter([("resources".to_owned(), resources.collect::<Vec<_>>().into())]);
+        if let Some(next) = next {
+            result.insert("nextCursor".to_owned(), next.to_string().into());
+        }
+        // Every run adds one.
+        self.respond_cacheable(id, result, 0)
+    }
+
+    /// The response to `resources/templates/list`.
+    #[must_use]
+    pub fn templates(self, id: &Id) -> String {
+        let result = Map::from_iter([("resourceTemplates".to_owned(), resources::templates())]);
+        self.respond_cacheable(id, result, DISCOVER_TTL_MS)
+    }
+
+    /// The response to `resources/read`; `None` if the run has no such artifact.
+    #[must_use]
+    pub fn resource(self, id: &Id, uri: &ResourceUri, receipt: &Receipt) -> Option<String> {
+        let content = match uri {
+            ResourceUri::Receipt(intent) => {
+                let text = crate::measurements::report(receipt).get().to_owned();
+                ResourceContent::text(resources::receipt_uri(*intent), RECEIPT_TYPE, text)
+            }
+            ResourceUri::Artifact(intent, name) => {
+                let mut artifacts = receipt.outcome.output.artifacts.iter();
+                ResourceContent::artifact(*intent, artifacts.find(|artifact| artifact.name == *name)?)
+            }
+        };
+        let contents = serde_json::to_value([content]).unwrap_or_default();
+        let result = Map::from_iter([("contents".to_owned(), contents)]);
+        // A receipt never changes.
+        Some(self.respond_cacheable(id, result, DISCOVER_TTL_MS))
+    }
+
+    /// The response to `completion/complete`.
+    #[must_use]
+    pub fn completion(self, id: &Id, mut values: Vec<String>) -> String {
+        let (total, has_more) = (values.len(), values.len() > MAX_COMPLETIONS);
+        values.truncate(MAX_COMPLETIONS);
+        let completion = json!({ "values": values, "total": total, "hasMore": has_more });
+        self.respond_map(id, Map::from_iter([("completion".to_owned(), completion)]))
+    }
+
+    /// A response that clients may use again for a time, for the same caller.
+    fn respond_cacheable(self, id: &Id, mut result: Map<String, Value>, ttl_ms: u64) -> String {
+        if let Some(cacheable) = self.cacheable(ttl_ms, "private") {
+            result.insert("ttlMs".to_owned(), cacheable.ttl_ms.into());
+            result.insert("cacheScope".to_owned(), cacheable.cache_scope.into());
+        }
+        self.respond_map(id, result)
+    }
+
+    fn respond_map(self, id: &Id, mut result: Map<String, Value>) -> String {
+        if let Some(result_type) = self.result_type() {
+            result.insert("resultType".to_owned(), result_type.into());
+            result.insert("_meta".to_owned(), self.meta(Map::new()).into());
+        }
+        respond(id, &result)
     }
 
     fn call(
         self,
-        id: &Id,
         content: Vec<ContentBlock>,
         structured_content: Option<&JsonText>,
         is_error: bool,
         meta: CallMeta,
-    ) -> String {
+    ) -> Box<RawValue> {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct CallToolResult<'a> {
@@ -243,7 +421,7 @@ impl ResultEncoder {
         }
         let server = (self.revision == Revision::Stateless).then(|| self.implementation());
         let (result_type, meta) = (self.result_type(), CallMeta { server, ..meta });
-        respond(id, &CallToolResult { result_type, content, structured_content, is_error, meta })
+        to_raw(&CallToolResult { result_type, content, structured_content, is_error, meta })
     }
 
     /// The result as structured content: any value in 2026-07-28, an object in 2025-11-25.
@@ -264,7 +442,15 @@ impl ResultEncoder {
 }
 
 fn respond(id: &Id, result: &impl Serialize) -> String {
-    jsonrpc::success(id, &to_raw(result)).get().to_owned()
+    respond_raw(id, &to_raw(result))
+}
+
+fn respond_raw(id: &Id, result: &RawValue) -> String {
+    jsonrpc::success(id, result).get().to_owned()
+}
+
+fn format_time(moment: OffsetDateTime) -> Option<String> {
+    moment.format(&Rfc3339).ok()
 }
 
 fn id_value(id: &Id) -> Value {
@@ -284,6 +470,9 @@ struct CallMeta {
     metrics: Option<Box<RawValue>>,
     #[serde(rename = "a2g/usage", skip_serializing_if = "Option::is_none")]
     usage: Option<Box<RawValue>>,
+    /// The hash of the journal's record, by which `a2g-executor journal` proves it.
+    #[serde(rename = "a2g/receipt_digest", skip_serializing_if = "Option::is_none")]
+    digest: Option<String>,
     #[serde(rename = "io.modelcontextprotocol/serverInfo", skip_serializing_if = "Option::is_none")]
     server: Option<Implementation>,
 }
@@ -301,7 +490,7 @@ impl CallMeta {
             decision: verdict.decision.as_str(),
             risk_score: verdict.risk.as_ref().map(|risk| risk.score),
         });
-        Self { intent, verdict, error: None, metrics: None, usage: None, server: None }
+        Self { intent, verdict, error: None, metrics: None, usage: None, digest: None, server: None }
     }
 }
 
@@ -352,7 +541,7 @@ fn refusal_parts(fault: &Fault) -> (String, Value) {
 }
 
 /// A notification as JSON text.
-fn notify(method: &'static str, params: &impl Serialize) -> String {
+pub(super) fn notify(method: &'static str, params: &impl Serialize) -> String {
     #[derive(Serialize)]
     struct Notification<'a> {
         jsonrpc: &'static str,
@@ -390,21 +579,34 @@ pub fn log_message(tool: &ToolName, line: &LogLine) -> String {
 
 /// `notifications/subscriptions/acknowledged`, with the notifications that will be sent.
 #[must_use]
-pub fn acknowledged(id: &Id, tools_list_changed: bool) -> String {
-    let mut filter = Map::new();
-    if tools_list_changed {
-        filter.insert("toolsListChanged".to_owned(), true.into());
-    }
+pub fn acknowledged(id: &Id, filter: SubscriptionFilter) -> String {
+    let SubscriptionFilter { tools_list_changed, resources_list_changed, names_tasks: _ } = filter;
+    let flags = [("toolsListChanged", tools_list_changed), ("resourcesListChanged", resources_list_changed)];
+    let filter = flags.into_iter().filter(|(_, is_sent)| *is_sent);
+    let filter = filter.map(|(name, _)| (name.to_owned(), true.into())).collect::<Map<_, Value>>();
     let meta = json!({ names::SUBSCRIPTION_ID: id_value(id) });
     notify("notifications/subscriptions/acknowledged", &json!({ "_meta": meta, "notifications": filter }))
 }
 
-/// `notifications/tools/list_changed`, for the subscription that the request `id` made, or for a session.
+/// A list of which clients can learn that it changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangedList {
+    /// The tools.
+    Tools,
+    /// The resources: a run has a receipt.
+    Resources,
+}
+
+/// `notifications/…/list_changed`, for the subscription that the request `id` made, or for a session.
 #[must_use]
-pub fn tools_list_changed(id: Option<&Id>) -> String {
+pub fn list_changed(list: ChangedList, id: Option<&Id>) -> String {
     let params = match id {
         Some(id) => json!({ "_meta": { names::SUBSCRIPTION_ID: id_value(id) } }),
         None => json!({}),
     };
-    notify("notifications/tools/list_changed", &params)
+    let method = match list {
+        ChangedList::Tools => "notifications/tools/list_changed",
+        ChangedList::Resources => "notifications/resources/list_changed",
+    };
+    notify(method, &params)
 }

@@ -19,6 +19,12 @@ pub enum McpError {
     HeaderMismatch(String),
     /// The request names a revision that is not served here.
     UnsupportedVersion(String),
+    /// The request needs a capability that the client does not declare: the name of the extension.
+    MissingCapability(&'static str),
+    /// `requestState` is not one that this server accepts for this call.
+    StateRejected,
+    /// There is no resource with this URI, or the caller may not read it. Callers cannot tell which.
+    ResourceNotFound(String),
     /// The request belongs to a session and names none.
     SessionRequired,
     /// The session does not exist, or belongs to another caller. Callers cannot tell which.
@@ -41,7 +47,9 @@ impl McpError {
     pub fn code(&self) -> i64 {
         match self {
             Self::HeaderMismatch(_) => -32020,
+            Self::MissingCapability(_) => -32021,
             Self::UnsupportedVersion(_) => -32022,
+            Self::StateRejected | Self::ResourceNotFound(_) => -32602,
             Self::SessionRequired | Self::SessionNotFound => -32600,
             Self::TooManySessions => -32603,
             Self::Fault(fault) => match fault {
@@ -67,7 +75,11 @@ impl McpError {
     #[must_use]
     pub fn http_status(&self, revision: Revision) -> u16 {
         match self {
-            Self::HeaderMismatch(_) | Self::UnsupportedVersion(_) | Self::SessionRequired => 400,
+            Self::HeaderMismatch(_)
+            | Self::MissingCapability(_)
+            | Self::UnsupportedVersion(_)
+            | Self::SessionRequired => 400,
+            Self::StateRejected | Self::ResourceNotFound(_) => 200,
             Self::SessionNotFound => 404,
             Self::TooManySessions => 503,
             Self::Fault(fault) => match (fault, revision) {
@@ -97,6 +109,15 @@ impl McpError {
             Self::HeaderMismatch(message) => format!("Header mismatch: {message}"),
             Self::UnsupportedVersion(_) => {
                 "Unsupported protocol version: use one of `data.supported`".to_owned()
+            }
+            Self::MissingCapability(extension) => {
+                format!("Missing required client capability: declare the extension `{extension}`")
+            }
+            Self::StateRejected => "`requestState` was used, has expired, or belongs to another caller or call: send \
+                                    the call without it, and with `_meta` `a2g/intent_id` to find the same intent"
+                .to_owned(),
+            Self::ResourceNotFound(_) => {
+                "there is no such resource, or the operator has removed it".to_owned()
             }
             Self::SessionRequired => format!(
                 "send `_meta` with `{}` and `{}`, or open a session with `initialize` and name it in \
@@ -133,6 +154,13 @@ impl McpError {
                 let supported = Revision::ALL.map(Revision::as_str);
                 let requested = a2g_types::ident::excerpt(requested);
                 Some(json!({ "supported": supported, "requested": requested }))
+            }
+            Self::MissingCapability(extension) => {
+                Some(json!({ "requiredCapabilities": { "extensions": { *extension: {} } } }))
+            }
+            Self::StateRejected => Some(json!({ "pointer": "/requestState" })),
+            Self::ResourceNotFound(uri) => {
+                Some(json!({ "pointer": "/uri", "uri": a2g_types::ident::excerpt(uri) }))
             }
             Self::Fault(Fault::InvalidParams { pointer, .. }) => Some(json!({ "pointer": pointer })),
             Self::Fault(Fault::Busy { retry_after_ms, .. }) => {

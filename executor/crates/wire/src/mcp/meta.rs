@@ -34,6 +34,8 @@ pub struct ClientCapabilities {
     pub elicits_forms: bool,
     /// The client opens URLs for a person.
     pub elicits_urls: bool,
+    /// The client polls tasks (extension `io.modelcontextprotocol/tasks`).
+    pub has_tasks: bool,
 }
 
 /// A token for progress notifications, exactly as the client wrote it: a string or an integer.
@@ -130,14 +132,17 @@ pub(super) fn decode_implementation(field: Field<'_>) -> Result<(), Fault> {
 
 pub(super) fn decode_capabilities(field: Field<'_>) -> Result<ClientCapabilities, Fault> {
     let mut capabilities = field.object()?;
-    let Some(elicitation) = capabilities.take_unless_null("elicitation")? else {
-        return Ok(ClientCapabilities::default());
-    };
-    let mut elicitation = elicitation.object()?;
-    let elicits_urls = has_object(&mut elicitation, "url")?;
-    // A client of an earlier revision declares forms by an empty object.
-    let elicits_forms = has_object(&mut elicitation, "form")? || !elicits_urls;
-    Ok(ClientCapabilities { elicits_forms, elicits_urls })
+    let mut decoded = ClientCapabilities::default();
+    if let Some(elicitation) = capabilities.take_unless_null("elicitation")? {
+        let mut elicitation = elicitation.object()?;
+        decoded.elicits_urls = has_object(&mut elicitation, "url")?;
+        // A client of an earlier revision declares forms by an empty object.
+        decoded.elicits_forms = has_object(&mut elicitation, "form")? || !decoded.elicits_urls;
+    }
+    if let Some(extensions) = capabilities.take_unless_null("extensions")? {
+        decoded.has_tasks = has_object(&mut extensions.object()?, names::TASKS)?;
+    }
+    Ok(decoded)
 }
 
 fn has_object(object: &mut Object<'_>, name: &str) -> Result<bool, Fault> {

@@ -6,13 +6,21 @@
 
 pub mod content;
 pub mod decode;
+pub mod elicit;
 pub mod encode;
 pub mod fault;
 pub mod headers;
 mod meta;
+pub mod resources;
+pub mod state;
+mod tasks;
 pub mod tools;
 
+pub use tasks::TaskStatus;
+
 pub use meta::{ClientCapabilities, MessageLevel, ProgressToken, RequestMeta};
+
+use serde_json::Value;
 
 /// A revision of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +34,15 @@ pub enum Revision {
 impl Revision {
     /// Every revision, the latest first.
     pub const ALL: [Self; 2] = [Self::Stateless, Self::Session];
+
+    /// Returns `true` for a schema that a tool's definition may have as `outputSchema`: any in 2026-07-28, and one of
+    /// objects in 2025-11-25.
+    pub(crate) fn allows_output_schema(self, schema: &Value) -> bool {
+        match self {
+            Self::Stateless => true,
+            Self::Session => schema.get("type").is_some_and(|kind| kind == "object"),
+        }
+    }
 
     /// The name on the wire.
     #[must_use]
@@ -51,6 +68,8 @@ pub mod names {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// `_meta` of a notification: the request that subscribed to it.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// The extension for tasks.
+    pub const TASKS: &str = "io.modelcontextprotocol/tasks";
     /// `_meta`: the intent of a call. A client sets it to make a repeat safe; every result has it.
     pub const INTENT_ID: &str = "a2g/intent_id";
     /// `_meta` of a tool: the digest of its definition and its module.

@@ -106,8 +106,10 @@ fn notifications_and_answers_are_told_apart() {
             other => panic!("{other:?}"),
         }
     }
-    for answer in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"jsonrpc":"2.0","id":1,"error":{}}"#] {
-        assert!(matches!(decode::message(answer), Ok(ClientMessage::Answer(_))), "{answer}");
+    for answer in
+        [r#"{"jsonrpc":"2.0","id":1,"result":{"action":"cancel"}}"#, r#"{"jsonrpc":"2.0","id":1,"error":{}}"#]
+    {
+        assert!(matches!(decode::message(answer), Ok(ClientMessage::Answer { .. })), "{answer}");
     }
 }
 
@@ -157,7 +159,7 @@ fn wrong_parameters_are_rejected_with_their_place() {
         ),
         (
             "subscriptions/listen",
-            json!({ "notifications": { "resourceSubscriptions": vec!["x"; decode::MAX_RESOURCE_SUBSCRIPTIONS + 1] } }),
+            json!({ "notifications": { "resourceSubscriptions": vec!["x"; decode::MAX_SUBSCRIPTION_NAMES + 1] } }),
             "/notifications/resourceSubscriptions",
         ),
     ];
@@ -173,7 +175,12 @@ fn wrong_parameters_are_rejected_with_their_place() {
         &json!({ "notifications": { "toolsListChanged": true, "promptsListChanged": true } }),
     );
     match parse(&text).decode(Revision::Stateless) {
-        Ok(McpRequest::Listen(filter)) => assert_eq!(filter, SubscriptionFilter { tools_list_changed: true }),
+        Ok(McpRequest::Listen(filter)) => {
+            assert_eq!(
+                filter,
+                SubscriptionFilter { tools_list_changed: true, ..SubscriptionFilter::default() }
+            );
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -304,11 +311,14 @@ fn headers_have_to_repeat_annotated_arguments() {
 fn tool(name: &str, filesystem: DeclaredFilesystem, network: bool, schema: Value) -> Descriptor {
     Descriptor {
         name: ToolName::parse(name).unwrap(),
+        title: None,
         version: "1.0.0".to_owned(),
         description: "x".to_owned(),
         contract: Contract::Command,
         digest: Digest::compute(b"x"),
         arguments_schema: schema,
+        result_schema: None,
+        is_idempotent: false,
         capabilities: DeclaredCapabilities { filesystem, network, ..DeclaredCapabilities::default() },
     }
 }
@@ -436,8 +446,13 @@ fn notifications_carry_the_token_and_the_subscription_verbatim() {
         progress,
         r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":9007199254740993,"progress":50.0,"total":100.0,"message":"half"}}"#
     );
-    let first: Value = serde_json::from_str(&encode::acknowledged(&Id::from_text("s"), true)).unwrap();
+    let first: Value =
+        serde_json::from_str(&encode::acknowledged(&Id::from_text("s"), SubscriptionFilter::EVERY_LIST))
+            .unwrap();
     assert_eq!(first["params"]["_meta"][names::SUBSCRIPTION_ID], "s");
-    assert_eq!(first["params"]["notifications"], json!({ "toolsListChanged": true }));
+    assert_eq!(
+        first["params"]["notifications"],
+        json!({ "toolsListChanged": true, "resourcesListChanged": true })
+    );
     assert!(MessageLevel::Info.includes(LogLevel::Warn) && !MessageLevel::Error.includes(LogLevel::Warn));
 }

@@ -1,6 +1,6 @@
 //! The definitions of tools, as `tools/list` has them.
 
-use super::names;
+use super::{Revision, names};
 use crate::to_raw;
 use a2g_types::ident::ToolName;
 use a2g_types::tool::{DeclaredFilesystem, Descriptor, Digest};
@@ -15,8 +15,12 @@ pub const PAGE_SIZE: usize = 50;
 #[serde(rename_all = "camelCase")]
 pub(super) struct ToolDefinition<'a> {
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<&'a str>,
     description: &'a str,
     input_schema: Cow<'a, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a Value>,
     annotations: Annotations,
     #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
     meta: Map<String, Value>,
@@ -28,6 +32,8 @@ pub(super) struct ToolDefinition<'a> {
 struct Annotations {
     read_only_hint: bool,
     destructive_hint: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    idempotent_hint: bool,
     open_world_hint: bool,
 }
 
@@ -42,17 +48,20 @@ impl Annotations {
         Self {
             read_only_hint: is_read_only,
             destructive_hint: !is_read_only,
+            idempotent_hint: tool.is_idempotent,
             open_world_hint: tool.capabilities.network,
         }
     }
 }
 
 impl<'a> ToolDefinition<'a> {
-    fn new(tool: &'a Descriptor) -> Self {
+    fn new(tool: &'a Descriptor, revision: Revision) -> Self {
         let mut definition = Self {
             name: tool.name.as_str(),
+            title: tool.title.as_deref(),
             description: &tool.description,
             input_schema: object_schema(&tool.arguments_schema),
+            output_schema: tool.result_schema.as_ref().filter(|schema| revision.allows_output_schema(schema)),
             annotations: Annotations::of(tool),
             meta: Map::new(),
         };
@@ -87,9 +96,10 @@ fn object_schema(schema: &Value) -> Cow<'_, Value> {
 pub(super) fn page<'a>(
     tools: impl Iterator<Item = &'a Descriptor>,
     after: Option<&ToolName>,
+    revision: Revision,
 ) -> (Vec<ToolDefinition<'a>>, Option<String>) {
     let mut rest = tools.skip_while(|tool| after.is_some_and(|after| tool.name <= *after)).peekable();
     let page = rest.by_ref().take(PAGE_SIZE).collect::<Vec<_>>();
     let next = rest.peek().and(page.last()).map(|last| last.name.to_string());
-    (page.into_iter().map(ToolDefinition::new).collect(), next)
+    (page.into_iter().map(|tool| ToolDefinition::new(tool, revision)).collect(), next)
 }

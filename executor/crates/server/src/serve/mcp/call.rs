@@ -1,5 +1,6 @@
 //! `tools/call`: the intent, the notifications of its run, and its end when the client gives it up.
 
+use super::approval::{Effect, Elicitor, apply_answer, question_for, withdrawn_fault};
 use super::{McpDoor, RequestContext};
 use crate::serve::protocol::check_call_agent;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
@@ -8,43 +9,53 @@ use a2g_types::call::{Call, Door, Priority};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::outcome::Progress;
+use a2g_types::verdict::Verdict;
 use a2g_wire::mcp::decode::{ToolCall, intent_of};
 use a2g_wire::mcp::fault::{CallFault, McpError, call_fault};
-use a2g_wire::mcp::{ProgressToken, encode};
+use a2g_wire::mcp::state::StateOwner;
+use a2g_wire::mcp::{ProgressToken, Revision, TaskStatus, encode};
 use parking_lot::Mutex;
+use serde_json::Value;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The total of a progress in percent.
 const WHOLE: f64 = 100.0;
 
-impl McpDoor {
-    /// Sends the intent of a call, and encodes what became of it.
-    pub(super) async fn call(&self, context: RequestContext, call: ToolCall) -> Result<String, McpError> {
-        let encoder = context.encoder();
-        let id = context.id.clone();
-        let (intent, is_new) = intent_of(&context.meta);
-        match self.send_intent(context, call, intent, is_new).await {
-            Ok(IntentAnswer { verdict, receipt: Some(receipt) }) => {
-                Ok(encoder.receipt(&id, &receipt, Some(&verdict)))
-            }
-            Ok(IntentAnswer { verdict, receipt: None }) => Ok(encoder.waiting(&id, &verdict)),
-            Err(fault) => match call_fault(fault) {
-                CallFault::Protocol(error) => Err(error),
-                CallFault::Result(fault) => Ok(encoder.refusal(&id, &fault, intent)),
-            },
-        }
-    }
+/// The time for which an approver may decide before a repeated call is answered with the question again.
+const DECISION_WAIT: Duration = Duration::from_secs(25);
+/// The time for which a call of a client that polls tasks may run before its answer is a task.
+const TASK_AFTER: Duration = Duration::from_secs(5);
 
-    async fn send_intent(
-        &self,
-        context: RequestContext,
-        ToolCall { tool, arguments }: ToolCall,
-        intent: IntentId,
-        is_new: bool,
-    ) -> Result<IntentAnswer, Fault> {
+/// What became of sending an intent.
+enum Sent {
+    /// The governor's verdict, and the receipt if the tool ran.
+    Answered(IntentAnswer),
+    /// The run takes longer than [`TASK_AFTER`], and goes on as a task.
+    GoesOn,
+}
+
+/// What follows the question to a person.
+enum Asked {
+    /// The answer to the request.
+    Reply(String),
+    /// The call is sent again.
+    SendAgain,
+    /// The call is sent again once an approver has decided, or after [`DECISION_WAIT`].
+    SendAgainLater,
+}
+
+impl McpDoor {
+    /// Sends the intent of a call, asks a person if the governor does not decide, and encodes what became of it.
+    pub(super) async fn call(&self, context: RequestContext, call: ToolCall) -> Result<String, McpError> {
+        let ToolCall { tool, arguments, state, answer } = call;
         let tool = ToolName::parse(&tool).map_err(|error| Fault::invalid("/name", error.to_string()))?;
+        let (intent, is_new) = match &state {
+            Some(state) => (self.redeem(&context, &tool, state)?, false),
+            None => intent_of(&context.meta),
+        };
         let agent = self.settings.agent_of(Door::Mcp, &context.caller, None)?;
-        let sink = notification_sink(&context, &tool);
         let call = Call {
             door: Door::Mcp,
             agent,
@@ -55,19 +66,180 @@ impl McpDoor {
             context: None,
             caller_timeout: None,
             priority: Priority::Normal,
-            charge: context.charge,
+            charge: context.charge.clone(),
         };
-        check_call_agent(&self.executor, &context.caller, &call)?;
-        let guard = CancelGuard {
+        let answered = async {
+            check_call_agent(&self.executor, &context.caller, &call)?;
+            let effect = match (&state, answer) {
+                (Some(_), Some(answer)) => {
+                    Some(apply_answer(&self.executor, &context.caller, &call, answer).await?)
+                }
+                (Some(_), None) | (None, _) => None,
+            };
+            self.send_until_decided(&context, call, effect).await
+        };
+        match answered.await {
+            Ok(answer) => Ok(answer),
+            Err(fault) => match call_fault(fault) {
+                CallFault::Protocol(error) => Err(error),
+                CallFault::Result(fault) => Ok(context.encoder().refusal(&context.id, &fault, intent)),
+            },
+        }
+    }
+
+    /// Uses up the state of a repeated call.
+    fn redeem(&self, context: &RequestContext, tool: &ToolName, state: &str) -> Result<IntentId, McpError> {
+        let owner = StateOwner { caller: context.caller.name(), tool: tool.as_str() };
+        let intent = self.states.redeem(owner, state, self.executor.clock().now())?;
+        if context.meta.intent.is_some_and(|named| named != intent) {
+            return Err(McpError::StateRejected);
+        }
+        Ok(intent)
+    }
+
+    /// `effect` is that of the answer which came with the call, if one did.
+    async fn send_until_decided(
+        &self,
+        context: &RequestContext,
+        mut call: Call,
+        effect: Option<Effect>,
+    ) -> Result<String, Fault> {
+        let intent = call.intent;
+        let mut waits = effect.is_some();
+        if effect == Some(Effect::Withdrawn) {
+            return Err(withdrawn_fault(intent));
+        }
+        loop {
+            let answer = match self.send(context, call.clone()).await? {
+                Sent::Answered(answer) => answer,
+                Sent::GoesOn => return self.created_task(context, intent, &TaskStatus::Running),
+            };
+            call.is_new = false;
+            let verdict = match answer {
+                IntentAnswer { verdict, receipt: Some(receipt) } => {
+                    let digest = self.executor.receipt_hash(intent);
+                    return Ok(context.encoder().receipt(&context.id, &receipt, Some(&verdict), digest));
+                }
+                IntentAnswer { verdict, receipt: None } => verdict,
+            };
+            if effect == Some(Effect::StillWaits) {
+                return Ok(context.encoder().waiting(&context.id, &verdict));
+            }
+            if std::mem::take(&mut waits) && self.wait_for_decision(intent).await? {
+                continue;
+            }
+            match self.ask(context, &call, &verdict).await? {
+                Asked::Reply(answer) => return Ok(answer),
+                Asked::SendAgain => {}
+                Asked::SendAgainLater => waits = true,
+            }
+        }
+    }
+
+    /// Waits for up to [`DECISION_WAIT`], or until the executor closes. Returns `true` if the intent waits no longer.
+    ///
+    /// # Errors
+    /// See [`Self::decision`].
+    async fn wait_for_decision(&self, intent: IntentId) -> Result<bool, Fault> {
+        tokio::select! {
+            decided = self.decision(intent) => decided.map(|()| true),
+            () = tokio::time::sleep(DECISION_WAIT) => Ok(false),
+            () = self.executor.wait_until_closed() => Ok(false),
+        }
+    }
+
+    /// Waits until the intent is denied, or approved and finished.
+    ///
+    /// # Errors
+    /// If the intent ended without a decision, so that sending it again would ask the governor again.
+    async fn decision(&self, intent: IntentId) -> Result<(), Fault> {
+        if self.executor.await_outcome(intent).await?.is_some() || self.executor.denial(intent)?.is_some() {
+            return Ok(());
+        }
+        Err(withdrawn_fault(intent))
+    }
+
+    /// Asks a person about a call that waits, as far as the client can.
+    async fn ask(&self, context: &RequestContext, call: &Call, verdict: &Verdict) -> Result<Asked, Fault> {
+        let question = question_for(&context.caller);
+        let encoder = context.encoder();
+        if !context.capabilities.elicits_forms {
+            return match context.offers_tasks() {
+                true => self.created_task(context, call.intent, &TaskStatus::Waiting).map(Asked::Reply),
+                false => Ok(Asked::Reply(encoder.waiting(&context.id, verdict))),
+            };
+        }
+        let params = question.params(call, verdict);
+        match (context.revision, &context.elicitor) {
+            (Revision::Stateless, _) => {
+                let owner = StateOwner { caller: context.caller.name(), tool: call.tool.as_str() };
+                let now = self.executor.clock().now();
+                let expires_at = verdict.expires_at.unwrap_or(now);
+                let state = self.states.issue(owner, call.intent, expires_at, now);
+                let question =
+                    state.map(|state| encoder.input_required(&context.id, call.intent, &params, &state));
+                Ok(Asked::Reply(question.unwrap_or_else(|| encoder.waiting(&context.id, verdict))))
+            }
+            (Revision::Session, Some(elicitor)) => {
+                let guard = self.cancel_guard(context, call);
+                let asked = self.ask_in_session(context, call, elicitor, &params).await;
+                guard.disarm();
+                asked
+                    .map(|asked| asked.unwrap_or_else(|| Asked::Reply(encoder.waiting(&context.id, verdict))))
+            }
+            (Revision::Session, None) => Ok(Asked::Reply(encoder.waiting(&context.id, verdict))),
+        }
+    }
+
+    /// `None` if the client does not answer, or the executor closes.
+    async fn ask_in_session(
+        &self,
+        context: &RequestContext,
+        call: &Call,
+        elicitor: &Elicitor,
+        params: &Value,
+    ) -> Result<Option<Asked>, Fault> {
+        let answer = tokio::select! {
+            answer = elicitor.ask(params) => answer,
+            decided = self.decision(call.intent) => return decided.map(|()| Some(Asked::SendAgain)),
+            () = self.executor.wait_until_closed() => None,
+        };
+        let Some(answer) = answer else { return Ok(None) };
+        match apply_answer(&self.executor, &context.caller, call, answer).await? {
+            Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => {
+                Ok(Some(Asked::SendAgainLater))
+            }
+            Effect::SendAgain => Ok(Some(Asked::SendAgain)),
+            Effect::StillWaits => Ok(None),
+            Effect::Withdrawn => Err(withdrawn_fault(call.intent)),
+        }
+    }
+
+    /// Sends the intent once. Dropping the future cancels the call.
+    async fn send(&self, context: &RequestContext, call: Call) -> Result<Sent, Fault> {
+        let started = Arc::new(Notify::new());
+        let sink = event_sink(context, &call.tool, &started);
+        let guard = self.cancel_guard(context, &call);
+        let becomes_task = async {
+            started.notified().await;
+            tokio::time::sleep(TASK_AFTER).await;
+        };
+        let sent = tokio::select! {
+            answer = self.executor.handle_intent(call, sink) => answer.map(Sent::Answered),
+            () = becomes_task, if context.offers_tasks() => Ok(Sent::GoesOn),
+        };
+        guard.disarm();
+        sent
+    }
+
+    fn cancel_guard(&self, context: &RequestContext, call: &Call) -> CancelGuard<'_> {
+        CancelGuard {
             executor: &self.executor,
-            intent,
+            intent: call.intent,
             agent: call.agent.clone(),
             caller: Arc::clone(&context.caller),
             is_armed: true,
-        };
-        let answer = self.executor.handle_intent(call, sink).await;
-        guard.disarm();
-        answer
+        }
     }
 }
 
@@ -102,12 +274,13 @@ impl Drop for CancelGuard<'_> {
     }
 }
 
-/// The sink that turns events of a run into the notifications that the request asked for.
-fn notification_sink(context: &RequestContext, tool: &ToolName) -> RunEventSink {
-    let Some(notifications) = context.notifications.clone() else { return RunEventSink::none() };
+/// The sink that turns events of a run into the notifications that the request asked for, and tells when it starts.
+fn event_sink(context: &RequestContext, tool: &ToolName, started: &Arc<Notify>) -> RunEventSink {
     let progress = context.meta.progress_token.clone().map(|token| Mutex::new(ProgressEncoder::new(token)));
-    let (level, tool) = (context.log_level, tool.clone());
-    if progress.is_none() && level.is_none() {
+    let (level, tool, started) = (context.log_level, tool.clone(), Arc::clone(started));
+    let wants_events = progress.is_some() || level.is_some();
+    let notifications = context.notifications.clone().filter(|_| wants_events);
+    if notifications.is_none() && !context.offers_tasks() {
         return RunEventSink::none();
     }
     RunEventSink::new(move |event| {
@@ -118,10 +291,14 @@ fn notification_sink(context: &RequestContext, tool: &ToolName) -> RunEventSink 
             RunEvent::Log(line) => {
                 level.filter(|level| level.includes(line.level)).map(|_| encode::log_message(&tool, line))
             }
+            RunEvent::Started => {
+                started.notify_one();
+                None
+            }
             // The answer has every artifact.
-            RunEvent::Started | RunEvent::Artifact(_) => None,
+            RunEvent::Artifact(_) => None,
         };
-        if let Some(text) = text {
+        if let Some((notifications, text)) = notifications.as_ref().zip(text) {
             // Never blocks the run. A client that does not read loses notifications, and no answer.
             let _unread = notifications.try_send(text);
         }

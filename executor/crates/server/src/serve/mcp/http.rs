@@ -1,5 +1,6 @@
 //! Streamable HTTP: `POST`, `GET` and `DELETE` on `/mcp`.
 
+use super::authorization::{Authorization, KnownCaller};
 use super::session::Sessions;
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
 use crate::serve::McpSettings;
@@ -9,15 +10,16 @@ use crate::serve::transport::events::event_response;
 use crate::serve::transport::json::{JsonBody, json_response};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
+use a2g_types::ident::ToolName;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
-use a2g_wire::mcp::Revision;
 use a2g_wire::mcp::decode::{
     self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest, SubscriptionFilter,
 };
 use a2g_wire::mcp::encode;
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::headers::{self, HeaderValues};
+use a2g_wire::mcp::{ClientCapabilities, Revision};
 use a2g_wire::strict_json::JsonBounds;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -35,19 +37,24 @@ const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 struct McpHttp {
     door: Arc<McpDoor>,
     sessions: Arc<Sessions>,
+    authorization: Arc<Authorization>,
 }
 
-/// The router of this door. It spawns the task that ends idle sessions.
+/// The routers of this door: its own path, and the metadata that anybody may read. It spawns the task that ends idle
+/// sessions.
 #[must_use]
-pub fn router(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBounds) -> ProtocolRouter {
+pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBounds) -> Vec<ProtocolRouter> {
     let access = settings.door.access;
+    let authorization = Arc::new(Authorization::new(&settings));
     let sessions = Sessions::new(Arc::clone(&executor), &settings);
-    let door = Arc::new(McpDoor { executor, settings: settings.door, bounds, waits_for_tools: false });
-    let state = Arc::new(McpHttp { door, sessions });
+    let door = Arc::new(McpDoor::new(executor, settings.door, bounds, false));
+    let metadata = authorization.router();
+    let state = Arc::new(McpHttp { door, sessions, authorization: Arc::clone(&authorization) });
     let routes = Router::new()
         .route("/mcp", post(receive).get(listen_to_session).delete(end_session))
-        .with_state(state);
-    ProtocolRouter { routes, auth: AuthPolicy::Required(access) }
+        .with_state(state)
+        .layer(Extension(authorization));
+    vec![ProtocolRouter { routes, auth: AuthPolicy::Delegated(access) }, metadata]
 }
 
 /// The headers of a request.
@@ -82,7 +89,7 @@ fn error_response(error: &McpError, id: Option<&Id>, revision: Revision) -> Resp
 
 async fn receive(
     State(state): State<Arc<McpHttp>>,
-    Extension(caller): Extension<Arc<Caller>>,
+    KnownCaller(caller): KnownCaller,
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
@@ -104,10 +111,19 @@ async fn receive(
                 Err(error) => error_response(&error, None, Revision::Session),
             };
         }
-        Ok(ClientMessage::Answer(_)) => {
-            let message = "this server sends no requests, so there is nothing to answer";
-            let fault = a2g_types::fault::Fault::InvalidRequest(message.to_owned());
-            return error_response(&fault.into(), None, Revision::Stateless);
+        Ok(ClientMessage::Answer { id, answer }) => {
+            return match state.sessions.named(&Headers(&headers), &caller) {
+                Ok(Some(session)) if session.questions().answer(&id, answer) => {
+                    StatusCode::ACCEPTED.into_response()
+                }
+                Ok(_) => {
+                    let message =
+                        "there is no request of this server with this id, so there is nothing to answer";
+                    let fault = a2g_types::fault::Fault::InvalidRequest(message.to_owned());
+                    error_response(&fault.into(), None, Revision::Session)
+                }
+                Err(error) => error_response(&error, None, Revision::Session),
+            };
         }
         Err(McpDecodeError { id, error }) => {
             return error_response(&error, id.as_ref(), Revision::Stateless);
@@ -119,6 +135,12 @@ async fn receive(
         work: connection.begin_request(),
         accepts_events: accepts_events(&headers),
     };
+    if let Some(tool) = request.called_tool()
+        && let Ok(tool) = ToolName::parse(&tool)
+        && !sender.caller.may_call(&tool)
+    {
+        return state.authorization.refuse_scope(&state.door.executor, &sender.caller, &tool, &headers);
+    }
     let id = request.id.clone();
     match select_revision(&request, &Headers(&headers)) {
         Ok(Revision::Stateless) => match state.answer_stateless(request, &headers, sender).await {
@@ -167,7 +189,7 @@ impl McpHttp {
         if request.meta.version.is_some() {
             headers::check(&names, &request)?;
         }
-        decode::require_stateless_meta(&request.meta)?;
+        let capabilities = decode::require_stateless_meta(&request.meta)?;
         let decoded = request.decode(Revision::Stateless)?;
         if let McpRequest::CallTool(call) = &decoded {
             let tools = self.door.executor.tools();
@@ -178,7 +200,8 @@ impl McpHttp {
         let ClientRequest { id, meta, .. } = request;
         let Sender { caller, charge, work, accepts_events } = sender;
         if let McpRequest::Listen(filter) = decoded {
-            let changes = self.subscribe(id, filter);
+            let filter = decode::check_subscription(filter, capabilities)?;
+            let changes = self.subscribe(id, filter, &caller);
             return Ok(streamed_response(hold(changes, work)));
         }
         let wants_events = meta.progress_token.is_some() || meta.log_level.is_some();
@@ -190,8 +213,10 @@ impl McpHttp {
             caller,
             log_level: meta.log_level,
             meta,
+            capabilities,
             charge,
             notifications: streams.then_some(notifications),
+            elicitor: None,
         };
         if !streams {
             // Dropped when the client closes the connection, which cancels its call.
@@ -220,12 +245,14 @@ impl McpHttp {
             id,
             caller: Arc::clone(&caller),
             meta,
+            capabilities: ClientCapabilities::default(),
             log_level: None,
             charge,
             notifications: None,
+            elicitor: None,
         };
-        if let McpRequest::Initialize { .. } = decoded {
-            let session = self.sessions.open(&caller)?;
+        if let McpRequest::Initialize { capabilities, .. } = &decoded {
+            let session = self.sessions.open(&caller, *capabilities)?;
             let text = self.door.answer(context, decoded).await?;
             let mut response = json_response(StatusCode::OK, text);
             if let Ok(value) = HeaderValue::from_str(session.id()) {
@@ -253,11 +280,15 @@ impl McpHttp {
     }
 
     /// The notifications that a subscription asks for, until the client closes it or the sessions end.
-    fn subscribe(&self, id: Id, filter: SubscriptionFilter) -> impl Stream<Item = String> + Send + use<> {
-        let changes = self.door.executor.catalog_changes();
+    fn subscribe(
+        &self,
+        id: Id,
+        filter: SubscriptionFilter,
+        caller: &Arc<Caller>,
+    ) -> impl Stream<Item = String> + Send + use<> {
+        let changes = self.door.list_changes(caller, filter);
         let executor = Arc::clone(&self.door.executor);
-        let SubscriptionFilter { tools_list_changed } = filter;
-        let first = encode::acknowledged(&id, tools_list_changed);
+        let first = encode::acknowledged(&id, filter);
         let encoder = a2g_wire::mcp::encode::ResultEncoder {
             revision: Revision::Stateless,
             server_version: super::VERSION,
@@ -267,10 +298,7 @@ impl McpHttp {
             async move {
                 let mut changes = changes?;
                 tokio::select! {
-                    changed = changes.changed(), if tools_list_changed => {
-                        changed.ok()?;
-                        Some((encode::tools_list_changed(Some(&id)), Some(changes)))
-                    }
+                    list = changes.next() => Some((encode::list_changed(list?, Some(&id)), Some(changes))),
                     () = executor.wait_until_closed() => Some((encoder.subscription_end(&id), None)),
                 }
             }
@@ -282,7 +310,7 @@ impl McpHttp {
 /// `GET /mcp`: the messages of a session that belong to no request, or the rest of a stream that broke.
 async fn listen_to_session(
     State(state): State<Arc<McpHttp>>,
-    Extension(caller): Extension<Arc<Caller>>,
+    KnownCaller(caller): KnownCaller,
     Extension(connection): Extension<Arc<Connection>>,
     headers: HeaderMap,
 ) -> Response {
@@ -294,7 +322,7 @@ async fn listen_to_session(
     let work = connection.begin_request();
     let last = headers.get(LAST_EVENT_HEADER).and_then(|value| value.to_str().ok());
     match last {
-        None => streamed_response(hold(session.notifications(&state.door.executor), work)),
+        None => streamed_response(hold(session.notifications(&state.door, &caller), work)),
         Some(last) => match session.resume(last) {
             Some(events) => streamed_events(hold(events, work)),
             None => {
@@ -308,7 +336,7 @@ async fn listen_to_session(
 /// `DELETE /mcp`: ends a session and cancels its calls.
 async fn end_session(
     State(state): State<Arc<McpHttp>>,
-    Extension(caller): Extension<Arc<Caller>>,
+    KnownCaller(caller): KnownCaller,
     headers: HeaderMap,
 ) -> Response {
     match state.sessions.named(&Headers(&headers), &caller) {

@@ -7,24 +7,32 @@
 //! A call is an intent like that of any other door. When a client gives a request up, its call is cancelled: by closing
 //! the response in 2026-07-28, by `notifications/cancelled` in a session and on standard input.
 
+mod approval;
+mod authorization;
 mod call;
+mod changes;
 mod http;
+mod resources;
 mod session;
 mod stdio;
+mod tasks;
 
-pub use http::router;
+pub use http::routers;
 pub use stdio::serve_mcp_stdio;
 
 use super::protocol::DoorSettings;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
+use a2g_types::call::Door;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
-use a2g_wire::mcp::decode::McpRequest;
+use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode::ResultEncoder;
 use a2g_wire::mcp::fault::McpError;
-use a2g_wire::mcp::{MessageLevel, RequestMeta, Revision};
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, names};
 use a2g_wire::strict_json::JsonBounds;
+use approval::{Elicitor, States};
+use changes::{FinishedRuns, ListChanges};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -44,6 +52,8 @@ struct McpDoor {
     /// `true` to answer lists and calls once the tools are compiled. A host that starts this process lists its tools at
     /// once, and may never do so again.
     waits_for_tools: bool,
+    states: States,
+    runs: FinishedRuns,
 }
 
 /// A request apart from its method and parameters.
@@ -52,21 +62,45 @@ struct RequestContext {
     id: Id,
     caller: Arc<Caller>,
     meta: RequestMeta,
+    /// The capabilities of the client, from this request or from its session.
+    capabilities: ClientCapabilities,
     /// The lowest level of log messages that the client wants, if it wants any.
     log_level: Option<MessageLevel>,
     /// The request's charge against the caller's share of memory.
     charge: Charge,
     /// The receiver of the notifications that precede the answer, if the transport has room for them.
     notifications: Option<mpsc::Sender<String>>,
+    /// The way to ask the client of a session; 2026-07-28 asks in its answers.
+    elicitor: Option<Elicitor>,
 }
 
 impl RequestContext {
     fn encoder(&self) -> ResultEncoder {
         ResultEncoder { revision: self.revision, server_version: VERSION }
     }
+
+    /// Returns `true` if the answer to a call may be a task.
+    fn offers_tasks(&self) -> bool {
+        self.revision == Revision::Stateless && self.capabilities.has_tasks
+    }
 }
 
 impl McpDoor {
+    fn new(
+        executor: Arc<Executor>,
+        settings: DoorSettings,
+        bounds: JsonBounds,
+        waits_for_tools: bool,
+    ) -> Self {
+        let runs = FinishedRuns::follow(&executor);
+        Self { executor, settings, bounds, waits_for_tools, states: States::new(), runs }
+    }
+
+    /// The changes that a subscription or a session of this caller follows.
+    fn list_changes(&self, caller: &Arc<Caller>, filter: SubscriptionFilter) -> ListChanges {
+        ListChanges::new(&self.executor, &self.runs, caller, filter)
+    }
+
     /// Answers a request whose answer is a single message.
     ///
     /// # Errors
@@ -85,10 +119,26 @@ impl McpDoor {
             // A session stores the level before it asks for this answer.
             McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),
             McpRequest::ListTools { after } => {
-                let tools = self.executor.tools();
-                Ok(encoder.tools(&context.id, tools.iter(), after.as_ref()))
+                let (tools, agent) =
+                    (self.executor.tools(), self.settings.agent_of(Door::Mcp, &context.caller, None)?);
+                let reachable = tools.iter().filter(|tool| {
+                    context.caller.may_call(&tool.name) && self.executor.may_reach(&agent, &tool.name)
+                });
+                Ok(encoder.tools(&context.id, reachable, after.as_ref()))
             }
             McpRequest::CallTool(call) => self.call(context, *call).await,
+            McpRequest::ListResources { before } => self.list_resources(&context, before).await,
+            McpRequest::ListTemplates => Ok(encoder.templates(&context.id)),
+            McpRequest::ReadResource(uri) => self.read_resource(&context, &uri).await,
+            McpRequest::Complete(completion) => self.complete(&context, completion).await,
+            McpRequest::GetTask(_) | McpRequest::UpdateTask(..) | McpRequest::CancelTask(_)
+                if !context.capabilities.has_tasks =>
+            {
+                Err(McpError::MissingCapability(names::TASKS))
+            }
+            McpRequest::GetTask(task) => self.get_task(&context, task).await,
+            McpRequest::UpdateTask(task, answer) => self.update_task(&context, task, answer).await,
+            McpRequest::CancelTask(task) => self.cancel_task(&context, task).await,
             // The transports answer it with a stream.
             McpRequest::Listen(_) => Ok(encoder.subscription_end(&context.id)),
         }

@@ -5,6 +5,7 @@
 //!   └──── DELETE, or a caller that needs its place ────▲
 //! ```
 
+use super::approval::{Elicitor, Questions};
 use super::http::SESSION_HEADER;
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
 use crate::serve::McpSettings;
@@ -15,11 +16,11 @@ use a2g_runtime::timer_now;
 use a2g_types::ident::IntentId;
 use a2g_types::memory::{self, HeldBytes};
 use a2g_wire::jsonrpc::Id;
-use a2g_wire::mcp::MessageLevel;
-use a2g_wire::mcp::decode::McpRequest;
+use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
 use a2g_wire::mcp::encode;
 use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::headers::HeaderValues;
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel};
 use futures_util::Stream;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -50,6 +51,8 @@ pub(super) struct Sessions {
 pub(super) struct McpSession {
     id: String,
     owner: String,
+    capabilities: ClientCapabilities,
+    questions: Arc<Questions>,
     log_level: Mutex<Option<MessageLevel>>,
     /// The requests that are being answered, by their ids.
     in_flight: Mutex<HashMap<String, Arc<Notify>>>,
@@ -76,7 +79,11 @@ impl Sessions {
     ///
     /// # Errors
     /// [`McpError::TooManySessions`] if all candidates have calls.
-    pub(super) fn open(&self, caller: &Caller) -> Result<Arc<McpSession>, McpError> {
+    pub(super) fn open(
+        &self,
+        caller: &Caller,
+        capabilities: ClientCapabilities,
+    ) -> Result<Arc<McpSession>, McpError> {
         let mut all = self.all.lock();
         let own = all.iter().filter(|session| session.owner == caller.name()).count();
         let is_full = own >= self.max_per_caller;
@@ -91,6 +98,8 @@ impl Sessions {
         let session = Arc::new(McpSession {
             id: IntentId::random().to_string(),
             owner: caller.name().to_owned(),
+            capabilities,
+            questions: Arc::default(),
             log_level: Mutex::default(),
             in_flight: Mutex::default(),
             streams: Mutex::default(),
@@ -155,6 +164,10 @@ impl McpSession {
         &self.id
     }
 
+    pub(super) fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
     pub(super) fn set_log_level(&self, level: MessageLevel) {
         *self.log_level.lock() = Some(level);
     }
@@ -186,6 +199,7 @@ impl McpSession {
     ) -> Result<String, McpError> {
         let entry = InFlight::enter(self, &context.id);
         context.log_level = *self.log_level.lock();
+        context.capabilities = self.capabilities;
         let id = context.id.clone();
         tokio::select! {
             answer = door.answer(context, request) => answer,
@@ -206,6 +220,8 @@ impl McpSession {
     ) -> impl Stream<Item = (String, String)> + Send + use<> {
         let stream = self.open_stream();
         let (notifications, mut unread) = mpsc::channel::<String>(MAX_UNREAD_NOTIFICATIONS);
+        context.elicitor =
+            Some(Elicitor { questions: Arc::clone(&self.questions), output: notifications.clone() });
         context.notifications = Some(notifications);
         let (session, door, events) = (Arc::clone(self), Arc::clone(door), Arc::clone(&stream));
         door.executor.sessions().clone().spawn(async move {
@@ -251,14 +267,15 @@ impl McpSession {
     /// The notifications that belong to no request.
     pub(super) fn notifications(
         self: &Arc<Self>,
-        executor: &Executor,
+        door: &McpDoor,
+        caller: &Arc<Caller>,
     ) -> impl Stream<Item = String> + Send + use<> {
-        let state = (Arc::clone(self), executor.catalog_changes(), self.ended.subscribe());
+        let changes = door.list_changes(caller, SubscriptionFilter::EVERY_LIST);
+        let state = (Arc::clone(self), changes, self.ended.subscribe());
         futures_util::stream::unfold(state, async |(session, mut changes, mut ended)| {
             tokio::select! {
-                changed = changes.changed() => {
-                    changed.ok()?;
-                    Some((encode::tools_list_changed(None), (session, changes, ended)))
+                list = changes.next() => {
+                    Some((encode::list_changed(list?, None), (session, changes, ended)))
                 }
                 () = session_end(&mut ended) => None,
             }

@@ -1,5 +1,6 @@
 //! MCP on standard input and output. Standard output has messages only; logs go to standard error.
 
+use super::approval::{Elicitor, Questions};
 use super::{McpDoor, RequestContext, VERSION};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
@@ -14,7 +15,7 @@ use a2g_wire::mcp::decode::{
 };
 use a2g_wire::mcp::encode::{self, ResultEncoder};
 use a2g_wire::mcp::fault::McpError;
-use a2g_wire::mcp::{MessageLevel, Revision};
+use a2g_wire::mcp::{ClientCapabilities, MessageLevel, Revision};
 use a2g_wire::strict_json::{self, JsonBounds};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -39,6 +40,7 @@ struct Conversation {
     /// The requests that are being answered, by their ids.
     in_flight: Mutex<HashMap<String, InFlight>>,
     output: mpsc::Sender<String>,
+    questions: Arc<Questions>,
 }
 
 struct InFlight {
@@ -48,6 +50,7 @@ struct InFlight {
 
 #[derive(Clone, Copy, Default)]
 struct StdioSession {
+    capabilities: ClientCapabilities,
     log_level: Option<MessageLevel>,
 }
 
@@ -64,11 +67,12 @@ pub async fn serve_mcp_stdio(
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
     let conversation = Arc::new(Conversation {
-        door: McpDoor { executor: Arc::clone(&executor), settings, bounds, waits_for_tools: true },
+        door: McpDoor::new(Arc::clone(&executor), settings, bounds, true),
         caller,
         session: Mutex::default(),
         in_flight: Mutex::default(),
         output,
+        questions: Arc::default(),
     });
     let list_changes = executor.sessions().spawn(Arc::clone(&conversation).report_list_changes());
     let reading = async {
@@ -145,10 +149,12 @@ impl Conversation {
                     entry.cancelled.notify_one();
                 }
             }
-            Ok(
-                ClientMessage::Notification(ClientNotification::Initialized | ClientNotification::Other)
-                | ClientMessage::Answer(_),
-            ) => {}
+            Ok(ClientMessage::Notification(ClientNotification::Initialized | ClientNotification::Other)) => {}
+            Ok(ClientMessage::Answer { id, answer }) => {
+                if !self.questions.answer(&id, answer) {
+                    tracing::debug!(id = id.as_json(), "an answer to no open request");
+                }
+            }
             Err(McpDecodeError { id, error }) => self.send(error.response(id.as_ref())).await,
         }
     }
@@ -165,32 +171,50 @@ impl Conversation {
         let revision = self.revision_of(&request).map_err(failed)?;
         let decoded = request.decode(revision).map_err(|fault| failed(fault.into()))?;
         match &decoded {
-            McpRequest::Initialize { .. } => *self.session.lock() = Some(StdioSession::default()),
+            McpRequest::Initialize { capabilities, .. } => {
+                *self.session.lock() = Some(StdioSession { capabilities: *capabilities, log_level: None });
+            }
             McpRequest::SetLogLevel(level) => {
-                *self.session.lock() = Some(StdioSession { log_level: Some(*level) });
+                self.session.lock().get_or_insert_default().log_level = Some(*level);
             }
             McpRequest::Discover
             | McpRequest::Ping
             | McpRequest::ListTools { .. }
             | McpRequest::CallTool(_)
+            | McpRequest::ListResources { .. }
+            | McpRequest::ListTemplates
+            | McpRequest::ReadResource(_)
+            | McpRequest::Complete(_)
+            | McpRequest::GetTask(_)
+            | McpRequest::UpdateTask(..)
+            | McpRequest::CancelTask(_)
             | McpRequest::Listen(_) => {}
         }
         let is_subscription = matches!(decoded, McpRequest::Listen(_));
         let entry = self.enter(&request.id, is_subscription).map_err(|fault| failed(fault.into()))?;
-        let log_level = match revision {
-            Revision::Stateless => request.meta.log_level,
-            Revision::Session => self.session.lock().and_then(|session| session.log_level),
+        let session = self.session.lock().unwrap_or_default();
+        let (capabilities, log_level, elicitor) = match revision {
+            Revision::Stateless => {
+                (request.meta.capabilities.unwrap_or_default(), request.meta.log_level, None)
+            }
+            Revision::Session => {
+                let (questions, output) = (Arc::clone(&self.questions), self.output.clone());
+                (session.capabilities, session.log_level, Some(Elicitor { questions, output }))
+            }
         };
         let context = RequestContext {
             revision,
             id: request.id.clone(),
             caller: Arc::clone(&self.caller),
+            capabilities,
             log_level,
             meta: request.meta,
             charge,
             notifications: Some(self.output.clone()),
+            elicitor,
         };
         if let McpRequest::Listen(filter) = decoded {
+            let filter = decode::check_subscription(filter, capabilities).map_err(failed)?;
             let conversation = Arc::clone(self);
             self.door.executor.sessions().spawn(async move {
                 let _cancelled = entry.run(conversation.listen(context.id, filter)).await;
@@ -242,14 +266,13 @@ impl Conversation {
 
     /// Sends the notifications of a subscription until it is cancelled.
     async fn listen(&self, id: Id, filter: SubscriptionFilter) {
-        let SubscriptionFilter { tools_list_changed } = filter;
-        let mut changes = self.door.executor.catalog_changes();
-        self.send(encode::acknowledged(&id, tools_list_changed)).await;
+        let mut changes = self.door.list_changes(&self.caller, filter);
+        self.send(encode::acknowledged(&id, filter)).await;
         loop {
             tokio::select! {
-                changed = changes.changed(), if tools_list_changed => {
-                    if changed.is_err() { return }
-                    self.send(encode::tools_list_changed(Some(&id))).await;
+                list = changes.next() => {
+                    let Some(list) = list else { return };
+                    self.send(encode::list_changed(list, Some(&id))).await;
                 }
                 () = self.door.executor.wait_until_closed() => {
                     let encoder = ResultEncoder { revision: Revision::Stateless, server_version: VERSION };
@@ -259,13 +282,13 @@ impl Conversation {
         }
     }
 
-    /// Reports changes of the catalogue to a session.
+    /// Reports changed lists to a session.
     async fn report_list_changes(self: Arc<Self>) {
-        let mut changes = self.door.executor.catalog_changes();
-        while changes.changed().await.is_ok() {
+        let mut changes = self.door.list_changes(&self.caller, SubscriptionFilter::EVERY_LIST);
+        while let Some(list) = changes.next().await {
             let is_session = self.session.lock().is_some();
             if is_session {
-                self.send(encode::tools_list_changed(None)).await;
+                self.send(encode::list_changed(list, None)).await;
             }
         }
     }

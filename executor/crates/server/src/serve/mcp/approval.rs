@@ -1,0 +1,261 @@
+//! Decisions of persons about calls that the governor escalated.
+//!
+//! ```text
+//! call ─▶ waits ─┬─ 2026-07-28 ─▶ `input_required` with a state ─ call with state and answer ─▶ decision ─▶ call again
+//!                └─ 2025-11-25 ─▶ `elicitation/create` on the call's stream ─ answer ─▶ decision ─▶ call again
+//! ```
+//! A caller that may decide gets a form with the decision. Any other gets one that says who decides, and whose answer
+//! only continues the wait or withdraws the call. No answer starts a run by itself: the decision goes to the core, which
+//! applies it once, and the call is sent again under the same intent.
+
+use a2g_core::run::Executor;
+use a2g_govern::{Caller, Role};
+use a2g_types::call::Call;
+use a2g_types::fault::{BlockedBy, Fault};
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::verdict::Directive;
+use a2g_wire::jsonrpc::Id;
+use a2g_wire::mcp::elicit::{
+    ElicitAction, ElicitAnswer, PersonDecision, Question, elicitation_cancelled, elicitation_request,
+};
+use a2g_wire::mcp::fault::McpError;
+use a2g_wire::mcp::state::{RequestState, StateOwner, StateSealer};
+use parking_lot::Mutex;
+use serde_json::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use time::OffsetDateTime;
+use tokio::sync::{mpsc, oneshot};
+
+/// The maximum number of states that can be redeemed. More intents than this cannot wait.
+const MAX_STATES: usize = 2_000;
+
+/// The states that clients carry from a question to its answer.
+pub(super) struct States {
+    /// `None` if the system has no random numbers: no state is then made or accepted.
+    sealer: Option<StateSealer>,
+    /// The nonce and the expiry of the latest state of each intent. Only that one can be redeemed, and only once.
+    latest: Mutex<HashMap<IntentId, ([u8; 16], OffsetDateTime)>>,
+}
+
+impl States {
+    pub(super) fn new() -> Self {
+        let mut key = [0; 32];
+        let sealer = getrandom::fill(&mut key).ok().map(|()| StateSealer::new(&key));
+        Self { sealer, latest: Mutex::default() }
+    }
+
+    /// Makes the state for the next answer about an intent, in place of earlier ones. `None` if too many intents have one.
+    pub(super) fn issue(
+        &self,
+        owner: StateOwner<'_>,
+        intent: IntentId,
+        expires_at: OffsetDateTime,
+        now: OffsetDateTime,
+    ) -> Option<String> {
+        let (mut nonce, mut iv) = ([0; 16], [0; 12]);
+        getrandom::fill(&mut nonce).and_then(|()| getrandom::fill(&mut iv)).ok()?;
+        let state = RequestState { intent, nonce, expires_at };
+        let sealed = self.sealer.as_ref()?.seal(&state, owner, iv)?;
+        let mut latest = self.latest.lock();
+        if latest.len() >= MAX_STATES {
+            latest.retain(|_, (_, expires_at)| *expires_at > now);
+        }
+        if latest.len() >= MAX_STATES && !latest.contains_key(&intent) {
+            return None;
+        }
+        latest.insert(intent, (nonce, expires_at));
+        Some(sealed)
+    }
+
+    /// Uses a state up.
+    ///
+    /// # Errors
+    /// [`McpError::StateRejected`] if the state is not the latest one of its intent, was used, has expired, or belongs to
+    /// another caller or tool.
+    pub(super) fn redeem(
+        &self,
+        owner: StateOwner<'_>,
+        text: &str,
+        now: OffsetDateTime,
+    ) -> Result<IntentId, McpError> {
+        let opened = self.sealer.as_ref().and_then(|sealer| sealer.open(text, owner));
+        let RequestState { intent, nonce, expires_at } = opened.ok_or(McpError::StateRejected)?;
+        let mut latest = self.latest.lock();
+        let is_latest = latest.get(&intent).is_some_and(|(known, _)| *known == nonce);
+        if !is_latest || expires_at <= now {
+            return Err(McpError::StateRejected);
+        }
+        latest.remove(&intent);
+        Ok(intent)
+    }
+}
+
+/// The effect of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// The call is sent again: it runs, is refused, or still waits.
+    SendAgain,
+    /// The person closed the form, and the intent still waits.
+    StillWaits,
+    /// The call is withdrawn, and does not run.
+    Withdrawn,
+}
+
+/// The question for a caller.
+pub(super) fn question_for(caller: &Caller) -> Question {
+    match caller.decision_right() {
+        Some(_) => Question::Decide,
+        None => Question::WaitForApprover,
+    }
+}
+
+/// Returns `true` if the caller may withdraw the calls of this agent.
+pub(super) fn may_cancel(caller: &Caller, agent: &AgentDid) -> bool {
+    caller.may_act_as(agent) || caller.is_any_of(&[Role::Governor, Role::Operator])
+}
+
+/// Applies the answer of a person to the call that waits under the same intent. An answer about another call, or about
+/// an intent that waits no longer, has no effect.
+///
+/// # Errors
+/// The intent cannot run as approved, or the decision is not recorded yet.
+pub(super) async fn apply_answer(
+    executor: &Arc<Executor>,
+    caller: &Caller,
+    call: &Call,
+    answer: ElicitAnswer,
+) -> Result<Effect, Fault> {
+    let intent = call.intent;
+    let Some((waiting, _)) = executor.undecided_call(intent) else { return Ok(Effect::SendAgain) };
+    let is_same =
+        waiting.agent == call.agent && waiting.tool == call.tool && waiting.arguments == call.arguments;
+    if !is_same {
+        return Ok(Effect::SendAgain);
+    }
+    let ElicitAnswer { action, decision } = answer;
+    let approved = match (caller.decision_right(), action, decision) {
+        (_, ElicitAction::Cancel, _) => return Ok(Effect::StillWaits),
+        (Some(right), ElicitAction::Accept, Some(PersonDecision::Approve)) => (right, true),
+        (Some(right), ElicitAction::Accept, Some(PersonDecision::Deny))
+        | (Some(right), ElicitAction::Decline, _) => (right, false),
+        (_, ElicitAction::Accept, _) => return Ok(Effect::SendAgain),
+        (None, ElicitAction::Decline, _) => {
+            executor.cancel(intent, &|agent| may_cancel(caller, agent), caller.name()).await?;
+            return Ok(Effect::Withdrawn);
+        }
+    };
+    let (right, approved) = approved;
+    tracing::info!(%intent, approved, caller = caller.name(), "decision received in a form");
+    match executor.apply_directive(&Directive { intent, approved, manifest: None }, right).await {
+        Ok(()) => Ok(Effect::SendAgain),
+        // Another person was faster.
+        Err(Fault::InvalidParams { pointer, .. }) if pointer == "/intent_id" => Ok(Effect::SendAgain),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// The refusal of a call that no longer waits, and that nobody approved or denied.
+pub(super) fn withdrawn_fault(intent: IntentId) -> Fault {
+    Fault::Refused {
+        intent: Some(intent),
+        risk_score: None,
+        blocked_by: BlockedBy::EscalationPending,
+        message: "the call was withdrawn, revoked, or not decided in time: it does not run".to_owned(),
+    }
+}
+
+/// The questions to the client of a session that have no answer yet.
+#[derive(Default)]
+pub(super) struct Questions {
+    last: AtomicU64,
+    open: Mutex<HashMap<u64, oneshot::Sender<Option<ElicitAnswer>>>>,
+}
+
+impl Questions {
+    /// Passes the client's answer on; `None` is an error. Returns `false` if there is no such question.
+    pub(super) fn answer(&self, id: &Id, answer: Option<ElicitAnswer>) -> bool {
+        let number = id.as_json().parse::<u64>().ok();
+        let question = number.and_then(|number| self.open.lock().remove(&number));
+        question.is_some_and(|question| question.send(answer).is_ok())
+    }
+}
+
+/// Asks the client of a session, on the stream of a call.
+#[derive(Clone)]
+pub(super) struct Elicitor {
+    pub(super) questions: Arc<Questions>,
+    pub(super) output: mpsc::Sender<String>,
+}
+
+impl Elicitor {
+    /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the client
+    /// that the answer is not wanted any more.
+    pub(super) async fn ask(&self, params: &Value) -> Option<ElicitAnswer> {
+        let (reply, answer) = oneshot::channel();
+        let number = self.questions.last.fetch_add(1, Ordering::Relaxed) + 1;
+        self.questions.open.lock().insert(number, reply);
+        let _open = OpenQuestion { elicitor: self, number };
+        self.output.send(elicitation_request(number, params)).await.ok()?;
+        answer.await.ok().flatten()
+    }
+}
+
+/// A question until it is answered or dropped.
+struct OpenQuestion<'a> {
+    elicitor: &'a Elicitor,
+    number: u64,
+}
+
+impl Drop for OpenQuestion<'_> {
+    fn drop(&mut self) {
+        if self.elicitor.questions.open.lock().remove(&self.number).is_some() {
+            // A client that does not read keeps its form open; its answer then has no effect.
+            let _unread = self.elicitor.output.try_send(elicitation_cancelled(self.number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use time::Duration;
+
+    const NOW: OffsetDateTime = time::macros::datetime!(2026-11-25 12:00 UTC);
+    const LATER: OffsetDateTime = time::macros::datetime!(2026-11-25 12:05 UTC);
+    const OWNER: StateOwner<'_> = StateOwner { caller: "anna", tool: "write_file" };
+
+    #[test]
+    fn a_state_is_redeemed_once_by_its_owner_before_it_expires() {
+        let (states, intent) = (States::new(), IntentId::random());
+        let issue = || states.issue(OWNER, intent, LATER, NOW).unwrap();
+        let first = issue();
+        let second = issue();
+        let rejected = |owner, text: &str, now| {
+            assert!(matches!(states.redeem(owner, text, now), Err(McpError::StateRejected)), "{text}");
+        };
+        rejected(OWNER, &first, NOW);
+        rejected(StateOwner { caller: "berta", ..OWNER }, &second, NOW);
+        rejected(StateOwner { tool: "read_file", ..OWNER }, &second, NOW);
+        rejected(OWNER, &second, LATER);
+        for index in 0..second.len() {
+            let mut changed = second.clone().into_bytes();
+            changed[index] ^= 1;
+            rejected(OWNER, &String::from_utf8(changed).unwrap(), NOW);
+        }
+        rejected(OWNER, "", NOW);
+        rejected(OWNER, &States::new().issue(OWNER, intent, LATER, NOW).unwrap(), NOW);
+        assert_eq!(states.redeem(OWNER, &second, NOW).unwrap(), intent);
+        rejected(OWNER, &second, NOW);
+    }
+
+    #[test]
+    fn states_are_bounded_and_expired_ones_make_room() {
+        let states = States::new();
+        let issue = |expires_at, now| states.issue(OWNER, IntentId::random(), expires_at, now);
+        assert!((0..MAX_STATES).all(|_| issue(LATER, NOW).is_some()));
+        assert!(issue(LATER, NOW).is_none());
+        assert!(issue(LATER + Duration::HOUR, LATER).is_some());
+    }
+}

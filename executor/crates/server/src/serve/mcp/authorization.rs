@@ -1,0 +1,110 @@
+//! The door as a protected resource of OAuth 2.1: how a client that shows no token, or one without a scope, learns where to
+//! get another (RFC 9728, RFC 6750).
+
+use crate::serve::auth::{UNAUTHENTICATED, challenge};
+use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
+use crate::serve::transport::json::json_response;
+use crate::serve::{DoorAccess, McpSettings};
+use a2g_core::run::Executor;
+use a2g_govern::{Caller, Credential};
+use a2g_types::fault::BlockedBy;
+use a2g_types::ident::ToolName;
+use axum::Router;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use serde_json::json;
+use std::sync::Arc;
+
+const METADATA_PATH: &str = "/.well-known/oauth-protected-resource/mcp";
+
+/// What clients learn about the tokens of this door.
+pub(super) struct Authorization {
+    scheme: &'static str,
+    /// Empty if the door accepts no JSON Web Tokens: clients are then told nothing.
+    issuers: Vec<String>,
+}
+
+impl Authorization {
+    pub(super) fn new(settings: &McpSettings) -> Self {
+        let issuers = match settings.door.access {
+            DoorAccess::Callers => settings.issuers.clone(),
+            DoorAccess::Public => Vec::new(),
+        };
+        Self { scheme: settings.scheme, issuers }
+    }
+
+    /// The metadata, for everybody: a client without a token has to read it.
+    pub(super) fn router(self: &Arc<Self>) -> ProtocolRouter {
+        let routes = Router::new().route(METADATA_PATH, get(metadata)).with_state(Arc::clone(self));
+        ProtocolRouter { routes, auth: AuthPolicy::Public }
+    }
+
+    /// A URL of this port under the name that the client uses. The port has checked `Host`.
+    fn url(&self, headers: &HeaderMap, path: &str) -> String {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+        format!("{}://{host}{path}", self.scheme)
+    }
+
+    /// A challenge with the address of the metadata, if there are any.
+    fn challenge(&self, challenge: &str, headers: &HeaderMap) -> String {
+        if self.issuers.is_empty() {
+            return challenge.to_owned();
+        }
+        let separator = if challenge.contains(' ') { "," } else { "" };
+        format!("{challenge}{separator} resource_metadata=\"{}\"", self.url(headers, METADATA_PATH))
+    }
+
+    /// The answer to a call that the token's scope does not reach.
+    pub(super) fn refuse_scope(
+        &self,
+        executor: &Executor,
+        caller: &Caller,
+        tool: &ToolName,
+        headers: &HeaderMap,
+    ) -> Response {
+        let message =
+            format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name());
+        executor.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
+        let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
+        let challenge = self.challenge(&challenge, headers);
+        (StatusCode::FORBIDDEN, [(header::WWW_AUTHENTICATE, challenge)], format!("{message}\n"))
+            .into_response()
+    }
+}
+
+async fn metadata(State(authorization): State<Arc<Authorization>>, headers: HeaderMap) -> Response {
+    if authorization.issuers.is_empty() {
+        return (StatusCode::NOT_FOUND, "this server accepts no JSON Web Tokens\n").into_response();
+    }
+    let metadata = json!({
+        "resource": authorization.url(&headers, "/mcp"),
+        "resource_name": "A2G executor",
+        "authorization_servers": authorization.issuers,
+        "bearer_methods_supported": ["header"],
+        "scopes_supported": ["tools:*"],
+    });
+    json_response(StatusCode::OK, metadata.to_string())
+}
+
+/// The caller of a request, or the answer that tells a client where to get a token.
+pub(super) struct KnownCaller(pub(super) Arc<Caller>);
+
+impl<S: Sync> FromRequestParts<S> for KnownCaller {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        let Parts { extensions, headers, .. } = parts;
+        if let Some(Some(caller)) = extensions.get::<Option<Arc<Caller>>>() {
+            return Ok(Self(Arc::clone(caller)));
+        }
+        let bearer = extensions.get::<Credential>().map_or("Bearer", challenge);
+        let authorization = extensions.get::<Arc<Authorization>>();
+        let challenge =
+            authorization.map_or_else(|| bearer.to_owned(), |known| known.challenge(bearer, headers));
+        Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], UNAUTHENTICATED)
+            .into_response())
+    }
+}

@@ -1,0 +1,140 @@
+//! Tasks: calls that go on after their request is answered. A task is an intent, so the journal has it, and it survives a
+//! restart.
+
+use super::approval::{self, apply_answer};
+use super::{McpDoor, RequestContext};
+use a2g_core::run::IntentState;
+use a2g_journal::{IntentRecords, Resolution};
+use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, IntentId};
+use a2g_types::outcome::{AbortReason, End, Receipt};
+use a2g_wire::mcp::TaskStatus;
+use a2g_wire::mcp::elicit::{ElicitAnswer, Question};
+use a2g_wire::mcp::fault::McpError;
+use time::OffsetDateTime;
+
+impl McpDoor {
+    /// `tasks/get`.
+    pub(super) async fn get_task(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+    ) -> Result<String, McpError> {
+        let status = self.task_status(context, task).await?;
+        Ok(context.encoder().task(&context.id, task, &status, self.task_times(task)?))
+    }
+
+    /// `tasks/update`: the answer of a person. The task's new state is visible to the next `tasks/get`.
+    pub(super) async fn update_task(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+        answer: Option<ElicitAnswer>,
+    ) -> Result<String, McpError> {
+        self.task_status(context, task).await?;
+        if let (Some(answer), Some((call, _))) = (answer, self.executor.undecided_call(task)) {
+            apply_answer(&self.executor, &context.caller, &call, answer).await?;
+        }
+        Ok(context.encoder().empty(&context.id))
+    }
+
+    /// `tasks/cancel`.
+    pub(super) async fn cancel_task(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+    ) -> Result<String, McpError> {
+        self.task_status(context, task).await?;
+        let caller = &context.caller;
+        let may_cancel = |agent: &AgentDid| approval::may_cancel(caller, agent);
+        // A task that has ended stays as it is.
+        self.executor.cancel(task, &may_cancel, caller.name()).await?;
+        Ok(context.encoder().empty(&context.id))
+    }
+
+    /// The response to a call that goes on as a task.
+    pub(super) fn created_task(
+        &self,
+        context: &RequestContext,
+        task: IntentId,
+        status: &TaskStatus,
+    ) -> Result<String, Fault> {
+        Ok(context.encoder().created_task(&context.id, task, status, self.task_times(task)?))
+    }
+
+    /// The times of the first and the latest record. Without a journal on the disk, the present.
+    fn task_times(&self, task: IntentId) -> Result<(OffsetDateTime, OffsetDateTime), Fault> {
+        let now = self.executor.clock().now();
+        let records = self.executor.intent_records(task)?;
+        Ok(records.map_or((now, now), |IntentRecords { created, updated, .. }| (created, updated)))
+    }
+
+    async fn task_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
+        let caller = &context.caller;
+        let found = self.executor.status(task).await?;
+        match found.filter(|(agent, _)| caller.may_read(agent)).map(|(_, state)| state) {
+            Some(IntentState::Escalated) => Ok(self.waiting_status(context, task)),
+            Some(IntentState::Queued | IntentState::Running) => Ok(TaskStatus::Running),
+            Some(IntentState::Finished(Some(receipt))) => {
+                if is_cancelled(&receipt) {
+                    return Ok(TaskStatus::Cancelled);
+                }
+                let verdict = self.executor.verdict(task)?;
+                let digest = self.executor.receipt_hash(task);
+                let result = context.encoder().receipt_result(&receipt, verdict.as_ref(), digest);
+                Ok(TaskStatus::Completed(result))
+            }
+            Some(IntentState::Finished(None)) => Err(unknown_task()),
+            None => self.ended_status(context, task),
+        }
+    }
+
+    fn waiting_status(&self, context: &RequestContext, task: IntentId) -> TaskStatus {
+        let question = approval::question_for(&context.caller);
+        match self.executor.undecided_call(task) {
+            Some((call, verdict)) if question == Question::Decide && context.capabilities.elicits_forms => {
+                TaskStatus::InputRequired(question.params(&call, &verdict))
+            }
+            Some(_) => TaskStatus::Waiting,
+            // It is approved, and about to run.
+            None => TaskStatus::Running,
+        }
+    }
+
+    /// The status of an intent that neither runs nor ran.
+    fn ended_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
+        let records = self.executor.intent_records(task)?;
+        let records = records.filter(|records| context.caller.may_read(&records.agent));
+        match records.ok_or_else(unknown_task)?.resolution {
+            Some(Resolution::Denied) => {
+                let fault = self.executor.denial(task)?.unwrap_or_else(unknown_task);
+                Ok(TaskStatus::Completed(context.encoder().refusal_result(&fault, task)))
+            }
+            Some(Resolution::Cancelled | Resolution::Revoked | Resolution::Expired) => {
+                Ok(TaskStatus::Cancelled)
+            }
+            Some(Resolution::Approved) => Ok(TaskStatus::Running),
+            None => Err(unknown_task()),
+        }
+    }
+}
+
+fn is_cancelled(receipt: &Receipt) -> bool {
+    match &receipt.outcome.end {
+        End::Aborted(AbortReason::Cancelled | AbortReason::Revoked) => true,
+        End::Aborted(AbortReason::Shutdown | AbortReason::Lost)
+        | End::Returned(_)
+        | End::ToolError { .. }
+        | End::Exited { .. }
+        | End::ResultNotJson
+        | End::ResultInvalid { .. }
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_)
+        | End::LimitReached(_) => false,
+    }
+}
+
+fn unknown_task() -> Fault {
+    Fault::invalid("/taskId", "there is no such task, or the operator has removed it")
+}

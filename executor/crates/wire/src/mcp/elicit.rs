@@ -1,0 +1,198 @@
+//! The question to a person about a call that waits, and the person's answer (elicitation in form mode).
+
+use super::encode::notify;
+use crate::field::Field;
+use crate::to_raw;
+use a2g_types::call::Call;
+use a2g_types::fault::Fault;
+use a2g_types::tool::Digest;
+use a2g_types::verdict::{Manifest, Verdict};
+use serde_json::{Value, json};
+
+/// The key of the question among `inputRequests` and `inputResponses`.
+pub const QUESTION_KEY: &str = "decision";
+/// The name of the field of the form.
+const FIELD: &str = "decision";
+/// The maximum length of the arguments in a question, in characters.
+const MAX_ARGUMENT_CHARS: usize = 4_000;
+/// The maximum length of a governor's reason in a question, in characters.
+const MAX_REASON_CHARS: usize = 600;
+
+/// What a person is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question {
+    /// To decide about the call.
+    Decide,
+    /// To continue once an approver has decided.
+    WaitForApprover,
+}
+
+/// The action of a person who saw a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ElicitAction {
+    /// The person sent the form.
+    Accept,
+    /// The person refused to answer.
+    Decline,
+    /// The person closed the form.
+    Cancel,
+}
+
+/// The decision of a person about a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PersonDecision {
+    /// The call may run once.
+    Approve,
+    /// The call never runs.
+    Deny,
+}
+
+/// An answer to a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ElicitAnswer {
+    /// The action.
+    pub action: ElicitAction,
+    /// The decision, if the form had one.
+    pub decision: Option<PersonDecision>,
+}
+
+/// Decodes the result of `elicitation/create`.
+pub(super) fn decode_answer(field: Field<'_>) -> Result<ElicitAnswer, Fault> {
+    const ACTIONS: [(&str, ElicitAction); 3] = [
+        ("accept", ElicitAction::Accept),
+        ("decline", ElicitAction::Decline),
+        ("cancel", ElicitAction::Cancel),
+    ];
+    const DECISIONS: [(&str, PersonDecision); 2] =
+        [("approve", PersonDecision::Approve), ("deny", PersonDecision::Deny)];
+    let mut answer = field.object()?;
+    let action = answer.require("action")?.enum_value(&ACTIONS)?;
+    let content = answer.take_unless_null("content")?.map(Field::object).transpose()?;
+    let decision = match content {
+        Some(mut content) => content.take_unless_null(FIELD)?,
+        None => None,
+    };
+    let decision = decision.map(|decision| decision.enum_value(&DECISIONS)).transpose()?;
+    Ok(ElicitAnswer { action, decision })
+}
+
+impl Question {
+    /// The parameters of `elicitation/create` for this question.
+    #[must_use]
+    pub fn params(self, call: &Call, verdict: &Verdict) -> Value {
+        let message = self.message(call, verdict);
+        let schema = match self {
+            Self::Decide => json!({
+                "type": "object",
+                "properties": {
+                    FIELD: {
+                        "type": "string",
+                        "title": "Decision",
+                        "oneOf": [
+                            { "const": "approve", "title": "Approve: it runs once" },
+                            { "const": "deny", "title": "Deny: it never runs" },
+                        ],
+                    },
+                },
+                "required": [FIELD],
+            }),
+            Self::WaitForApprover => json!({ "type": "object", "properties": {} }),
+        };
+        json!({ "mode": "form", "message": message, "requestedSchema": schema })
+    }
+
+    fn message(self, call: &Call, verdict: &Verdict) -> String {
+        let mut message =
+            format!("{} asks to run `{}`, and the governor leaves it to a person", call.agent, call.tool);
+        match &verdict.reason {
+            Some(reason) => message.push_str(&format!(": {}\n", visible(reason, MAX_REASON_CHARS))),
+            None => message.push_str(".\n"),
+        }
+        message.push_str(&format!("Arguments: {}\n", visible_arguments(call)));
+        message.push_str(&format!("Granted if approved: {}\n", manifest_text(&verdict.manifest)));
+        if let Some(risk) = &verdict.risk {
+            message.push_str(&format!("Risk: {:.2} ({})\n", risk.score, risk.level.as_str()));
+        }
+        message.push_str(&format!("Intent: {}", call.intent));
+        if self == Self::WaitForApprover {
+            message.push_str(
+                "\nYou may not decide it. An approver does, with `g2a/directive` for this intent; then continue. \
+                 Declining withdraws the call.",
+            );
+        }
+        message
+    }
+}
+
+/// The manifest in one line.
+fn manifest_text(manifest: &Manifest) -> String {
+    let Manifest { max_memory, max_cpu, timeout, network_allowed, filesystem_scope } = manifest;
+    let network = if network_allowed.unwrap_or_default() { "network" } else { "no network" };
+    let files = match filesystem_scope.as_slice() {
+        [] => "no files".to_owned(),
+        scope => format!("files {}", visible(&scope.join(", "), MAX_REASON_CHARS)),
+    };
+    let limits = [
+        max_memory.map(|limit| format!("memory {limit}")),
+        max_cpu.map(|limit| format!("CPU {limit}")),
+        timeout.map(|limit| format!("time {limit}")),
+    ];
+    [files, network.to_owned()].into_iter().chain(limits.into_iter().flatten()).collect::<Vec<_>>().join(", ")
+}
+
+fn visible_arguments(call: &Call) -> String {
+    let text = Value::Object(call.arguments.clone()).to_string();
+    let shown = visible(&text, MAX_ARGUMENT_CHARS);
+    let length = text.chars().count();
+    if length <= MAX_ARGUMENT_CHARS {
+        return shown;
+    }
+    let digest = Digest::compute(text.as_bytes());
+    format!(
+        "{shown} ({} of {length} characters are not shown; SHA-256 {digest})",
+        length - MAX_ARGUMENT_CHARS
+    )
+}
+
+/// The first characters of a text. Control characters, and characters that reorder or hide others, are escaped, so that
+/// a person sees what the tool gets.
+fn visible(text: &str, max_chars: usize) -> String {
+    let mut shown = String::new();
+    for c in text.chars().take(max_chars) {
+        if c.is_control() || is_invisible(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    if text.chars().nth(max_chars).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Format characters and look-alikes of nothing: soft hyphen, zero-width and bidirectional marks, variation selectors,
+/// fillers and tags.
+fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// A request of the server to the client of a session, as JSON text. `number` is the request's id.
+#[must_use]
+pub fn elicitation_request(number: u64, params: &Value) -> String {
+    let request = json!({ "jsonrpc": "2.0", "id": number, "method": "elicitation/create", "params": params });
+    to_raw(&request).get().to_owned()
+}
+
+/// The notification that a request of the server needs no answer any more.
+#[must_use]
+pub fn elicitation_cancelled(number: u64) -> String {
+    notify(
+        "notifications/cancelled",
+        &json!({ "requestId": number, "reason": "the call was decided elsewhere" }),
+    )
+}

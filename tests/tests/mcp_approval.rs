@@ -1,0 +1,291 @@
+//! Calls over MCP that a person has to decide.
+
+use crate::callers::{List, agent, bearer, rpc};
+use crate::harness::*;
+use crate::mcp::{Host, call, events, post, stream};
+use crate::methods::{self, ESCALATES, write};
+use serde_json::{Value, json};
+
+/// A request whose client shows forms.
+fn with_forms(mut message: Value) -> Value {
+    let capabilities = &mut message["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"];
+    capabilities["elicitation"] = json!({ "form": {} });
+    message
+}
+
+/// The same call again, with the state of its answer and the action of a person.
+fn answered(message: &Value, result: &Value, action: &str, decision: Option<&str>) -> Value {
+    let mut again = message.clone();
+    again["id"] = json!(again["id"].as_u64().expect("an id") + 1);
+    again["params"]["requestState"] = result["requestState"].clone();
+    let content = decision.map(|decision| json!({ "decision": decision }));
+    again["params"]["inputResponses"] = json!({ "decision": { "action": action, "content": content } });
+    again
+}
+
+/// Callers, and an executor that knows them.
+struct People {
+    executor: Executor,
+    both: String,
+    mine: String,
+    approver: String,
+}
+
+impl People {
+    fn start() -> Self {
+        let list = List::new();
+        let both = list.add("both", &["--role", "agent", "--role", "approver", "--agent", AGENT]);
+        let (mine, approver) = (agent(&list, "mine", AGENT), list.add("anna", &["--role", "approver"]));
+        let folder = methods::policy_folder(&[methods::policy()]);
+        let executor = Executor::start(list.options().signed_only().policies(folder.path()));
+        Self { executor, both, mine, approver }
+    }
+
+    fn post(&self, token: &str, message: &Value) -> Value {
+        post(&mut self.executor.client(), message, &[("Authorization", &bearer(token))]).json()
+    }
+
+    fn decide(&self, intent: &Value, decision: &str) {
+        let directive = json!({ "intent_id": intent, "decision": decision });
+        let answer = rpc(&mut self.executor.client(), &self.approver, "g2a/directive", &directive);
+        assert_eq!(answer["result"]["accepted"], true, "{answer}");
+    }
+}
+
+#[test]
+fn an_approver_decides_in_a_form_and_the_call_runs_once() {
+    let people = People::start();
+    let message = with_forms(call(1, "write_file", &write("x", ESCALATES)));
+    let asked = people.post(&people.both, &message)["result"].take();
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let form = &asked["inputRequests"]["decision"];
+    assert_eq!((&form["method"], &form["params"]["mode"]), (&json!("elicitation/create"), &json!("form")));
+    assert_eq!(form["params"]["requestedSchema"]["required"], json!(["decision"]));
+    let shown = form["params"]["message"].as_str().expect("a text");
+    for text in [AGENT, "write_file", "/workspace/x", ESCALATES, "governor"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    people.executor.assert_workspace_is_empty("nobody has decided");
+    let approved = answered(&message, &asked, "accept", Some("approve"));
+    let done = people.post(&people.both, &approved);
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert_eq!(done["result"]["_meta"]["a2g/intent_id"], asked["_meta"]["a2g/intent_id"]);
+    assert_eq!(people.executor.file("x").as_deref(), Some(ESCALATES));
+    // The state is used up: it neither runs the call again nor shows its result.
+    std::fs::remove_file(people.executor.workspace().join("x")).expect("it ran");
+    let replayed = people.post(&people.both, &approved);
+    assert_eq!(
+        (&replayed["error"]["code"], &replayed["error"]["data"]["pointer"]),
+        (&json!(-32602), &json!("/requestState")),
+        "{replayed}"
+    );
+    people.executor.assert_workspace_is_empty("a state that was used");
+    let intent = asked["_meta"]["a2g/intent_id"].as_str().expect("an id");
+    let shown = people.executor.home().run(&["journal", "show", intent, "--json"]);
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["approved_by"], "both", "{shown}");
+    assert_eq!(people.executor.home().list_journal(&[]).len(), 1);
+}
+
+#[test]
+fn a_state_of_another_call_or_caller_or_with_another_bit_runs_nothing() {
+    let people = People::start();
+    let message = with_forms(call(1, "write_file", &write("x", ESCALATES)));
+    let asked = people.post(&people.both, &message)["result"].take();
+    let approved = answered(&message, &asked, "accept", Some("approve"));
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut message = approved.clone();
+        change(&mut message);
+        message
+    };
+    let state = asked["requestState"].as_str().expect("a state").to_owned();
+    let flipped = format!("{}{}", &state[..state.len() - 2], if state.ends_with("AA") { "BB" } else { "AA" });
+    for (name, token, message) in [
+        ("a foreign caller", &people.mine, approved.clone()),
+        ("another tool", &people.both, changed(&|m| m["params"]["name"] = json!("read_file"))),
+        ("a flipped bit", &people.both, changed(&|m| m["params"]["requestState"] = json!(flipped))),
+        ("no state of ours", &people.both, changed(&|m| m["params"]["requestState"] = json!("x"))),
+        (
+            "another intent",
+            &people.both,
+            changed(&|m| m["params"]["_meta"]["a2g/intent_id"] = json!(intent_id())),
+        ),
+    ] {
+        let answer = people.post(token, &message);
+        assert!(answer.get("error").is_some(), "{name}: {answer}");
+        people.executor.assert_workspace_is_empty(name);
+    }
+    // Named beside another intent, the state was used up. The intent waits: its id finds it, and gets a new state.
+    let mut again = message.clone();
+    again["params"]["_meta"]["a2g/intent_id"] = asked["_meta"]["a2g/intent_id"].clone();
+    let asked = people.post(&people.both, &again)["result"].take();
+    // Other arguments are another call.
+    let mut other = answered(&message, &asked, "accept", Some("approve"));
+    other["params"]["arguments"] = write("y", ESCALATES);
+    let answer = people.post(&people.both, &other);
+    assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    people.executor.assert_workspace_is_empty("other arguments");
+    // Without a decision in the form, the question is asked again.
+    let asked = people.post(&people.both, &again)["result"].take();
+    let wrong = answered(&message, &asked, "accept", Some("yes"));
+    let answer = people.post(&people.both, &wrong);
+    let pointer = &answer["error"]["data"]["pointer"];
+    assert_eq!(pointer, "/inputResponses/decision/content/decision", "{answer}");
+    // A form that is only closed leaves the intent waiting, and a refusal in it is final.
+    let closed = people.post(&people.both, &answered(&message, &asked, "cancel", None));
+    let error = &closed["result"]["_meta"]["a2g/error"];
+    assert_eq!(error["blocked_by"], "escalation_pending", "{closed}");
+    let asked = people.post(&people.both, &again)["result"].take();
+    let denied = people.post(&people.both, &answered(&message, &asked, "decline", None));
+    assert_eq!(denied["result"]["_meta"]["a2g/error"]["blocked_by"], "verdict_denied", "{denied}");
+    people.executor.assert_workspace_is_empty("a denied call");
+}
+
+/// A caller that may not decide waits for one that may: its own answers approve nothing.
+#[test]
+fn a_caller_without_the_role_waits_for_an_approver() {
+    let people = People::start();
+    let message = with_forms(call(1, "write_file", &write("x", ESCALATES)));
+    let asked = people.post(&people.mine, &message)["result"].take();
+    let form = &asked["inputRequests"]["decision"]["params"];
+    assert_eq!(form["requestedSchema"]["properties"], json!({}), "{asked}");
+    assert!(form["message"].as_str().expect("a text").contains("g2a/directive"), "{asked}");
+    let intent = &asked["_meta"]["a2g/intent_id"];
+    let waiting = std::thread::scope(|scope| {
+        let (people, message) = (&people, answered(&message, &asked, "accept", Some("approve")));
+        let waiting = scope.spawn(move || people.post(&people.mine, &message));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        people.executor.assert_workspace_is_empty("the agent approved its own call");
+        people.decide(intent, "APPROVED");
+        waiting.join().expect("an answer")
+    });
+    assert_eq!(waiting["result"]["isError"], false, "{waiting}");
+    assert_eq!(people.executor.file("x").as_deref(), Some(ESCALATES));
+
+    let message = with_forms(call(5, "write_file", &write("y", ESCALATES)));
+    let asked = people.post(&people.mine, &message)["result"].take();
+    let withdrawn = people.post(&people.mine, &answered(&message, &asked, "decline", None));
+    assert_eq!(withdrawn["result"]["isError"], true, "{withdrawn}");
+    let directive = json!({ "intent_id": asked["_meta"]["a2g/intent_id"], "decision": "APPROVED" });
+    let late = rpc(&mut people.executor.client(), &people.approver, "g2a/directive", &directive);
+    assert_eq!(late["error"]["code"], -32602, "{late}");
+    // A client that shows no forms learns what waits and where.
+    let plain = people.post(&people.mine, &call(9, "write_file", &write("z", ESCALATES)));
+    let text = plain["result"]["content"][0]["text"].as_str().expect("a text");
+    let intent = plain["result"]["_meta"]["a2g/intent_id"].as_str().expect("an id");
+    assert!(text.contains(intent) && text.contains("g2a/directive"), "{text}");
+}
+
+/// On 2025-11-25 the question is a request of the server, on the stream of the call.
+#[test]
+fn a_session_is_asked_on_the_stream_of_the_call() {
+    let people = People::start();
+    let bearer = bearer(&people.both);
+    let mut client = people.executor.client();
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+        "clientInfo": { "name": "tests", "version": "1" } } });
+    let json = ("Content-Type", "application/json");
+    let auth = ("Authorization", &*bearer);
+    let answer = client.request("POST", "/mcp", &[json, auth], hello.to_string().as_bytes());
+    let session =
+        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let mine = ("Mcp-Session-Id", &*session);
+    let mut number = 1;
+    for (name, action, content, expected) in [
+        ("x", "accept", json!({ "decision": "approve" }), Some(ESCALATES)),
+        ("y", "accept", json!({ "decision": "deny" }), None),
+        ("z", "cancel", Value::Null, None),
+    ] {
+        number += 1;
+        let called = json!({ "jsonrpc": "2.0", "id": number, "method": "tools/call",
+            "params": { "name": "write_file", "arguments": write(name, ESCALATES) } });
+        let version = ("MCP-Protocol-Version", "2025-11-25");
+        let mut messages = stream(&people.executor, &[auth, mine, version], &called);
+        let question = messages.next().expect("a question");
+        assert_eq!(question["method"], "elicitation/create", "{question}");
+        let reply = |id: &Value| {
+            json!({ "jsonrpc": "2.0", "id": id, "result": { "action": action, "content": content } })
+                .to_string()
+        };
+        let wrong = client.request("POST", "/mcp", &[json, auth, mine], reply(&json!(99)).as_bytes());
+        assert_eq!(wrong.status, 400, "{}", wrong.text());
+        let sent = client.request("POST", "/mcp", &[json, auth, mine], reply(&question["id"]).as_bytes());
+        assert_eq!(sent.status, 202, "{}", sent.text());
+        let done = messages.next().expect("an answer");
+        assert_eq!(done["id"], number, "{done}");
+        assert_eq!(done["result"]["isError"], expected.is_none(), "{done}");
+        assert_eq!(people.executor.file(name).as_deref(), expected);
+    }
+    // An approver elsewhere is faster: the question is taken back.
+    let called = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {
+        "name": "write_file", "arguments": write("w", ESCALATES), "_meta": { "a2g/intent_id": intent_id() } } });
+    let answer = std::thread::scope(|scope| {
+        let intent = called["params"]["_meta"]["a2g/intent_id"].clone();
+        let people = &people;
+        scope.spawn(move || {
+            let status = json!({ "intent_id": intent });
+            eventually("it waits", || {
+                let mut client = people.executor.client();
+                let answer = rpc(&mut client, &people.approver, "a2g/status", &status);
+                (answer["result"]["state"] == "escalated").then_some(())
+            });
+            people.decide(&intent, "APPROVED");
+        });
+        client.request("POST", "/mcp", &[json, auth, mine], called.to_string().as_bytes())
+    });
+    let messages = events(&answer);
+    let methods = messages.iter().filter_map(|message| message["method"].as_str()).collect::<Vec<_>>();
+    assert_eq!(methods, ["elicitation/create", "notifications/cancelled"], "{messages:?}");
+    assert_eq!(messages.last().expect("an answer")["result"]["isError"], false, "{messages:?}");
+}
+
+/// The person at a host approves what the governor of the same process escalated.
+#[test]
+fn the_person_at_a_host_decides() {
+    let mut host = Host::start(&[]);
+    let message = with_forms(call(1, "write_file", &json!({ "path": host.path("x"), "content": ESCALATES })));
+    let asked = host.ask(&message)["result"].take();
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    assert!(!std::path::Path::new(&host.path("x")).exists());
+    let done = host.ask(&answered(&message, &asked, "accept", Some("approve")));
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert_eq!(std::fs::read_to_string(host.path("x")).expect("a file"), ESCALATES);
+
+    let hello = json!({ "jsonrpc": "2.0", "id": 10, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+        "clientInfo": { "name": "tests", "version": "1" } } });
+    assert_eq!(host.ask(&hello)["result"]["protocolVersion"], "2025-11-25");
+    let called = json!({ "jsonrpc": "2.0", "id": 11, "method": "tools/call", "params": {
+        "name": "write_file", "arguments": { "path": host.path("y"), "content": ESCALATES } } });
+    host.send(&called);
+    let question = loop {
+        let message = host.receive();
+        if message["method"] == "elicitation/create" {
+            break message;
+        }
+    };
+    host.send(&json!({ "jsonrpc": "2.0", "id": question["id"],
+        "result": { "action": "accept", "content": { "decision": "approve" } } }));
+    let done = loop {
+        let message = host.receive();
+        if message["id"] == 11 {
+            break message;
+        }
+    };
+    assert_eq!(done["result"]["isError"], false, "{done}");
+    assert_eq!(std::fs::read_to_string(host.path("y")).expect("a file"), ESCALATES);
+}
+
+#[test]
+fn a_form_shows_what_the_tool_gets() {
+    let people = People::start();
+    let sly = format!("{ESCALATES}\u{202e}txt\u{200b}");
+    let asked = people.post(&people.both, &with_forms(call(1, "write_file", &write("x", &sly))));
+    let text = asked["result"]["inputRequests"]["decision"]["params"]["message"].as_str().expect("a text");
+    assert!(text.contains("\\u{202e}txt\\u{200b}") && !text.contains('\u{202e}'), "{text}");
+    let long = format!("{ESCALATES}{}", "x".repeat(10_000));
+    let asked = people.post(&people.both, &with_forms(call(2, "write_file", &write("x", &long))));
+    let text = asked["result"]["inputRequests"]["decision"]["params"]["message"].as_str().expect("a text");
+    assert!(text.contains("are not shown; SHA-256 ") && text.len() < 6_000, "{text}");
+}
