@@ -30,7 +30,7 @@ processes on loopback, sends intents over HTTP, and shows the result of each:
 files, a search, denials, an intent that waits for a person, a link out of the
 scope, an endless loop, a memory bomb, a tool that is slowed down, and a cancel.
 Then it shows which reports the governor has received, and one call over each of
-the five protocols.
+the six protocols.
 
 The exit code is 0 only if every step went as expected. The demo works in a
 temporary folder; the logs of both processes stay in target/xtask/demo.";

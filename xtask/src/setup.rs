@@ -30,8 +30,9 @@ Guests need two targets of the Rust compiler:
 of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
-for some tests, and pip and npm install the A2A libraries of Python and
-JavaScript below target/; the tests of missing ones are skipped, by name.
+for some tests, and pip and npm install below target/ the A2A libraries of
+Python and JavaScript and the conformance suite of MCP; the tests of missing
+ones are skipped, by name.
 
 The other commands call this one. A second run takes less than a second.";
 
@@ -43,6 +44,9 @@ pub(crate) const WASIP2: &str = "wasm32-wasip2";
 const PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
 /// The A2A library from npm that the tests use as a client.
 const JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
+/// The conformance suite of MCP, and the Node.js that it needs: that of the machine may be older.
+const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
+const CONFORMANCE_NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -134,9 +138,18 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
     venv.args(["-m", "venv"]).arg(folder.join("python"));
     pip.args(["install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT]);
-    let mut npm = Command::new("npm");
-    npm.args(["install", "--no-fund", "--no-audit", JAVASCRIPT_CLIENT, "--prefix"]).arg(folder.join("node"));
-    for (name, mut steps) in [(PYTHON_CLIENT, vec![venv, pip]), (JAVASCRIPT_CLIENT, vec![npm])] {
+    let npm = |packages: &[&str], subfolder: &str| {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-fund", "--no-audit"]).args(packages);
+        npm.arg("--prefix").arg(folder.join(subfolder));
+        npm
+    };
+    let clients = [
+        (PYTHON_CLIENT, vec![venv, pip]),
+        (JAVASCRIPT_CLIENT, vec![npm(&[JAVASCRIPT_CLIENT], "node")]),
+        (CONFORMANCE_SUITE, vec![npm(&[CONFORMANCE_NODE, CONFORMANCE_SUITE], "mcp")]),
+    ];
+    for (name, mut steps) in clients {
         let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
         let what = format!("install {name}");
         let install =

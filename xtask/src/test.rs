@@ -79,6 +79,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     setup::prepare_programs(workspace)?;
     setup::prepare_clients(workspace)?;
     let guests = tools::build_with_executor(workspace)?;
+    tools::build_conformance_guests(workspace, &guests)?;
     if guests.has_wasip2 {
         tools::build_wasip2_guests(workspace)?;
     }

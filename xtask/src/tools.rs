@@ -77,6 +77,13 @@ pub(crate) fn build_wasip2_guests(workspace: &Workspace) -> Result<()> {
     compile(&format!("guests of the tests for {WASIP2}"), &mut workspace.guest_cargo(&arguments))
 }
 
+/// Builds the tools that the conformance suite of MCP calls. They are examples, which no other build includes.
+pub(crate) fn build_conformance_guests(workspace: &Workspace, guests: &Guests) -> Result<()> {
+    let arguments =
+        ["build", "--locked", "--release", "--target", WASIP1, "--package", "conformance", "--examples"];
+    compile("the tools of the conformance suite", &mut guests.cargo(workspace, &arguments))
+}
+
 /// Writes the module and the descriptor of a tool. Returns `true` if either has changed.
 fn write_tool(workspace: &Workspace, folder: &Path, name: &str) -> Result<bool> {
     let release = workspace.guest_target().join(WASIP1).join("release");

@@ -18,17 +18,18 @@ impl Client {
     /// Calls a method over JSON-RPC. The answer has either a `result` or an `error`.
     pub(super) fn call(self, method: &str, params: &Value) -> Result<Value> {
         let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
-        let answer = self.post("/jsonrpc", "", request)?;
+        let answer = self.post("/jsonrpc", &[], request)?;
         let is_valid = answer.get("result").is_some() != answer.get("error").is_some();
         ensure!(is_valid, "`{method}` got neither one result nor one error: {answer}");
         Ok(answer)
     }
 
-    /// Posts JSON, with the id of an A2E session or an empty text. The answer is null if it has no body.
-    pub(super) fn post(self, path: &str, session: &str, body: impl Display) -> Result<Value> {
+    /// Posts JSON with more headers. The answer is null if it has no body.
+    pub(super) fn post(self, path: &str, headers: &[(&str, &str)], body: impl Display) -> Result<Value> {
         let request = minreq::post(format!("http://{}{path}", self.0)).with_timeout(TIMEOUT_SECONDS);
+        let request = request.with_header("Content-Type", "application/json");
         let request =
-            request.with_header("Content-Type", "application/json").with_header("X-Session-Id", session);
+            headers.iter().fold(request, |request, (name, value)| request.with_header(*name, *value));
         let failed = || format!("POST {path} got no answer");
         let response = request.with_body(body.to_string()).send().with_context(failed)?;
         let body = response.as_str().with_context(failed)?;

@@ -1,4 +1,4 @@
-//! The same call over each of the five protocols, which all lead to the same core.
+//! The same call over each of the six protocols, which all lead to the same core.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,10 +20,11 @@ pub(super) const NEXUS_SECRET: &str = "a-secret-that-only-the-demo-uses";
 /// Calls a tool with arguments over one protocol. Returns the tool's result, or null.
 type Call = fn(Client, &str, &Value) -> Result<Value>;
 
-const PROTOCOLS: [(&str, &str, Call); 5] = [
+const PROTOCOLS: [(&str, &str, Call); 6] = [
     ("A2G", "POST /jsonrpc, a2g/intent", call_a2g),
     ("A2A", "POST /a2a/rpc, message/send", call_a2a),
     ("A2E", "POST /a2e/send, tool/call/req", call_a2e),
+    ("MCP", "POST /mcp, tools/call", call_mcp),
     ("Nexus", "POST /nexus, a signed command", call_nexus),
     ("sovereign", "POST /run, read_file", call_sovereign),
 ];
@@ -54,20 +55,30 @@ fn call_a2a(client: Client, tool: &str, arguments: &Value) -> Result<Value> {
     let message = json!({ "role": "user", "messageId": Uuid::new_v4().to_string(), "parts": [part] });
     let request =
         json!({ "jsonrpc": "2.0", "id": 1, "method": "message/send", "params": { "message": message } });
-    Ok(at(&client.post("/a2a/rpc", "", request)?, "/result/artifacts/0/parts/0/data").clone())
+    Ok(at(&client.post("/a2a/rpc", &[], request)?, "/result/artifacts/0/parts/0/data").clone())
 }
 
 fn call_a2e(client: Client, tool: &str, arguments: &Value) -> Result<Value> {
-    let opened = client.post("/a2e/session", "", "")?;
+    let opened = client.post("/a2e/session", &[], "")?;
     let session = text(&opened, "/session_id");
     let mut events = client.events("/a2e/stream", session)?;
     let handshake = json!({ "a2e": "1.0", "type": "handshake/req", "id": "1", "ts": 1, "agent_id": "visitor",
         "agent_caps": ["tools"], "auth_token": "" });
     let call = json!({ "a2e": "1.0", "type": "tool/call/req", "id": "2", "ts": 2, "tool_name": tool,
         "arguments": arguments });
-    client.post("/a2e/send", session, format!("{handshake}\n{call}\n"))?;
+    client.post("/a2e/send", &[("X-Session-Id", session)], format!("{handshake}\n{call}\n"))?;
     let answer = events.find(|event| text(event, "/type") == "tool/call/resp");
     Ok(at(&answer.unwrap_or_default(), "/data/data").clone())
+}
+
+fn call_mcp(client: Client, tool: &str, arguments: &Value) -> Result<Value> {
+    const REVISION: &str = "2026-07-28";
+    let meta = json!({ "io.modelcontextprotocol/protocolVersion": REVISION,
+        "io.modelcontextprotocol/clientCapabilities": {} });
+    let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+    let headers = [("MCP-Protocol-Version", REVISION), ("Mcp-Method", "tools/call"), ("Mcp-Name", tool)];
+    Ok(at(&client.post("/mcp", &headers, request)?, "/result/structuredContent").clone())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the rule is for the executor, whose clock tests can set")]
@@ -88,10 +99,10 @@ fn call_nexus(client: Client, tool: &str, arguments: &Value) -> Result<Value> {
     });
     let members = [signed, others].into_iter().filter_map(|part| part.as_object().cloned()).flatten();
     let message: Map<String, Value> = members.collect();
-    Ok(at(&client.post("/nexus", "", json!(message))?, "/data/result").clone())
+    Ok(at(&client.post("/nexus", &[], json!(message))?, "/data/result").clone())
 }
 
 fn call_sovereign(client: Client, tool: &str, arguments: &Value) -> Result<Value> {
     let request = json!({ "jsonrpc": "3.0", "id": 1, "method": tool, "params": { "payload": arguments } });
-    Ok(at(&client.post("/run", "", request)?, "/result/data").clone())
+    Ok(at(&client.post("/run", &[], request)?, "/result/data").clone())
 }
