@@ -2,6 +2,7 @@
 
 use crate::durability::crash::{has_strace, under_strace};
 use crate::harness::*;
+use crate::mcp;
 use crate::methods::{self, write};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -381,6 +382,16 @@ fn each_intent_is_one_trace_from_queue_to_delivery() {
     }
     assert!(named("run").nanoseconds > 0 && named("run").nanoseconds <= root.nanoseconds);
     assert_eq!(spans.len(), 4);
+    // The trace of an MCP client is a link. A context that is not valid is none.
+    for (trace, links) in [("4bf92f3577b34da6a3ce929d0e0e4736", 1), ("00000000000000000000000000000000", 0)] {
+        let mut message = mcp::call(1, "write_file", &write("mcp", "x"));
+        message["params"]["_meta"]["traceparent"] = json!(format!("00-{trace}-00f067aa0ba902b7-01"));
+        let answer = mcp::post(&mut executor.client(), &message, &[]).json();
+        let intent = answer["result"]["_meta"]["a2g/intent_id"].as_str().expect("an id").to_owned();
+        let spans = collector.spans_of(&intent, 4);
+        let root = spans.iter().find(|span| span.name == "intent").expect("the root");
+        assert_eq!(root.links, vec![(trace.to_owned(), "00f067aa0ba902b7".to_owned()); links]);
+    }
     // A repeat and a refusal are spans of their own, and change nothing of the one that ran.
     result(&executor.rpc("a2g/execute", &call));
     let spans = collector.spans_of(&id, 5);

@@ -8,7 +8,7 @@
 //! ```
 //! The id of the root span is derived from the intent's id as well, so that a process that only delivers the report,
 //! after a restart, can name the parent of its span. `tracing-opentelemetry` can derive neither of these two ids, which
-//! is why spans are created here. The SDK queues spans and sends them from its own thread: while the collector is
+//! is why spans are created here. The caller's own trace is therefore a link of the intent's span, and not its parent. The SDK queues spans and sends them from its own thread: while the collector is
 //! unreachable, spans are lost, but no run is delayed. Sampling is left to the collector: the root span is exported
 //! after its children, so a decision about it would come too late for them.
 
@@ -16,7 +16,7 @@ use a2g_sandbox::egress::client_config;
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use hyper_rustls::HttpsConnectorBuilder;
-use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
@@ -187,6 +187,8 @@ struct Fields {
     /// `true` for the span of an intent that ran.
     has_run: bool,
     failed: Option<String>,
+    /// The trace context of the caller, from the span around that of the intent.
+    caller: Option<SpanContext>,
     attributes: Vec<KeyValue>,
 }
 
@@ -198,6 +200,10 @@ impl Visit for Fields {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "traceparent" {
+            self.caller = parse_traceparent(value);
+            return;
+        }
         if field.name() == "status" {
             self.has_run = true;
             self.failed = (value != "SUCCESS").then(|| value.to_owned());
@@ -219,9 +225,14 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
         let Some(span) = context.span(id) else { return };
-        if fields.intent.is_none() {
-            let parent = span.parent();
-            fields.intent = parent.and_then(|parent| parent.extensions().get::<OpenSpan>()?.fields.intent);
+        if let Some(parent) = span.parent()
+            && let Some(OpenSpan { fields: outer, .. }) = parent.extensions().get::<OpenSpan>()
+        {
+            fields.caller = match fields.intent {
+                Some(_) => outer.caller.clone(),
+                None => fields.caller,
+            };
+            fields.intent = fields.intent.or(outer.intent);
         }
         span.extensions_mut().insert(OpenSpan { started_at: SystemClock.now().into(), fields });
     }
@@ -246,7 +257,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for TraceLayer {
 impl TraceLayer {
     /// The span as it is exported; `None` if it belongs to no intent.
     fn data(&self, name: &'static str, open: OpenSpan) -> Option<SpanData> {
-        let OpenSpan { started_at, fields: Fields { intent, has_run, failed, attributes } } = open;
+        let OpenSpan { started_at, fields: Fields { intent, has_run, failed, caller, attributes } } = open;
         let intent = intent?;
         let trace = TraceId::from(intent.as_u128());
         let root = SpanId::from(intent.as_u64_pair().1);
@@ -262,6 +273,8 @@ impl TraceLayer {
             ("intent", false) => (random_span_id(), SpanId::INVALID),
             _part_of_an_intent => (random_span_id(), root),
         };
+        let mut links = SpanLinks::default();
+        links.links.extend(caller.map(Link::with_context));
         Some(SpanData {
             span_context: SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::default()),
             parent_span_id: parent,
@@ -273,11 +286,19 @@ impl TraceLayer {
             attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
-            links: SpanLinks::default(),
+            links,
             status: failed.map_or(Status::Unset, Status::error),
             instrumentation_scope: self.scope.clone(),
         })
     }
+}
+
+/// Parses a trace context that its door has checked.
+fn parse_traceparent(text: &str) -> Option<SpanContext> {
+    let [_, trace, span, flags] = *text.split('-').collect::<Vec<_>>() else { return None };
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+    Some(SpanContext::new(trace, span, flags, true, TraceState::default()))
 }
 
 fn random_span_id() -> SpanId {

@@ -19,6 +19,8 @@ pub struct Span {
     pub trace: String,
     pub id: Vec<u8>,
     pub parent: Vec<u8>,
+    /// Trace and span of each link, in hexadecimal.
+    pub links: Vec<(String, String)>,
     pub attributes: Vec<(String, String)>,
     pub failed: bool,
     pub nanoseconds: u64,
@@ -126,7 +128,10 @@ fn spans(request: ExportTraceServiceRequest) -> Vec<Span> {
         for span in resource.scope_spans.into_iter().flat_map(|scope| scope.spans) {
             let trace = <[u8; 16]>::try_from(span.trace_id).expect("16 bytes");
             let attributes = span.attributes.into_iter();
+            let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+            let links = span.links.iter().map(|link| (hex(&link.trace_id), hex(&link.span_id))).collect();
             all.push(Span {
+                links,
                 service: service.clone(),
                 name: span.name,
                 trace: uuid::Uuid::from_bytes(trace).to_string(),

@@ -23,7 +23,7 @@ pub struct RequestMeta {
     pub progress_token: Option<ProgressToken>,
     /// The client's own id of the intent.
     pub intent: Option<IntentId>,
-    /// The W3C trace context of the caller.
+    /// The W3C trace context of the caller, if it is valid.
     pub traceparent: Option<String>,
 }
 
@@ -119,6 +119,8 @@ pub(super) fn decode_meta(field: Field<'_>) -> Result<RequestMeta, Fault> {
     let intent = meta.take(names::INTENT_ID)?;
     let intent = intent.map(|intent| intent.parse_with(IntentId::parse)).transpose()?;
     let traceparent = meta.take("traceparent")?.map(|context| context.string()).transpose()?;
+    // The W3C's recommendation has a context that is not valid ignored.
+    let traceparent = traceparent.filter(|context| is_traceparent(context));
     Ok(RequestMeta { version, capabilities, log_level, progress_token, intent, traceparent })
 }
 
@@ -148,6 +150,19 @@ pub(super) fn decode_capabilities(field: Field<'_>) -> Result<ClientCapabilities
 fn has_object(object: &mut Object<'_>, name: &str) -> Result<bool, Fault> {
     let Some(field) = object.take_unless_null(name)? else { return Ok(false) };
     field.object().map(|_| true)
+}
+
+/// Returns `true` for a trace context of version 00: trace and span in hexadecimal, and flags.
+fn is_traceparent(text: &str) -> bool {
+    let is_hex = |part: &str, digits: usize| {
+        part.len() == digits
+            && part.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    let is_id = |part: &str, digits: usize| is_hex(part, digits) && part.bytes().any(|byte| byte != b'0');
+    match *text.split('-').collect::<Vec<_>>() {
+        ["00", trace, span, flags] => is_id(trace, 32) && is_id(span, 16) && is_hex(flags, 2),
+        _ => false,
+    }
 }
 
 fn decode_token(field: &Field<'_>) -> Result<ProgressToken, Fault> {

@@ -19,6 +19,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use tracing::Instrument as _;
 
 /// The total of a progress in percent.
 const WHOLE: f64 = 100.0;
@@ -78,7 +79,11 @@ impl McpDoor {
             };
             self.send_until_decided(&context, call, effect).await
         };
-        match answered.await {
+        let span = match &context.meta.traceparent {
+            Some(traceparent) => tracing::error_span!("request", traceparent),
+            None => tracing::Span::none(),
+        };
+        match answered.instrument(span).await {
             Ok(answer) => Ok(answer),
             Err(fault) => match call_fault(fault) {
                 CallFault::Protocol(error) => Err(error),
