@@ -3,24 +3,28 @@
 
 use crate::callers::{List, agent};
 use crate::harness::*;
-use crate::methods::{Params, write};
+use crate::methods::{self, Params, write};
 use jsonrpsee::core::client::{ClientT, Error};
 use jsonrpsee::core::params::BatchRequestBuilder;
 use jsonrpsee::http_client::{HeaderMap, HeaderValue, HttpClientBuilder};
 use jsonrpsee::ws_client::WsClientBuilder;
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a third-party client against a new executor.
-fn run_client(command: &mut Command, script: &str, more: &[&Path]) {
-    let executor = Executor::start(Options::new());
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
-    let url = format!("http://{}", executor.address());
-    let output = command.arg(script).arg(url).args(more).output().expect("it starts");
+/// Runs the script of a third-party client to its end.
+fn run_client(command: Command) {
+    let output = run_to_end(command, b"");
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
-    assert_eq!(executor.file("a").as_deref(), Some("hi"));
+}
+
+/// The command that runs a script.
+fn script(interpreter: impl AsRef<OsStr>, name: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(name));
+    command
 }
 
 /// The folder of an installed client; prints a message if it is missing.
@@ -33,17 +37,92 @@ pub fn client_folder(name: &str, part: &str) -> Option<PathBuf> {
     None
 }
 
+/// Runs a client of A2A against a new executor.
+fn run_a2a_client(mut command: Command, more: &[&Path]) {
+    let executor = Executor::start(Options::new());
+    command.arg(format!("http://{}", executor.address())).args(more);
+    run_client(command);
+    assert_eq!(executor.file("a").as_deref(), Some("hi"));
+}
+
 #[test]
 fn a2a_sdk_of_python() {
     let Some(python) = client_folder("a2a-sdk", "python/bin/python") else { return };
-    run_client(&mut Command::new(python), "a2a_sdk.py", &[]);
+    run_a2a_client(script(python, "a2a_sdk.py"), &[]);
 }
 
 #[test]
 fn a2a_sdk_of_javascript() {
     let Some(library) = client_folder("@a2a-js/sdk", "node/node_modules/@a2a-js/sdk") else { return };
     let folder = library.ancestors().nth(3).expect("the folder of node_modules").to_owned();
-    run_client(&mut Command::new("node"), "a2a_sdk.mjs", &[&folder]);
+    run_a2a_client(script("node", "a2a_sdk.mjs"), &[&folder]);
+}
+
+fn mcp_sdk_of_python() -> Option<Command> {
+    let installed = client_folder("mcp", "python/bin/mcp")?;
+    Some(script(installed.with_file_name("python"), "mcp_sdk.py"))
+}
+
+fn mcp_sdk_of_javascript() -> Option<Command> {
+    let (package, folder) = ("@modelcontextprotocol/client", "mcp/node_modules");
+    let node = client_folder("node of npm", &format!("{folder}/node/bin/node"))?;
+    let library = client_folder(package, &format!("{folder}/{package}"))?;
+    let mut command = script(node, "mcp_sdk.mjs");
+    command.arg(library);
+    Some(command)
+}
+
+/// Runs a client of MCP against a new executor, whose anonymous caller may approve calls.
+fn run_mcp_client_over_http(mut command: Command) {
+    let anywhere = json!({ "paths": ["/workspace/**"] });
+    let allowed = ["gate", "search_text", "write_file"].map(|tool| (tool, anywhere.clone()));
+    let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[policy_for_all(&allowed)]));
+    let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
+    command.arg("/workspace").arg(executor.workspace());
+    command.arg(format!("http://{}/mcp", executor.address()));
+    run_client(command);
+    check_mcp_files(&executor.workspace());
+}
+
+/// Runs a client of MCP that starts an executor by itself.
+fn run_mcp_client_over_stdio(mut command: Command) {
+    let (folder, state) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (scope, catalogue) = (folder.path().canonicalize().expect("a path"), methods::catalogue());
+    command.env("XDG_STATE_HOME", state.path()).env("XDG_CACHE_HOME", cache());
+    command.args([&scope, &scope, &program()]);
+    command.args(["mcp", "--tools"]).arg(catalogue.folder()).arg("--scope").arg(&scope);
+    run_client(command);
+    check_mcp_files(&scope);
+}
+
+fn check_mcp_files(folder: &Path) {
+    for revision in ["2026-07-28", "2025-11-25"] {
+        assert_eq!(std::fs::read_to_string(folder.join(revision)).expect("a file"), "hi", "{revision}");
+    }
+}
+
+#[test]
+fn mcp_sdk_of_python_over_http() {
+    let Some(client) = mcp_sdk_of_python() else { return };
+    run_mcp_client_over_http(client);
+}
+
+#[test]
+fn mcp_sdk_of_python_over_stdio() {
+    let Some(client) = mcp_sdk_of_python() else { return };
+    run_mcp_client_over_stdio(client);
+}
+
+#[test]
+fn mcp_sdk_of_javascript_over_http() {
+    let Some(client) = mcp_sdk_of_javascript() else { return };
+    run_mcp_client_over_http(client);
+}
+
+#[test]
+fn mcp_sdk_of_javascript_over_stdio() {
+    let Some(client) = mcp_sdk_of_javascript() else { return };
+    run_mcp_client_over_stdio(client);
 }
 
 async fn ask(client: &impl ClientT, method: &str, params: Value) -> Result<Value, Value> {

@@ -30,8 +30,8 @@ Guests need two targets of the Rust compiler:
 of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
-for some tests, and pip and npm install below target/ the A2A libraries of
-Python and JavaScript and the conformance suite of MCP; the tests of missing
+for some tests, and pip and npm install below target/ the A2A and MCP libraries
+of Python and JavaScript and the conformance suite of MCP; the tests of missing
 ones are skipped, by name.
 
 The other commands call this one. A second run takes less than a second.";
@@ -40,13 +40,15 @@ The other commands call this one. A second run takes less than a second.";
 pub(crate) const WASIP1: &str = "wasm32-wasip1";
 /// The target of a few guests that only tests use.
 pub(crate) const WASIP2: &str = "wasm32-wasip2";
-/// The A2A library from PyPI that the tests use as a client.
-const PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
-/// The A2A library from npm that the tests use as a client.
-const JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
-/// The conformance suite of MCP, and the Node.js that it needs: that of the machine may be older.
+/// The libraries from PyPI that the tests use as clients. Both fit in one environment.
+const A2A_PYTHON_CLIENT: &str = "a2a-sdk==0.3.26";
+const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
+/// The libraries from npm that the tests use as clients, and the conformance suite of MCP.
+const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
+const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
-const CONFORMANCE_NODE: &str = "node@22";
+/// The Node.js for those of MCP: the one of the machine may be older.
+const MCP_NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -131,13 +133,16 @@ pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Installs [`PYTHON_CLIENT`] and [`JAVASCRIPT_CLIENT`] below `target/`.
+/// Installs the clients and the conformance suite below `target/`.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = workspace.state().join("clients");
     fs::create_dir_all(&folder)?;
-    let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
-    venv.args(["-m", "venv"]).arg(folder.join("python"));
-    pip.args(["install", "--quiet", "--disable-pip-version-check", PYTHON_CLIENT]);
+    let python = |package: &str| {
+        let (mut venv, mut pip) = (Command::new("python3"), Command::new(folder.join("python/bin/pip")));
+        venv.args(["-m", "venv"]).arg(folder.join("python"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check", package]);
+        vec![venv, pip]
+    };
     let npm = |packages: &[&str], subfolder: &str| {
         let mut npm = Command::new("npm");
         npm.args(["install", "--no-fund", "--no-audit"]).args(packages);
@@ -145,9 +150,11 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
         npm
     };
     let clients = [
-        (PYTHON_CLIENT, vec![venv, pip]),
-        (JAVASCRIPT_CLIENT, vec![npm(&[JAVASCRIPT_CLIENT], "node")]),
-        (CONFORMANCE_SUITE, vec![npm(&[CONFORMANCE_NODE, CONFORMANCE_SUITE], "mcp")]),
+        (A2A_PYTHON_CLIENT, python(A2A_PYTHON_CLIENT)),
+        (MCP_PYTHON_CLIENT, python(MCP_PYTHON_CLIENT)),
+        (A2A_JAVASCRIPT_CLIENT, vec![npm(&[A2A_JAVASCRIPT_CLIENT], "node")]),
+        (MCP_JAVASCRIPT_CLIENT, vec![npm(&[MCP_NODE, MCP_JAVASCRIPT_CLIENT], "mcp")]),
+        (CONFORMANCE_SUITE, vec![npm(&[MCP_NODE, CONFORMANCE_SUITE], "mcp")]),
     ];
     for (name, mut steps) in clients {
         let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
