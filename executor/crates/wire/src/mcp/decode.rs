@@ -5,7 +5,7 @@ use super::fault::McpError;
 use super::meta::{
     ClientCapabilities, MessageLevel, RequestMeta, decode_capabilities, decode_implementation, decode_meta,
 };
-use super::resources::{self, INTENT_VARIABLE, NAME_VARIABLE, ResourceUri};
+use super::resources::{self, INTENT_VARIABLE, NAME_VARIABLE};
 use super::{Revision, names};
 use crate::field::{Field, Object};
 use crate::jsonrpc::{self, Id, RpcMessage, RpcRequest};
@@ -83,8 +83,8 @@ pub enum McpRequest {
     },
     /// `resources/templates/list`.
     ListTemplates,
-    /// `resources/read`.
-    ReadResource(ResourceUri),
+    /// `resources/read`, with the URI verbatim.
+    ReadResource(String),
     /// `completion/complete`.
     Complete(Completion),
     /// `tasks/get`.
@@ -284,10 +284,7 @@ impl ClientRequest<'_> {
                 Some(cursor) => Err(cursor.invalid(&NOT_A_CURSOR)),
                 None => Ok(McpRequest::ListTemplates),
             },
-            (_, "resources/read") => {
-                let uri = params.require("uri")?.string()?;
-                ResourceUri::parse(&uri).map(McpRequest::ReadResource)
-            }
+            (_, "resources/read") => params.require("uri")?.string().map(McpRequest::ReadResource),
             (_, "completion/complete") => decode_completion(params).map(McpRequest::Complete),
             (Revision::Stateless, "tasks/get") => decode_task(&mut params).map(McpRequest::GetTask),
             (Revision::Stateless, "tasks/update") => {

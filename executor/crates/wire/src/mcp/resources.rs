@@ -1,6 +1,5 @@
 //! Resources: the receipts and the artifacts of a caller's own runs.
 
-use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use serde_json::{Value, json};
 
@@ -25,34 +24,17 @@ pub enum ResourceUri {
 }
 
 impl ResourceUri {
-    /// Parses a URI.
-    ///
-    /// # Errors
-    /// [`Fault::InvalidParams`] at `/uri`.
-    pub fn parse(uri: &str) -> Result<Self, Fault> {
-        let parsed = (uri.len() <= MAX_URI_BYTES).then(|| Self::parse_parts(uri)).flatten();
-        parsed.ok_or_else(|| {
-            let message =
-                format!("`uri` is not that of a resource: {RECEIPTS}INTENT or {ARTIFACTS}INTENT/NAME");
-            Fault::invalid("/uri", message)
-        })
-    }
-
-    fn parse_parts(uri: &str) -> Option<Self> {
+    /// Parses a URI; `None` if no resource has it.
+    #[must_use]
+    pub fn parse(uri: &str) -> Option<Self> {
+        if uri.len() > MAX_URI_BYTES {
+            return None;
+        }
         if let Some(intent) = uri.strip_prefix(RECEIPTS) {
             return IntentId::parse(intent).ok().map(Self::Receipt);
         }
         let (intent, name) = uri.strip_prefix(ARTIFACTS)?.split_once('/')?;
         Some(Self::Artifact(IntentId::parse(intent).ok()?, unescape(name)?))
-    }
-
-    /// The text of the URI.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self {
-            Self::Receipt(intent) => receipt_uri(*intent),
-            Self::Artifact(intent, name) => artifact_uri(*intent, name),
-        }
     }
 
     /// The intent of the run.

@@ -327,10 +327,8 @@ impl ProgressEncoder {
         let Progress { percent, message } = report;
         let (progress, total) = match percent {
             Some(percent) => {
-                if self.counts {
-                    (self.counts, self.last) = (false, None);
-                }
-                (f64::from(*percent), Some(WHOLE))
+                self.counts = false;
+                ((f64::from(*percent) * 100.0).round() / 100.0, Some(WHOLE))
             }
             None if self.counts => (self.last.unwrap_or(0.0) + 1.0, None),
             None => return None,

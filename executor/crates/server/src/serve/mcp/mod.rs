@@ -129,7 +129,7 @@ impl McpDoor {
             McpRequest::CallTool(call) => self.call(context, *call).await,
             McpRequest::ListResources { before } => self.list_resources(&context, before).await,
             McpRequest::ListTemplates => Ok(encoder.templates(&context.id)),
-            McpRequest::ReadResource(uri) => self.read_resource(&context, &uri).await,
+            McpRequest::ReadResource(uri) => self.read_resource(&context, uri).await,
             McpRequest::Complete(completion) => self.complete(&context, completion).await,
             McpRequest::GetTask(_) | McpRequest::UpdateTask(..) | McpRequest::CancelTask(_)
                 if !context.capabilities.has_tasks =>

@@ -35,11 +35,12 @@ impl McpDoor {
     pub(super) async fn read_resource(
         &self,
         context: &RequestContext,
-        uri: &ResourceUri,
+        uri: String,
     ) -> Result<String, McpError> {
-        let receipt = self.own_receipt(&context.caller, uri.intent()).await?;
-        let answer = receipt.and_then(|receipt| context.encoder().resource(&context.id, uri, &receipt));
-        answer.ok_or_else(|| McpError::ResourceNotFound(uri.text()))
+        let Some(parsed) = ResourceUri::parse(&uri) else { return Err(McpError::ResourceNotFound(uri)) };
+        let receipt = self.own_receipt(&context.caller, parsed.intent()).await?;
+        let answer = receipt.and_then(|receipt| context.encoder().resource(&context.id, &parsed, &receipt));
+        answer.ok_or_else(|| McpError::ResourceNotFound(uri))
     }
 
     pub(super) async fn complete(
