@@ -166,7 +166,7 @@ impl<'a> Batch<'a> {
         // Read inside the transaction: another run may have ended since the caller's own look-up.
         let held = match recorded_state(self.connection(), *intent)? {
             RecordedState::Claimed(_) | RecordedState::Denied(_) => return Ok(StartReply::Known),
-            RecordedState::Unknown => None,
+            RecordedState::Unknown | RecordedState::Withdrawn(_) => None,
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held.number),
         };
         // The unique index would also refuse a used proof, but its error would break the journal instead of refusing
@@ -272,7 +272,7 @@ impl<'a> Batch<'a> {
     pub(super) fn hold(&mut self, hold: &HoldRecord) -> Result<HoldResult, WriteError> {
         let HoldRecord { summary: IntentSummary { intent, agent, tool }, content, text, until } = hold;
         match recorded_state(self.connection(), *intent)? {
-            RecordedState::Unknown => {}
+            RecordedState::Unknown | RecordedState::Withdrawn(_) => {}
             RecordedState::Waiting(_) | RecordedState::Approved(..) => return Ok(HoldResult::Waiting),
             RecordedState::Claimed(_) => return Ok(HoldResult::Started),
             RecordedState::Denied(denied) => return Ok(HoldResult::Denied(denied.body.into())),
@@ -308,7 +308,13 @@ impl<'a> Batch<'a> {
             ) => held,
             // An approved intent may already be starting, so a denial could not be enforced.
             (RecordedState::Approved(..), Resolution::Approved | Resolution::Denied)
-            | (RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_), _) => {
+            | (
+                RecordedState::Unknown
+                | RecordedState::Withdrawn(_)
+                | RecordedState::Denied(_)
+                | RecordedState::Claimed(_),
+                _,
+            ) => {
                 return Ok(false);
             }
         };

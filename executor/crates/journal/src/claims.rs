@@ -151,6 +151,7 @@ impl Journal {
         match self.recorded_state(call.intent)? {
             // Intents that wait or are approved are answered from `Escalations` (`core`), not from here.
             RecordedState::Unknown | RecordedState::Waiting(_) | RecordedState::Approved(..) => Ok(None),
+            RecordedState::Withdrawn(known) if known == content => Ok(None),
             RecordedState::Denied(denied) if denied.body.held.content.0 == content => {
                 Ok(Some(KnownIntent::Denied(denied.body.into())))
             }
@@ -161,7 +162,9 @@ impl Journal {
                 let stage = self.final_stage(claimed.end, IfFull::Refuse).await?;
                 Ok(Some(KnownIntent::Same(StageSource::Final(stage), parse_verdict(&claimed)?.map(Arc::new))))
             }
-            RecordedState::Denied(_) | RecordedState::Claimed(_) => Ok(Some(KnownIntent::Conflict)),
+            RecordedState::Withdrawn(_) | RecordedState::Denied(_) | RecordedState::Claimed(_) => {
+                Ok(Some(KnownIntent::Conflict))
+            }
         }
     }
 
@@ -326,6 +329,7 @@ impl Journal {
         match self.recorded_state(intent)? {
             RecordedState::Claimed(claimed) => parse_verdict(&claimed),
             RecordedState::Unknown
+            | RecordedState::Withdrawn(_)
             | RecordedState::Waiting(_)
             | RecordedState::Approved(..)
             | RecordedState::Denied(_) => Ok(None),

@@ -85,6 +85,7 @@ impl Journal {
         self.read(|reader| match reader.recorded_state(intent)? {
             RecordedState::Denied(denied) => Ok(Some(denied.body.into())),
             RecordedState::Unknown
+            | RecordedState::Withdrawn(_)
             | RecordedState::Waiting(_)
             | RecordedState::Approved(..)
             | RecordedState::Claimed(_) => Ok(None),

@@ -224,7 +224,7 @@ impl<'a> Pruning<'a> {
             body,
         };
         match recorded_state(self.connection, intent)? {
-            RecordedState::Unknown => {}
+            RecordedState::Unknown | RecordedState::Withdrawn(_) => {}
             RecordedState::Waiting(WaitingIntent { number, agent, tool, body }) if number <= self.cut => {
                 copies.push(new(RecordKind::Held, agent, tool, Some(number), to_json(&body)?));
             }

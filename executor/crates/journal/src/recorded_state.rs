@@ -3,7 +3,7 @@
 //! ```text
 //! ─▶ Unknown ─ held ─▶ Waiting ─ approved ─▶ Approved ─ claim ─▶ Started ─ receipt ─▶ Ended
 //!       ▲                 │  └─ denied ─▶ Denied             └─ released ─▶ Unknown
-//!       └─ cancelled, revoked, expired ──────┘ (of a waiting or an approved intent)
+//!       └─ Withdrawn ◀─ cancelled, revoked, expired ─┘ (of a waiting or an approved intent)
 //! ```
 //! A waiting or an unknown intent may also be claimed, by a call with a proof.
 
@@ -23,6 +23,9 @@ pub(super) enum RecordedState {
     Waiting(WaitingIntent),
     /// A person approved the intent, and it has not started.
     Approved(WaitingIntent, record::DecisionBody),
+    /// The intent was cancelled, revoked or not decided in time, and may be sent again with the same content, whose hash
+    /// this is. Nobody who saw it wait approves anything else under its id.
+    Withdrawn(Hash),
     /// A person denied the intent.
     Denied(DeniedIntent),
     /// The intent has started, and may have finished.
@@ -142,8 +145,10 @@ pub(super) fn recorded_state(connection: &Connection, intent: IntentId) -> rusql
             }
             RecordKind::Held => Ok(RecordedState::Waiting(read_held(row)?)),
             RecordKind::Approved => read_approved(connection, &row),
-            RecordKind::Released | RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired => {
-                Ok(RecordedState::Unknown)
+            RecordKind::Released => Ok(RecordedState::Unknown),
+            RecordKind::Cancelled | RecordKind::Revoked | RecordKind::Expired => {
+                let body: record::DecisionBody = row.parse_body()?;
+                Ok(RecordedState::Withdrawn(body.held.content.0))
             }
             // These kinds are not in the index of intents, so the row was changed.
             RecordKind::Receipt

@@ -178,6 +178,7 @@ impl Store {
             let content = match recorded_state(&self.connection, IntentId::from_bytes(row.get(3)?))? {
                 RecordedState::Claimed(claimed) => claimed.content,
                 RecordedState::Unknown
+                | RecordedState::Withdrawn(_)
                 | RecordedState::Waiting(_)
                 | RecordedState::Approved(..)
                 | RecordedState::Denied(_) => [0; 32],
@@ -197,6 +198,7 @@ impl Store {
                     Some(super::Approval { by: decided.by, manifest: decided.manifest })
                 }
                 RecordedState::Unknown
+                | RecordedState::Withdrawn(_)
                 | RecordedState::Waiting(_)
                 | RecordedState::Denied(_)
                 | RecordedState::Claimed(_) => None,

@@ -123,6 +123,7 @@ fn read_run_state(connection: &Connection, intent: IntentId) -> rusqlite::Result
             RunEnd::Pruned => ReplayState::Closed(claimed.number),
         }),
         RecordedState::Unknown
+        | RecordedState::Withdrawn(_)
         | RecordedState::Waiting(_)
         | RecordedState::Approved(..)
         | RecordedState::Denied(_) => None,
@@ -141,7 +142,10 @@ fn compare_waiting(connection: &Connection) -> Result<(), CheckError> {
         let intent = row.get::<_, Option<[u8; 16]>>(2)?.ok_or_else(|| row_error("has no record"))?;
         let waiting = match recorded_state(connection, IntentId::from_bytes(intent))? {
             RecordedState::Waiting(held) | RecordedState::Approved(held, _) => Some(held),
-            RecordedState::Unknown | RecordedState::Denied(_) | RecordedState::Claimed(_) => None,
+            RecordedState::Unknown
+            | RecordedState::Withdrawn(_)
+            | RecordedState::Denied(_)
+            | RecordedState::Claimed(_) => None,
         };
         let waiting = waiting
             .filter(|waiting| waiting.number == held)
