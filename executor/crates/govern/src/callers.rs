@@ -411,10 +411,15 @@ impl Caller {
         roles.iter().any(|role| self.roles.contains(role))
     }
 
-    /// The caller's right to decide about escalated intents, if it has the role `approver` or `governor`.
+    /// The caller's right to decide about escalated intents, if it has the role `approver` or `governor`. A token whose
+    /// scope names tools decides nothing: an approval would run tools that the scope does not reach.
     #[must_use]
     pub fn decision_right(&self) -> Option<DecisionRight<'_>> {
-        self.is_any_of(&[Role::Approver, Role::Governor]).then_some(DecisionRight { by: &self.name })
+        let may_decide = match self.tools {
+            ReachableTools::Every => self.is_any_of(&[Role::Approver, Role::Governor]),
+            ReachableTools::These(_) => false,
+        };
+        may_decide.then_some(DecisionRight { by: &self.name })
     }
 
     /// The caller of a public door: an agent of any name, without further roles.

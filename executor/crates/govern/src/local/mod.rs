@@ -39,6 +39,8 @@ const MAX_SESSIONS: usize = 4096;
 /// Maximum number of waiting escalations. Beyond it new ones are denied, so that a flood cannot displace
 /// one that a person is deciding.
 const MAX_ESCALATIONS: usize = 1024;
+/// Maximum number of waiting escalations of one agent, so that it keeps no other from escalating.
+const MAX_ESCALATIONS_PER_AGENT: usize = MAX_ESCALATIONS / 4;
 
 /// A governor inside the executor's process, or behind `a2g-executor governor`.
 pub struct LocalGovernor {
@@ -51,8 +53,8 @@ pub struct LocalGovernor {
 struct GovernorState {
     /// Oldest first.
     sessions: VecDeque<AgentDid>,
-    /// The expiry of each escalated intent.
-    escalations: BTreeMap<IntentId, OffsetDateTime>,
+    /// The expiry and the agent of each escalated intent.
+    escalations: BTreeMap<IntentId, (OffsetDateTime, AgentDid)>,
     /// The end of each agent's journal at its latest heartbeat: the number of receipts, and the hash of the
     /// last one.
     journals: BTreeMap<AgentDid, (u64, String)>,
@@ -148,7 +150,8 @@ impl LocalGovernor {
     /// [`Fault::InvalidParams`] at `/intent_id` when no such escalation waits.
     pub fn resolve(&self, directive: &Directive) -> Result<(), Fault> {
         let now = self.clock.now();
-        let expires_at = self.lock_state().escalations.get(&directive.intent).copied();
+        let expires_at =
+            self.lock_state().escalations.get(&directive.intent).map(|(expires_at, _)| *expires_at);
         if expires_at.is_some_and(|expires_at| now < expires_at) {
             return Ok(());
         }
@@ -166,16 +169,20 @@ impl LocalGovernor {
 
     fn record_escalation(&self, call: &Call, verdict: Verdict, now: OffsetDateTime) -> Verdict {
         let mut state = self.lock_state();
-        state.escalations.retain(|_, expires_at| now < *expires_at);
+        state.escalations.retain(|_, (expires_at, _)| now < *expires_at);
+        let of_agent = state.escalations.values().filter(|(_, agent)| *agent == call.agent).count();
         let is_known = state.escalations.contains_key(&call.intent);
         if let Some(risk) = verdict.risk.clone()
             && !is_known
-            && state.escalations.len() >= MAX_ESCALATIONS
+            && (state.escalations.len() >= MAX_ESCALATIONS || of_agent >= MAX_ESCALATIONS_PER_AGENT)
         {
-            let reason = format!("{MAX_ESCALATIONS} escalations already wait for a person; try again later");
+            let reason = format!(
+                "too many escalations wait for a person: at most {MAX_ESCALATIONS} may, and \
+                 {MAX_ESCALATIONS_PER_AGENT} of one agent; try again later"
+            );
             return decide::denial(call, risk, reason);
         }
-        state.escalations.insert(call.intent, verdict.expires_at.unwrap_or(now));
+        state.escalations.insert(call.intent, (verdict.expires_at.unwrap_or(now), call.agent.clone()));
         verdict
     }
 

@@ -625,7 +625,7 @@ fn a_flood_of_escalations_cannot_push_one_out() {
     let (governor, clock) = reading();
     let first = suspicious();
     governor.decide(&first);
-    for _ in 1..MAX_ESCALATIONS {
+    for _ in 1..MAX_ESCALATIONS_PER_AGENT {
         assert_eq!(governor.decide(&suspicious()).decision, Decision::Escalate);
     }
     assert_eq!(governor.decide(&suspicious()).decision, Decision::Denied);
