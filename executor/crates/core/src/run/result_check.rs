@@ -13,6 +13,8 @@ use tokio::sync::Semaphore;
 const MAX_CHECKED_BYTES: usize = 1 << 20;
 /// The maximum length in bytes of a result that is checked beside any number of others.
 const MAX_SMALL_BYTES: usize = 16 << 10;
+/// The maximum length of the pointer in a failure, in characters: it contains keys that the tool wrote.
+const MAX_POINTER_CHARS: usize = 256;
 /// The place of the one long result that is checked at a time.
 static LONG_CHECK: Semaphore = Semaphore::const_new(1);
 
@@ -24,6 +26,7 @@ impl Executor {
             return;
         }
         if let Err(Violation { pointer, message }) = check(loaded, tool, result).await {
+            let pointer = pointer.chars().take(MAX_POINTER_CHARS).collect();
             *end = End::ResultInvalid { pointer, message };
         }
     }

@@ -414,21 +414,26 @@ impl HttpBody for RevalidatingBody {
 /// address.
 async fn check_host_and_origin(
     State(state): State<Arc<ServerState>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();
     let host = hosts.next().filter(|_| hosts.next().is_none()).and_then(|host| host.to_str().ok());
     let authority = request.uri().authority().map(axum::http::uri::Authority::as_str);
-    if !authority.or(host).is_some_and(|host| state.is_own_host(host)) {
+    let Some(host) = authority.or(host).filter(|host| state.is_own_host(host)) else {
         return (StatusCode::FORBIDDEN, "this `Host` is not served here: see `server.allowed_hosts`\n")
             .into_response();
+    };
+    let checked = CheckedHost(host.to_owned());
+    // A second one would not be checked.
+    if headers.get_all(header::ORIGIN).iter().count() > 1 {
+        return (StatusCode::FORBIDDEN, "`Origin` is sent twice\n").into_response();
     }
     if let Some(origin) = headers.get(header::ORIGIN) {
         let allowed = origin.to_str().is_ok_and(|origin| {
             state.settings.allowed_origins.iter().any(|allowed| allowed == origin)
-                || authority.or(host).is_some_and(|host| state.is_own_origin(origin, host))
+                || state.is_own_origin(origin, host)
         });
         if !allowed {
             return (
@@ -438,8 +443,13 @@ async fn check_host_and_origin(
                 .into_response();
         }
     }
+    request.extensions_mut().insert(checked);
     next.run(request).await
 }
+
+/// The name under which a client reaches this port: an extension of each request, from the target or from `Host`.
+#[derive(Debug, Clone)]
+pub(super) struct CheckedHost(pub(super) String);
 
 impl ServerState {
     fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {

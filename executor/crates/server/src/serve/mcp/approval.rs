@@ -166,19 +166,52 @@ pub(super) fn withdrawn_fault(intent: IntentId) -> Fault {
     }
 }
 
+/// The answer to a question, with the caller that sent it: its roles may have changed since the call.
+pub(super) struct ReceivedAnswer {
+    pub(super) answer: ElicitAnswer,
+    pub(super) caller: Arc<Caller>,
+}
+
 /// The questions to the client of a session that have no answer yet.
 #[derive(Default)]
 pub(super) struct Questions {
     last: AtomicU64,
-    open: Mutex<HashMap<u64, oneshot::Sender<Option<ElicitAnswer>>>>,
+    open: Mutex<OpenQuestions>,
+}
+
+#[derive(Default)]
+struct OpenQuestions {
+    /// `true` once no answer can arrive any more.
+    is_closed: bool,
+    replies: HashMap<u64, oneshot::Sender<Option<ReceivedAnswer>>>,
 }
 
 impl Questions {
     /// Passes the client's answer on; `None` is an error. Returns `false` if there is no such question.
-    pub(super) fn answer(&self, id: &Id, answer: Option<ElicitAnswer>) -> bool {
+    pub(super) fn answer(&self, id: &Id, answer: Option<ElicitAnswer>, caller: &Arc<Caller>) -> bool {
         let number = id.as_json().parse::<u64>().ok();
-        let question = number.and_then(|number| self.open.lock().remove(&number));
-        question.is_some_and(|question| question.send(answer).is_ok())
+        let question = number.and_then(|number| self.open.lock().replies.remove(&number));
+        let received = answer.map(|answer| ReceivedAnswer { answer, caller: Arc::clone(caller) });
+        question.is_some_and(|question| question.send(received).is_ok())
+    }
+
+    /// Ends every question, because the client sends no more messages.
+    pub(super) fn close(&self) {
+        let mut open = self.open.lock();
+        open.is_closed = true;
+        open.replies.clear();
+    }
+
+    /// Adds a question; `None` if no answer can arrive any more.
+    fn add(&self) -> Option<(u64, oneshot::Receiver<Option<ReceivedAnswer>>)> {
+        let (reply, answer) = oneshot::channel();
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut open = self.open.lock();
+        if open.is_closed {
+            return None;
+        }
+        open.replies.insert(number, reply);
+        Some((number, answer))
     }
 }
 
@@ -192,10 +225,8 @@ pub(super) struct Elicitor {
 impl Elicitor {
     /// Sends a question and waits for its answer; `None` if the client cannot answer. Dropping the future tells the client
     /// that the answer is not wanted any more.
-    pub(super) async fn ask(&self, params: &Value) -> Option<ElicitAnswer> {
-        let (reply, answer) = oneshot::channel();
-        let number = self.questions.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.questions.open.lock().insert(number, reply);
+    pub(super) async fn ask(&self, params: &Value) -> Option<ReceivedAnswer> {
+        let (number, answer) = self.questions.add()?;
         let _open = OpenQuestion { elicitor: self, number };
         self.output.send(elicitation_request(number, params)).await.ok()?;
         answer.await.ok().flatten()
@@ -210,7 +241,7 @@ struct OpenQuestion<'a> {
 
 impl Drop for OpenQuestion<'_> {
     fn drop(&mut self) {
-        if self.elicitor.questions.open.lock().remove(&self.number).is_some() {
+        if self.elicitor.questions.open.lock().replies.remove(&self.number).is_some() {
             // A client that does not read keeps its form open; its answer then has no effect.
             let _unread = self.elicitor.output.try_send(elicitation_cancelled(self.number));
         }

@@ -2,6 +2,7 @@
 //! get another (RFC 9728, RFC 6750).
 
 use crate::serve::auth::{UNAUTHENTICATED, challenge};
+use crate::serve::http::CheckedHost;
 use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
 use crate::serve::transport::json::json_response;
 use crate::serve::{DoorAccess, McpSettings};
@@ -9,12 +10,12 @@ use a2g_core::run::Executor;
 use a2g_govern::{Caller, Credential};
 use a2g_types::fault::BlockedBy;
 use a2g_types::ident::ToolName;
-use axum::Router;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use serde_json::json;
 use std::sync::Arc;
 
@@ -42,19 +43,17 @@ impl Authorization {
         ProtocolRouter { routes, auth: AuthPolicy::Public }
     }
 
-    /// A URL of this port under the name that the client uses. The port has checked `Host`.
-    fn url(&self, headers: &HeaderMap, path: &str) -> String {
-        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    fn url(&self, CheckedHost(host): &CheckedHost, path: &str) -> String {
         format!("{}://{host}{path}", self.scheme)
     }
 
     /// A challenge with the address of the metadata, if there are any.
-    fn challenge(&self, challenge: &str, headers: &HeaderMap) -> String {
+    fn challenge(&self, challenge: &str, host: &CheckedHost) -> String {
         if self.issuers.is_empty() {
             return challenge.to_owned();
         }
         let separator = if challenge.contains(' ') { "," } else { "" };
-        format!("{challenge}{separator} resource_metadata=\"{}\"", self.url(headers, METADATA_PATH))
+        format!("{challenge}{separator} resource_metadata=\"{}\"", self.url(host, METADATA_PATH))
     }
 
     /// The answer to a call that the token's scope does not reach.
@@ -63,24 +62,27 @@ impl Authorization {
         executor: &Executor,
         caller: &Caller,
         tool: &ToolName,
-        headers: &HeaderMap,
+        host: &CheckedHost,
     ) -> Response {
         let message =
             format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name());
         executor.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
         let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
-        let challenge = self.challenge(&challenge, headers);
+        let challenge = self.challenge(&challenge, host);
         (StatusCode::FORBIDDEN, [(header::WWW_AUTHENTICATE, challenge)], format!("{message}\n"))
             .into_response()
     }
 }
 
-async fn metadata(State(authorization): State<Arc<Authorization>>, headers: HeaderMap) -> Response {
+async fn metadata(
+    State(authorization): State<Arc<Authorization>>,
+    Extension(host): Extension<CheckedHost>,
+) -> Response {
     if authorization.issuers.is_empty() {
         return (StatusCode::NOT_FOUND, "this server accepts no JSON Web Tokens\n").into_response();
     }
     let metadata = json!({
-        "resource": authorization.url(&headers, "/mcp"),
+        "resource": authorization.url(&host, "/mcp"),
         "resource_name": "A2G executor",
         "authorization_servers": authorization.issuers,
         "bearer_methods_supported": ["header"],
@@ -96,14 +98,14 @@ impl<S: Sync> FromRequestParts<S> for KnownCaller {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        let Parts { extensions, headers, .. } = parts;
+        let Parts { extensions, .. } = parts;
         if let Some(Some(caller)) = extensions.get::<Option<Arc<Caller>>>() {
             return Ok(Self(Arc::clone(caller)));
         }
         let bearer = extensions.get::<Credential>().map_or("Bearer", challenge);
-        let authorization = extensions.get::<Arc<Authorization>>();
-        let challenge =
-            authorization.map_or_else(|| bearer.to_owned(), |known| known.challenge(bearer, headers));
+        let known = extensions.get::<Arc<Authorization>>().zip(extensions.get::<CheckedHost>());
+        let challenge = known
+            .map_or_else(|| bearer.to_owned(), |(authorization, host)| authorization.challenge(bearer, host));
         Err((StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], UNAUTHENTICATED)
             .into_response())
     }

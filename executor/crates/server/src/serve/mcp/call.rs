@@ -1,6 +1,6 @@
 //! `tools/call`: the intent, the notifications of its run, and its end when the client gives it up.
 
-use super::approval::{Effect, Elicitor, apply_answer, question_for, withdrawn_fault};
+use super::approval::{Effect, Elicitor, ReceivedAnswer, apply_answer, question_for, withdrawn_fault};
 use super::{McpDoor, RequestContext};
 use crate::serve::protocol::check_call_agent;
 use a2g_core::run::{Executor, IntentAnswer, RunEvent, RunEventSink};
@@ -71,6 +71,9 @@ impl McpDoor {
         };
         let answered = async {
             check_call_agent(&self.executor, &context.caller, &call)?;
+            if state.is_some() {
+                self.check_known(intent).await?;
+            }
             let effect = match (&state, answer) {
                 (Some(_), Some(answer)) => {
                     Some(apply_answer(&self.executor, &context.caller, &call, answer).await?)
@@ -90,6 +93,16 @@ impl McpDoor {
                 CallFault::Result(fault) => Ok(context.encoder().refusal(&context.id, &fault, intent)),
             },
         }
+    }
+
+    /// Checks that the intent of a state still waits, or has ended by a decision.
+    ///
+    /// # Errors
+    /// If it was withdrawn, revoked or not decided in time: the governor is not asked again under the same state.
+    async fn check_known(&self, intent: IntentId) -> Result<(), Fault> {
+        let is_known =
+            self.executor.status(intent).await?.is_some() || self.executor.denial(intent)?.is_some();
+        if is_known { Ok(()) } else { Err(withdrawn_fault(intent)) }
     }
 
     /// Uses up the state of a repeated call.
@@ -187,7 +200,7 @@ impl McpDoor {
             }
             (Revision::Session, Some(elicitor)) => {
                 let guard = self.cancel_guard(context, call);
-                let asked = self.ask_in_session(context, call, elicitor, &params).await;
+                let asked = self.ask_in_session(call, elicitor, &params).await;
                 guard.disarm();
                 asked
                     .map(|asked| asked.unwrap_or_else(|| Asked::Reply(encoder.waiting(&context.id, verdict))))
@@ -199,7 +212,6 @@ impl McpDoor {
     /// `None` if the client does not answer, or the executor closes.
     async fn ask_in_session(
         &self,
-        context: &RequestContext,
         call: &Call,
         elicitor: &Elicitor,
         params: &Value,
@@ -209,8 +221,8 @@ impl McpDoor {
             decided = self.decision(call.intent) => return decided.map(|()| Some(Asked::SendAgain)),
             () = self.executor.wait_until_closed() => None,
         };
-        let Some(answer) = answer else { return Ok(None) };
-        match apply_answer(&self.executor, &context.caller, call, answer).await? {
+        let Some(ReceivedAnswer { answer, caller }) = answer else { return Ok(None) };
+        match apply_answer(&self.executor, &caller, call, answer).await? {
             Effect::SendAgain if self.executor.undecided_call(call.intent).is_some() => {
                 Ok(Some(Asked::SendAgainLater))
             }

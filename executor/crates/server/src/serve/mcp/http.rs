@@ -5,11 +5,13 @@ use super::session::Sessions;
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
 use crate::serve::McpSettings;
 use crate::serve::connections::{Connection, RequestGuard};
+use crate::serve::http::CheckedHost;
 use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
 use crate::serve::transport::events::event_response;
 use crate::serve::transport::json::{JsonBody, json_response};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
+use a2g_types::fault::Fault;
 use a2g_types::ident::ToolName;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
@@ -27,6 +29,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
 use futures_util::Stream;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -34,8 +38,15 @@ use tokio::sync::mpsc;
 pub(super) const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
+/// Streams of notifications at once of one caller. Each keeps a connection from being idle.
+const MAX_STREAMS_PER_CALLER: usize = 64;
+/// The delay after which a client should open a refused stream again, in milliseconds.
+const BUSY_RETRY_MS: u64 = 1_000;
+
 struct McpHttp {
     door: Arc<McpDoor>,
+    /// The number of open streams of notifications, by the name of the caller.
+    streams: Arc<Mutex<HashMap<String, usize>>>,
     sessions: Arc<Sessions>,
     authorization: Arc<Authorization>,
 }
@@ -49,7 +60,12 @@ pub fn routers(executor: Arc<Executor>, settings: McpSettings, bounds: JsonBound
     let sessions = Sessions::new(Arc::clone(&executor), &settings);
     let door = Arc::new(McpDoor::new(executor, settings.door, bounds, false));
     let metadata = authorization.router();
-    let state = Arc::new(McpHttp { door, sessions, authorization: Arc::clone(&authorization) });
+    let state = Arc::new(McpHttp {
+        door,
+        streams: Arc::default(),
+        sessions,
+        authorization: Arc::clone(&authorization),
+    });
     let routes = Router::new()
         .route("/mcp", post(receive).get(listen_to_session).delete(end_session))
         .with_state(state)
@@ -91,6 +107,7 @@ async fn receive(
     State(state): State<Arc<McpHttp>>,
     KnownCaller(caller): KnownCaller,
     Extension(connection): Extension<Arc<Connection>>,
+    Extension(host): Extension<CheckedHost>,
     headers: HeaderMap,
     JsonBody(body): JsonBody,
 ) -> Response {
@@ -113,13 +130,13 @@ async fn receive(
         }
         Ok(ClientMessage::Answer { id, answer }) => {
             return match state.sessions.named(&Headers(&headers), &caller) {
-                Ok(Some(session)) if session.questions().answer(&id, answer) => {
+                Ok(Some(session)) if session.questions().answer(&id, answer, &caller) => {
                     StatusCode::ACCEPTED.into_response()
                 }
                 Ok(_) => {
                     let message =
                         "there is no request of this server with this id, so there is nothing to answer";
-                    let fault = a2g_types::fault::Fault::InvalidRequest(message.to_owned());
+                    let fault = Fault::InvalidRequest(message.to_owned());
                     error_response(&fault.into(), None, Revision::Session)
                 }
                 Err(error) => error_response(&error, None, Revision::Session),
@@ -139,7 +156,7 @@ async fn receive(
         && let Ok(tool) = ToolName::parse(&tool)
         && !sender.caller.may_call(&tool)
     {
-        return state.authorization.refuse_scope(&state.door.executor, &sender.caller, &tool, &headers);
+        return state.authorization.refuse_scope(&state.door.executor, &sender.caller, &tool, &host);
     }
     let id = request.id.clone();
     match select_revision(&request, &Headers(&headers)) {
@@ -201,8 +218,9 @@ impl McpHttp {
         let Sender { caller, charge, work, accepts_events } = sender;
         if let McpRequest::Listen(filter) = decoded {
             let filter = decode::check_subscription(filter, capabilities)?;
+            let place = self.open_stream(&caller)?;
             let changes = self.subscribe(id, filter, &caller);
-            return Ok(streamed_response(hold(changes, work)));
+            return Ok(streamed_response(hold(changes, (place, work))));
         }
         let wants_events = meta.progress_token.is_some() || meta.log_level.is_some();
         let streams = accepts_events && wants_events && matches!(decoded, McpRequest::CallTool(_));
@@ -279,6 +297,22 @@ impl McpHttp {
         Ok(streamed_events(hold(events, work)))
     }
 
+    /// Counts a stream of notifications until the returned value is dropped.
+    ///
+    /// # Errors
+    /// If the caller has [`MAX_STREAMS_PER_CALLER`].
+    fn open_stream(&self, caller: &Caller) -> Result<StreamPlace, McpError> {
+        let mut streams = self.streams.lock();
+        let count = streams.entry(caller.name().to_owned()).or_default();
+        if *count >= MAX_STREAMS_PER_CALLER {
+            let message =
+                format!("you have {MAX_STREAMS_PER_CALLER} streams of notifications: close one of them");
+            return Err(Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }.into());
+        }
+        *count += 1;
+        Ok(StreamPlace { streams: Arc::clone(&self.streams), caller: caller.name().to_owned() })
+    }
+
     /// The notifications that a subscription asks for, until the client closes it or the sessions end.
     fn subscribe(
         &self,
@@ -322,7 +356,10 @@ async fn listen_to_session(
     let work = connection.begin_request();
     let last = headers.get(LAST_EVENT_HEADER).and_then(|value| value.to_str().ok());
     match last {
-        None => streamed_response(hold(session.notifications(&state.door, &caller), work)),
+        None => match state.open_stream(&caller) {
+            Ok(place) => streamed_response(hold(session.notifications(&state.door, &caller), (place, work))),
+            Err(error) => error_response(&error, None, Revision::Session),
+        },
         Some(last) => match session.resume(last) {
             Some(events) => streamed_events(hold(events, work)),
             None => {
@@ -381,10 +418,28 @@ fn notifications_then_answer(
     })
 }
 
-/// Keeps `held` until the stream ends, so that the connection counts as busy and is not evicted.
+/// A counted stream of notifications.
+struct StreamPlace {
+    streams: Arc<Mutex<HashMap<String, usize>>>,
+    caller: String,
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        let mut streams = self.streams.lock();
+        if let Some(count) = streams.get_mut(&self.caller) {
+            *count -= 1;
+            if *count == 0 {
+                streams.remove(&self.caller);
+            }
+        }
+    }
+}
+
+/// Keeps `held` until the stream ends: its connection counts as busy, and is not evicted.
 fn hold<T>(
     stream: impl Stream<Item = T> + Send + 'static,
-    held: RequestGuard,
+    held: impl Send + 'static,
 ) -> impl Stream<Item = T> + Send {
     futures_util::StreamExt::map(stream, move |item| {
         let _held = &held;

@@ -13,6 +13,7 @@ use crate::serve::body::share_used_up;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_runtime::timer_now;
+use a2g_types::fault::Fault;
 use a2g_types::ident::IntentId;
 use a2g_types::memory::{self, HeldBytes};
 use a2g_wire::jsonrpc::Id;
@@ -36,6 +37,10 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_STREAMS: usize = 32;
 /// Time for which a stream with its answer can be resumed.
 const REPLAY_TIME: Duration = Duration::from_secs(60);
+/// Requests of one session that are answered at once. Their answers need no connection, so connections do not bound them.
+const MAX_IN_FLIGHT: usize = 64;
+/// The delay after which a client should repeat a refused request, in milliseconds.
+const BUSY_RETRY_MS: u64 = 500;
 /// Events of one stream that are sent again.
 const MAX_STREAM_EVENTS: usize = 64;
 
@@ -197,7 +202,7 @@ impl McpSession {
         mut context: RequestContext,
         request: McpRequest,
     ) -> Result<String, McpError> {
-        let entry = InFlight::enter(self, &context.id);
+        let entry = InFlight::enter(self, &context.id)?;
         context.log_level = *self.log_level.lock();
         context.capabilities = self.capabilities;
         let id = context.id.clone();
@@ -205,7 +210,7 @@ impl McpSession {
             answer = door.answer(context, request) => answer,
             () = entry.cancelled.notified() => {
                 let message = format!("the request {} was cancelled", id.as_json());
-                Err(a2g_types::fault::Fault::InvalidRequest(message).into())
+                Err(Fault::InvalidRequest(message).into())
             }
         }
     }
@@ -297,20 +302,30 @@ struct InFlight {
 }
 
 impl InFlight {
-    fn enter(session: &Arc<McpSession>, id: &Id) -> Self {
+    /// # Errors
+    /// If the id is in use, or as many requests as allowed are being answered.
+    fn enter(session: &Arc<McpSession>, id: &Id) -> Result<Self, Fault> {
         let (cancelled, id) = (Arc::new(Notify::new()), id.as_json().to_owned());
-        session.in_flight.lock().insert(id.clone(), Arc::clone(&cancelled));
-        Self { session: Arc::clone(session), id, cancelled }
+        let mut in_flight = session.in_flight.lock();
+        if in_flight.contains_key(&id) {
+            let message = "`id` is that of a request that is not answered yet";
+            return Err(Fault::InvalidRequest(message.to_owned()));
+        }
+        if in_flight.len() >= MAX_IN_FLIGHT {
+            let message =
+                format!("{MAX_IN_FLIGHT} requests of this session are being answered: wait for one of them");
+            return Err(Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS });
+        }
+        in_flight.insert(id.clone(), Arc::clone(&cancelled));
+        drop(in_flight);
+        Ok(Self { session: Arc::clone(session), id, cancelled })
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut in_flight = self.session.in_flight.lock();
-        // A later request may have taken the id.
-        if in_flight.get(&self.id).is_some_and(|other| Arc::ptr_eq(other, &self.cancelled)) {
-            in_flight.remove(&self.id);
-        }
+        in_flight.remove(&self.id);
         *self.session.last_used.lock() = timer_now();
     }
 }

@@ -23,10 +23,12 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
-/// Requests that are answered at once; further ones are not read until one is answered.
+/// Requests that are answered at once; further ones are refused.
 const MAX_CONCURRENT: u32 = 64;
-/// Messages that wait for the host to read them. A request keeps its place until its answer is among them, so a host that
-/// reads nothing gets no further request read.
+/// The delay after which a host should repeat a refused request, in milliseconds.
+const BUSY_RETRY_MS: u64 = 500;
+/// Messages that wait for the host to read them. Answers and refusals wait until there is room, so a host that reads
+/// nothing gets no further request read.
 const MAX_UNREAD_MESSAGES: usize = 16;
 /// The owner that the memory of messages is counted for.
 const OWNER: &str = "stdio";
@@ -120,6 +122,7 @@ impl Conversation {
             self.receive(&line, &places).await;
         }
         self.end_subscriptions();
+        self.questions.close();
         let _all_answered = places.acquire_many(MAX_CONCURRENT).await;
         Ok(())
     }
@@ -151,7 +154,7 @@ impl Conversation {
             }
             Ok(ClientMessage::Notification(ClientNotification::Initialized | ClientNotification::Other)) => {}
             Ok(ClientMessage::Answer { id, answer }) => {
-                if !self.questions.answer(&id, answer) {
+                if !self.questions.answer(&id, answer, &self.caller) {
                     tracing::debug!(id = id.as_json(), "an answer to no open request");
                 }
             }
@@ -159,7 +162,7 @@ impl Conversation {
         }
     }
 
-    /// Starts to answer a request. It waits while as many as allowed are being answered.
+    /// Starts to answer a request, unless as many as allowed are being answered.
     async fn begin(
         self: &Arc<Self>,
         request: ClientRequest<'_>,
@@ -221,7 +224,10 @@ impl Conversation {
             });
             return Ok(());
         }
-        let Ok(place) = Arc::clone(places).acquire_owned().await else { return Ok(()) };
+        // Waiting for a place would keep the answers from being read that free one.
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
+            return Err(failed(too_many_requests()));
+        };
         let conversation = Arc::clone(self);
         self.door.executor.sessions().spawn(async move {
             let id = context.id.clone();
@@ -292,6 +298,11 @@ impl Conversation {
             }
         }
     }
+}
+
+fn too_many_requests() -> McpError {
+    let message = format!("{MAX_CONCURRENT} requests are being answered: wait for one of them");
+    Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }.into()
 }
 
 /// The entry of a request for as long as it is being answered.
