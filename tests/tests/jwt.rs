@@ -7,7 +7,7 @@ use crate::a2a;
 use crate::callers::{List, agent, ask, assert_unusable, bearer, rpc};
 use crate::harness::{
     A2ePeer as _, A2eSession, AGENT, Executor, Exposition, HttpAnswer, Options, StdioClient, WebSocketClient,
-    a2e_call, a2e_handshake, eventually, intent, result, set_mode,
+    a2e_call, a2e_handshake, eventually, intent, intent_id, result, set_mode,
 };
 use crate::mcp;
 use crate::methods::write;
@@ -243,6 +243,7 @@ fn tokens_of_each_key_type_authenticate_their_listed_subject() {
 fn a_token_reaches_the_tools_of_its_scope() {
     let (provider, list) = (Provider::new(), List::new());
     an_agent(&list, "anna");
+    about(&list, "boss", "boss", &["--role", "approver"]);
     let executor = Executor::start(provider.options(&list).signed_only());
     let mut client = executor.client();
     let call = |token: Option<&str>, tool: &str, arguments: &Value| {
@@ -288,6 +289,17 @@ fn a_token_reaches_the_tools_of_its_scope() {
             executor.assert_workspace_is_empty(scope);
         }
     }
+    // Nor does such a token decide about calls of other tools.
+    let directive = json!({ "intent_id": intent_id(), "decision": "APPROVED" });
+    for (scope, code) in [("tools:read_file", -32000), ("openid", -32602)] {
+        let token = provider.token(&with(claims("boss"), "scope", json!(scope)));
+        let answer = rpc(&mut client, &token, "g2a/directive", &directive);
+        assert_eq!(answer["error"]["code"], code, "{scope}: {answer}");
+    }
+    // A name in `Host` beside that of the target is neither checked nor repeated.
+    let url = format!("http://localhost{path}");
+    let answer = client.request("GET", &url, &[("Host", "evil.example")], b"");
+    assert!(!answer.text().contains("evil"), "{}", answer.text());
     let wrong = provider.token(&with(claims("anna"), "scope", json!(["tools:*"])));
     assert_eq!(call(Some(&wrong), "write_file", &write("a", "x")).status, 401);
 }

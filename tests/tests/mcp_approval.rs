@@ -2,7 +2,7 @@
 
 use crate::callers::{List, agent, bearer, rpc};
 use crate::harness::*;
-use crate::mcp::{Host, call, events, post, stream};
+use crate::mcp::{Host, call, events, post, request, stream};
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 
@@ -288,4 +288,60 @@ fn a_form_shows_what_the_tool_gets() {
     let asked = people.post(&people.both, &with_forms(call(2, "write_file", &write("x", &long))));
     let text = asked["result"]["inputRequests"]["decision"]["params"]["message"].as_str().expect("a text");
     assert!(text.contains("are not shown; SHA-256 ") && text.len() < 6_000, "{text}");
+}
+
+/// The id of a withdrawn call stands for its content: nobody approves another call under it.
+#[test]
+fn a_withdrawn_intent_takes_no_other_content() {
+    let people = People::start();
+    let intent = json!(intent_id());
+    let named = |arguments: Value| {
+        let mut message = with_forms(call(1, "write_file", &arguments));
+        message["params"]["_meta"]["a2g/intent_id"] = intent.clone();
+        message
+    };
+    let asked = people.post(&people.mine, &named(write("x", ESCALATES)))["result"].take();
+    let params = json!({ "intent_id": intent });
+    let cancelled = rpc(&mut people.executor.client(), &people.mine, "a2g/cancel", &params);
+    assert_eq!(cancelled["result"]["cancelled"], true, "{cancelled}");
+    let other = people.post(&people.mine, &named(write("y", ESCALATES)));
+    assert_eq!(other["error"]["code"], -32600, "{other}");
+    // The state of the question is of no use either, with an approval or without.
+    let approved = answered(&named(write("x", ESCALATES)), &asked, "accept", Some("approve"));
+    let late = people.post(&people.mine, &approved);
+    assert_eq!(late["result"]["isError"], true, "{late}");
+    let again = people.post(&people.mine, &named(write("x", ESCALATES)));
+    assert_eq!(again["result"]["resultType"], "input_required", "{again}");
+    people.executor.assert_workspace_is_empty("nobody approved");
+}
+
+#[test]
+fn requests_of_a_session_and_streams_of_a_caller_are_bounded() {
+    let people = People::start();
+    let bearer = bearer(&people.mine);
+    let auth = ("Authorization", &*bearer);
+    let listen = request(1, "subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } }));
+    let mut streams = (0..64).map(|_| stream(&people.executor, &[auth], &listen)).collect::<Vec<_>>();
+    assert!(streams.iter_mut().all(|stream| stream.next().is_some()));
+    let refused = post(&mut people.executor.client(), &listen, &[auth]);
+    assert_eq!((refused.status, &refused.json()["error"]["data"]["retry_after_ms"]), (503, &json!(1_000)));
+    drop(streams);
+    eventually("a stream is free", || stream(&people.executor, &[auth], &listen).next());
+
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
+        "clientInfo": { "name": "tests", "version": "1" } } });
+    let json = ("Content-Type", "application/json");
+    let mut client = people.executor.client();
+    let answer = client.request("POST", "/mcp", &[json, auth], hello.to_string().as_bytes());
+    let session =
+        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let mine = ("Mcp-Session-Id", &*session);
+    let called = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
+        "params": { "name": "write_file", "arguments": write("x", ESCALATES) } });
+    let mut waits = stream(&people.executor, &[auth, mine, ("MCP-Protocol-Version", "2025-11-25")], &called);
+    assert_eq!(waits.next().expect("a question")["method"], "elicitation/create");
+    let ping = json!({ "jsonrpc": "2.0", "id": 7, "method": "ping" });
+    let answer = client.request("POST", "/mcp", &[json, auth, mine], ping.to_string().as_bytes());
+    assert_eq!(answer.json()["error"]["code"], -32600, "the id is in use: {}", answer.text());
 }
