@@ -449,7 +449,10 @@ async fn check_host_and_origin(
 
 /// The name under which a client reaches this port: an extension of each request, from the target or from `Host`.
 #[derive(Debug, Clone)]
-pub(super) struct CheckedHost(pub(super) String);
+pub(super) struct CheckedHost(
+    #[cfg_attr(not(feature = "mcp"), allow(dead_code, reason = "only the MCP door repeats the name"))]
+    pub(super) String,
+);
 
 impl ServerState {
     fn caller(&self, credential: &Credential) -> Option<Arc<Caller>> {
