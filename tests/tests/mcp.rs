@@ -70,7 +70,24 @@ pub fn events(answer: &HttpAnswer) -> Vec<Value> {
     data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
 }
 
-/// Sends a message, and reads the events of its answer as they come.
+/// The first message of a session of 2025-11-25.
+pub fn hello(capabilities: Value) -> Value {
+    let client = json!({ "name": "tests", "version": "1" });
+    let params =
+        json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client });
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params })
+}
+
+/// Opens a session of 2025-11-25, and gives its id.
+pub fn open_session(client: &mut HttpClient, more: &[(&str, &str)], capabilities: Value) -> String {
+    let headers = [&[("Content-Type", "application/json")], more].concat();
+    let answer = client.request("POST", "/mcp", &headers, hello(capabilities).to_string().as_bytes());
+    assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{}", answer.text());
+    let session = answer.headers.iter().find(|(name, _)| name == "mcp-session-id");
+    session.expect("a session").1.clone()
+}
+
+/// Sends a message, and reads the events of its answer as they come. Dropping them closes the connection.
 pub fn stream(
     executor: &Executor,
     more: &[(&str, &str)],
@@ -201,16 +218,7 @@ fn a_session_lists_calls_cancels_and_ends() {
     let mut client = executor.client();
     let plain = |id: u64, method: &str, params: Value| json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     let json = ("Content-Type", "application/json");
-    let hello = plain(
-        1,
-        "initialize",
-        json!({ "protocolVersion": "2025-11-25", "capabilities": {},
-        "clientInfo": { "name": "tests", "version": "1" } }),
-    );
-    let answer = client.request("POST", "/mcp", &[json], hello.to_string().as_bytes());
-    assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25");
-    let session =
-        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let session = open_session(&mut client, &[], json!({}));
     let mine = ("Mcp-Session-Id", &*session);
     let accepts = ("Accept", "application/json, text/event-stream");
     let mut send = |message: &Value, headers: &[(&str, &str)]| {
@@ -246,45 +254,26 @@ fn a_call_that_its_client_gives_up_is_cancelled() {
     let policies = methods::policy_folder(&[policy_for_all(&[("gate", anywhere)])]);
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     let arguments = json!({ "path": "/workspace/x" });
-    let open = |message: &Value, session: Option<&str>| {
-        let body = message.to_string();
-        let headers = match session {
-            Some(session) => vec![("Mcp-Session-Id", session.to_owned())],
-            None => mirror_headers(body.as_bytes()),
-        };
-        let headers = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect::<String>();
-        let length = body.len();
-        let head = format!(
-            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{headers}\
-             Content-Length: {length}\r\n\r\n"
-        );
-        let mut stream = TcpStream::connect(executor.address()).expect("a connection");
-        stream.write_all([head, body].concat().as_bytes()).expect("it reads");
-        stream
-    };
     let plain = call(1, "gate", &arguments);
     let mut streamed = plain.clone();
     streamed["params"]["_meta"]["progressToken"] = json!("p");
     for (round, message) in [(1, &plain), (2, &streamed)] {
-        let stream = open(message, None);
+        let events = stream(&executor, &[], message);
         executor.wait_at_the_gate(round);
-        drop(stream);
+        drop(events);
         assert_eq!(executor.wait_for_reports(round)[round - 1]["status"], "ABORTED", "{message}");
     }
 
     let mut client = executor.client();
     let json = ("Content-Type", "application/json");
-    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "tests", "version": "1" } } });
-    let answer = client.request("POST", "/mcp", &[json], hello.to_string().as_bytes());
-    let session =
-        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let session = open_session(&mut client, &[], json!({}));
     let called = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
         "params": { "name": "gate", "arguments": arguments } });
-    let stream = open(&called, Some(&session));
+    let mine = [("Mcp-Session-Id", &*session), ("MCP-Protocol-Version", "2025-11-25")];
+    let events = stream(&executor, &mine, &called);
     executor.wait_at_the_gate(3);
     // A connection that breaks cancels nothing here.
-    drop(stream);
+    drop(events);
     let cancel =
         json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": 7 } });
     let sent =

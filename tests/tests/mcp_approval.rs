@@ -2,7 +2,7 @@
 
 use crate::callers::{List, agent, bearer, rpc};
 use crate::harness::*;
-use crate::mcp::{Host, call, events, post, request, stream};
+use crate::mcp::{Host, call, events, hello, open_session, post, request, stream};
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 
@@ -182,14 +182,9 @@ fn a_session_is_asked_on_the_stream_of_the_call() {
     let people = People::start();
     let bearer = bearer(&people.both);
     let mut client = people.executor.client();
-    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
-        "clientInfo": { "name": "tests", "version": "1" } } });
     let json = ("Content-Type", "application/json");
     let auth = ("Authorization", &*bearer);
-    let answer = client.request("POST", "/mcp", &[json, auth], hello.to_string().as_bytes());
-    let session =
-        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let session = open_session(&mut client, &[auth], json!({ "elicitation": {} }));
     let mine = ("Mcp-Session-Id", &*session);
     let mut number = 1;
     for (name, action, content, expected) in [
@@ -252,10 +247,7 @@ fn the_person_at_a_host_decides() {
     assert_eq!(done["result"]["isError"], false, "{done}");
     assert_eq!(std::fs::read_to_string(host.path("x")).expect("a file"), ESCALATES);
 
-    let hello = json!({ "jsonrpc": "2.0", "id": 10, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
-        "clientInfo": { "name": "tests", "version": "1" } } });
-    assert_eq!(host.ask(&hello)["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(host.ask(&hello(json!({ "elicitation": {} })))["result"]["protocolVersion"], "2025-11-25");
     let called = json!({ "jsonrpc": "2.0", "id": 11, "method": "tools/call", "params": {
         "name": "write_file", "arguments": { "path": host.path("y"), "content": ESCALATES } } });
     host.send(&called);
@@ -324,18 +316,13 @@ fn requests_of_a_session_and_streams_of_a_caller_are_bounded() {
     let mut streams = (0..64).map(|_| stream(&people.executor, &[auth], &listen)).collect::<Vec<_>>();
     assert!(streams.iter_mut().all(|stream| stream.next().is_some()));
     let refused = post(&mut people.executor.client(), &listen, &[auth]);
-    assert_eq!((refused.status, &refused.json()["error"]["data"]["retry_after_ms"]), (503, &json!(1_000)));
+    assert_eq!((refused.status, &refused.json()["error"]["data"]["retry_after_ms"]), (503, &json!(500)));
     drop(streams);
     eventually("a stream is free", || stream(&people.executor, &[auth], &listen).next());
 
-    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-11-25", "capabilities": { "elicitation": {} },
-        "clientInfo": { "name": "tests", "version": "1" } } });
     let json = ("Content-Type", "application/json");
     let mut client = people.executor.client();
-    let answer = client.request("POST", "/mcp", &[json, auth], hello.to_string().as_bytes());
-    let session =
-        answer.headers.iter().find(|(name, _)| name == "mcp-session-id").expect("a session").1.clone();
+    let session = open_session(&mut client, &[auth], json!({ "elicitation": {} }));
     let mine = ("Mcp-Session-Id", &*session);
     let called = json!({ "jsonrpc": "2.0", "id": 7, "method": "tools/call",
         "params": { "name": "write_file", "arguments": write("x", ESCALATES) } });

@@ -84,7 +84,10 @@ pub(crate) fn open_all_doors(folder: &Path) {
 
 fn table(place: &str, address: &str, mut agents: Vec<Agent>) {
     let row = |what, goal, client| Row { what, goal, client, times: Vec::new() };
-    let http = |path, success, body| Box::new(Json { http: Http::connect(address), path, success, body });
+    let json = |path, headers, success, body| {
+        Box::new(Json { http: Http::connect(address), path, headers, success, body })
+    };
+    let http = |path, success, body| json(path, "", success, body);
     let intent = || http("/jsonrpc", r#""status":"SUCCESS""#, intent);
     let others = agents.split_off(usize::from(NEXUS_AGENTS));
     let mut rows = [
@@ -92,6 +95,11 @@ fn table(place: &str, address: &str, mut agents: Vec<Agent>) {
         row("the same again, over another connection", None, intent()),
         row("A2A `message/send`", Some(100.0), http("/a2a/rpc", r#""state":"completed""#, send_message)),
         row("A2E `tool/call/req`, HTTP", Some(100.0), Box::new(A2e::begin(address))),
+        row(
+            "MCP `tools/call`, HTTP",
+            Some(60.0),
+            json("/mcp", MCP_HEADERS, r#""isError":false"#, tools_call),
+        ),
         row("sovereign `/run`", Some(100.0), http("/run", r#""success":true"#, run)),
         row("Nexus command, sealed, HTTP", Some(150.0), Box::new(Nexus::over_http(address, agents))),
         row(
@@ -148,13 +156,15 @@ fn call(client: &mut dyn Client) -> Duration {
 struct Json {
     http: Http,
     path: &'static str,
+    /// Further header lines, each with its line end.
+    headers: &'static str,
     success: &'static str,
     body: fn() -> String,
 }
 
 impl Client for Json {
     fn request(&mut self) -> Vec<u8> {
-        post(self.path, "", &(self.body)())
+        post(self.path, self.headers, &(self.body)())
     }
 
     fn ask(&mut self, request: &[u8]) -> String {
@@ -182,6 +192,15 @@ pub(crate) fn message(tool: &str, blocking: bool) -> String {
     let message = uuid::Uuid::new_v4();
     format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"message/send","params":{{"message":{{"kind":"message","role":"user","messageId":"{message}","parts":[{{"kind":"data","data":{{"tool":"{tool}","arguments":{HELLO_ARGUMENTS}}}}}]}},"configuration":{{"blocking":{blocking}}}}}}}"#
+    )
+}
+
+const MCP_HEADERS: &str = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: hello\r\n";
+
+fn tools_call() -> String {
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+    format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"hello","arguments":{HELLO_ARGUMENTS},"_meta":{meta}}}}}"#
     )
 }
 

@@ -216,19 +216,9 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
                 note(format_args!("{:5} {text}", line.level.as_str()));
             }
         }
-        match end {
-            End::Returned(result) => print(serde_json::to_string_pretty(result).unwrap_or_default()),
-            End::ToolError { .. }
-            | End::Exited { .. }
-            | End::ResultNotJson
-            | End::ResultInvalid { .. }
-            | End::Trapped(_)
-            | End::NotStarted(_)
-            | End::Crashed(_)
-            | End::LimitReached(_)
-            | End::Aborted(_) => {
-                note(format_args!("error: {}", error_message(&receipt.outcome)));
-            }
+        match end.result() {
+            Some(result) => print(serde_json::to_string_pretty(result).unwrap_or_default()),
+            None => note(format_args!("error: {}", error_message(&receipt.outcome))),
         }
         for Denial { what, reason, count } in &usage.denied {
             let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };
@@ -239,7 +229,7 @@ fn print_report(receipt: &Receipt, arguments: &Run, ceilings: &Ceilings) -> Exit
         }
         let mut listing = Listing::new(&["status", "time", "cpu", "memory"]);
         listing.row([
-            status_cell(end.status().as_str(), matches!(end, End::Returned(_))),
+            status_cell(end.status().as_str(), end.result().is_some()),
             text(format_args!("{:.1} ms of {}", metrics.wall.as_secs_f64() * 1000.0, usage.timeout.value)),
             text(format_args!("{} % of {}", metrics.cpu_percent(), usage.cpu.value)),
             text(format_args!("{} MB of {}", metrics.memory_used_mb(), usage.memory.value)),

@@ -112,6 +112,40 @@ pub enum End {
 }
 
 impl End {
+    /// The result of a successful run.
+    #[must_use]
+    pub fn result(&self) -> Option<&JsonText> {
+        match self {
+            Self::Returned(result) => Some(result),
+            Self::ToolError { .. }
+            | Self::Exited { .. }
+            | Self::ResultNotJson
+            | Self::ResultInvalid { .. }
+            | Self::Trapped(_)
+            | Self::NotStarted(_)
+            | Self::Crashed(_)
+            | Self::LimitReached(_)
+            | Self::Aborted(_) => None,
+        }
+    }
+
+    /// The reason of a run that was stopped from outside.
+    #[must_use]
+    pub fn abort_reason(&self) -> Option<AbortReason> {
+        match self {
+            Self::Aborted(reason) => Some(*reason),
+            Self::Returned(_)
+            | Self::ToolError { .. }
+            | Self::Exited { .. }
+            | Self::ResultNotJson
+            | Self::ResultInvalid { .. }
+            | Self::Trapped(_)
+            | Self::NotStarted(_)
+            | Self::Crashed(_)
+            | Self::LimitReached(_) => None,
+        }
+    }
+
     /// The status of this end.
     #[must_use]
     pub fn status(&self) -> Status {

@@ -1,6 +1,7 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
+use crate::visible_text::visible;
 use a2g_types::limit::{Layer, Limit};
 use a2g_types::outcome::{End, Outcome, Receipt, Usage};
 use serde_json::{Map, Value, json};
@@ -130,18 +131,7 @@ fn layer_name(layer: Layer) -> &'static str {
     }
 }
 
-/// A guest's text on one line, without control characters, truncated if long.
+/// A guest's text on one line, truncated if long.
 fn escape_guest_text(text: &str) -> String {
-    let mut escaped = String::new();
-    for c in text.chars().take(MAX_GUEST_TEXT_CHARS) {
-        if c.is_control() {
-            escaped.extend(c.escape_default());
-        } else {
-            escaped.push(c);
-        }
-    }
-    if text.chars().nth(MAX_GUEST_TEXT_CHARS).is_some() {
-        escaped.push('…');
-    }
-    escaped
+    visible(text, MAX_GUEST_TEXT_CHARS)
 }

@@ -27,7 +27,7 @@ pub(super) struct Field<'a> {
 }
 
 /// The members of an object that have not been taken yet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Object<'a> {
     pointer: String,
     members: Vec<(Cow<'a, str>, &'a RawValue)>,

@@ -24,6 +24,7 @@ pub mod nexus;
 pub mod sovereign;
 #[cfg(test)]
 mod tests;
+mod visible_text;
 pub use a2g_types::strict_json;
 
 use serde::Serialize;

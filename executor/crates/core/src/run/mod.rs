@@ -14,7 +14,6 @@ mod escalations;
 mod events;
 mod execution;
 mod faults;
-mod lookups;
 mod output;
 mod query;
 mod refusal_log;

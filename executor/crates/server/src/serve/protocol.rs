@@ -7,7 +7,7 @@ use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::{Call, Door};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, excerpt};
+use a2g_types::ident::{AgentDid, ToolName, excerpt};
 use axum::Router;
 
 /// The router of another protocol on the port of the A2G door.
@@ -76,11 +76,16 @@ pub(super) fn check_call_agent(executor: &Executor, caller: &Caller, call: &Call
     let message = if !caller.may_act_as(&call.agent) {
         foreign_agent_message(caller, &call.agent)
     } else if !caller.may_call(&call.tool) {
-        format!("the token of `{}` has no scope for this tool: it needs `tools:{}`", caller.name(), call.tool)
+        missing_scope_message(caller, &call.tool)
     } else {
         return Ok(());
     };
     Err(executor.refuse(Some(call), BlockedBy::CallerUnauthorized, message))
+}
+
+/// The message for a caller whose token does not reach a tool.
+pub(super) fn missing_scope_message(caller: &Caller, tool: &ToolName) -> String {
+    format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name())
 }
 
 /// The message for a caller that names an agent for which it may not act.

@@ -194,21 +194,11 @@ pub fn artifacts(receipt: &Receipt) -> Vec<TaskArtifact> {
 
 /// The result of a run as an artifact; `None` if the run was not successful.
 fn result(end: &End) -> Option<TaskArtifact> {
-    let part = match end {
-        End::Returned(result) => match result.parse_string() {
-            Some(text) => Part::text(text),
-            None if result.is_object() => Part::Data { data: result.clone(), metadata: None },
-            None => Part::Data { data: result.wrap_as_member("result"), metadata: None },
-        },
-        End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::ResultInvalid { .. }
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::LimitReached(_)
-        | End::Aborted(_) => return None,
+    let result = end.result()?;
+    let part = match result.parse_string() {
+        Some(text) => Part::text(text),
+        None if result.is_object() => Part::Data { data: result.clone(), metadata: None },
+        None => Part::Data { data: result.wrap_as_member("result"), metadata: None },
     };
     Some(TaskArtifact {
         artifact_id: "result".to_owned(),

@@ -7,7 +7,7 @@ use super::message::TaskState;
 use crate::failure_message;
 use crate::jsonrpc::{self, Id};
 use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
-use a2g_types::outcome::{AbortReason, End, Receipt};
+use a2g_types::outcome::{AbortReason, Receipt};
 use serde_json::{Map, Value};
 
 /// The reason why a request has no result.
@@ -211,20 +211,13 @@ pub fn end_for_fault(fault: &Fault) -> (TaskState, String, Map<String, Value>) {
 /// The state of a task that ran, with a sentence when the tool did not succeed.
 #[must_use]
 pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
-    let state = match &receipt.outcome.end {
-        End::Returned(_) => return (TaskState::Completed, None),
-        End::Aborted(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => {
-            TaskState::Canceled
-        }
-        End::Aborted(AbortReason::Lost)
-        | End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::ResultInvalid { .. }
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::LimitReached(_) => TaskState::Failed,
+    let end = &receipt.outcome.end;
+    if end.result().is_some() {
+        return (TaskState::Completed, None);
+    }
+    let state = match end.abort_reason() {
+        Some(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => TaskState::Canceled,
+        Some(AbortReason::Lost) | None => TaskState::Failed,
     };
     (state, Some(describe(receipt)))
 }

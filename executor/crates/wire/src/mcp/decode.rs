@@ -41,7 +41,8 @@ pub struct ClientRequest<'a> {
     pub method: String,
     /// `_meta` of the parameters.
     pub meta: RequestMeta,
-    params: Option<&'a serde_json::value::RawValue>,
+    /// The other parameters, parsed once: a message may be long.
+    params: Object<'a>,
 }
 
 /// A notification of a client.
@@ -185,14 +186,11 @@ pub fn message(text: &str) -> Result<ClientMessage<'_>, McpDecodeError> {
             Err(Fault::InvalidRequest("`id` must be a string or an integer".to_owned()).into())
         }
         Some(id) => {
-            let meta = read_meta(&request);
-            let meta = meta.map_err(|fault| McpDecodeError { id: Some(id.clone()), error: fault.into() })?;
-            Ok(ClientMessage::Request(ClientRequest {
-                id,
-                method: request.method.into_owned(),
-                meta,
-                params: request.params,
-            }))
+            let decoded = split_meta(&request);
+            let (meta, params) =
+                decoded.map_err(|fault| McpDecodeError { id: Some(id.clone()), error: fault.into() })?;
+            let method = request.method.into_owned();
+            Ok(ClientMessage::Request(ClientRequest { id, method, meta, params }))
         }
     }
 }
@@ -221,9 +219,11 @@ fn params_of<'a>(params: Option<&'a serde_json::value::RawValue>) -> Result<Obje
     Object::parse(params.map_or("{}", |raw| raw.get()))
 }
 
-fn read_meta(request: &RpcRequest<'_>) -> Result<RequestMeta, Fault> {
+/// `_meta` of a request, and its other parameters.
+fn split_meta<'a>(request: &RpcRequest<'a>) -> Result<(RequestMeta, Object<'a>), Fault> {
     let mut params = params_of(request.params)?;
-    params.take("_meta")?.map(decode_meta).transpose().map(Option::unwrap_or_default)
+    let meta = params.take("_meta")?.map(decode_meta).transpose()?;
+    Ok((meta.unwrap_or_default(), params))
 }
 
 fn notification(request: &RpcRequest<'_>) -> Result<ClientNotification, Fault> {
@@ -245,7 +245,7 @@ impl ClientRequest<'_> {
     /// [`Fault::MethodNotFound`] for a method that the revision or this server does not have, and
     /// [`Fault::InvalidParams`] with a pointer into the parameters.
     pub fn decode(&self, revision: Revision) -> Result<McpRequest, Fault> {
-        let mut params = params_of(self.params)?;
+        let mut params = self.params.clone();
         match (revision, self.method.as_str()) {
             (Revision::Stateless, "server/discover") => Ok(McpRequest::Discover),
             (Revision::Session, "initialize") => decode_initialize(params),
@@ -315,8 +315,7 @@ impl ClientRequest<'_> {
             "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
             _other => return None,
         };
-        let mut params = params_of(self.params).ok()?;
-        params.take(member).ok()??.string().ok()
+        self.params.clone().take(member).ok()??.string().ok()
     }
 }
 

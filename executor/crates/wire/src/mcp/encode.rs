@@ -4,7 +4,7 @@ use super::content::{ContentBlock, ResourceContent};
 use super::decode::{SubscriptionFilter, negotiate_session};
 use super::meta::{MessageLevel, ProgressToken};
 use super::resources::{self, RECEIPT_TYPE, ResourceUri};
-use super::tasks::{TaskMessage, TaskStatus, input_requests};
+use super::tasks::{Task, TaskMessage, input_requests};
 use super::tools::{self, ToolDefinition};
 use super::{Revision, names};
 use crate::failure_message;
@@ -13,7 +13,7 @@ use crate::to_raw;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use a2g_types::ident::{IntentId, ToolName, excerpt};
 use a2g_types::json::JsonText;
-use a2g_types::outcome::{End, LogLine, Receipt};
+use a2g_types::outcome::{LogLine, Receipt};
 use a2g_types::tool::Descriptor;
 use a2g_types::verdict::Verdict;
 use serde::Serialize;
@@ -223,27 +223,14 @@ impl ResultEncoder {
         };
         let artifacts = receipt.outcome.output.artifacts.iter();
         let artifacts = artifacts.map(|artifact| ContentBlock::artifact(receipt.intent, artifact));
-        match &receipt.outcome.end {
-            End::Returned(result) => {
-                let mut content = vec![ContentBlock::text(result_text(result))];
-                content.extend(artifacts);
-                self.call(content, self.structured(result), false, meta)
-            }
-            End::ToolError { .. }
-            | End::Exited { .. }
-            | End::ResultNotJson
-            | End::ResultInvalid { .. }
-            | End::Trapped(_)
-            | End::NotStarted(_)
-            | End::Crashed(_)
-            | End::LimitReached(_)
-            | End::Aborted(_) => {
-                let mut content =
-                    vec![ContentBlock::text(failure_message::describe_failure(&receipt.outcome))];
-                content.extend(artifacts);
-                self.call(content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta })
-            }
-        }
+        let Some(result) = receipt.outcome.end.result() else {
+            let mut content = vec![ContentBlock::text(failure_message::describe_failure(&receipt.outcome))];
+            content.extend(artifacts);
+            return self.call(content, None, true, CallMeta { error: Some(failure_data(receipt)), ..meta });
+        };
+        let mut content = vec![ContentBlock::text(result_text(result))];
+        content.extend(artifacts);
+        self.call(content, self.structured(result), false, meta)
     }
 
     /// The response to a call that was refused, as a result that a model can act on.
@@ -292,29 +279,17 @@ impl ResultEncoder {
 
     /// The response to a call that goes on as a task.
     #[must_use]
-    pub fn created_task(
-        self,
-        id: &Id,
-        task: IntentId,
-        status: &TaskStatus,
-        times: (OffsetDateTime, OffsetDateTime),
-    ) -> String {
-        self.task_response(id, "task", status.message(task, times))
+    pub fn created_task(self, id: &Id, task: &Task) -> String {
+        self.task_response(id, "task", task)
     }
 
     /// The response to `tasks/get`.
     #[must_use]
-    pub fn task(
-        self,
-        id: &Id,
-        task: IntentId,
-        status: &TaskStatus,
-        times: (OffsetDateTime, OffsetDateTime),
-    ) -> String {
-        self.task_response(id, "complete", status.message(task, times))
+    pub fn task(self, id: &Id, task: &Task) -> String {
+        self.task_response(id, "complete", task)
     }
 
-    fn task_response(self, id: &Id, result_type: &'static str, task: TaskMessage<'_>) -> String {
+    fn task_response(self, id: &Id, result_type: &'static str, task: &Task) -> String {
         #[derive(Serialize)]
         #[serde(rename_all = "camelCase")]
         struct TaskResult<'a> {
@@ -324,7 +299,7 @@ impl ResultEncoder {
             #[serde(rename = "_meta")]
             meta: Map<String, Value>,
         }
-        respond(id, &TaskResult { result_type, task, meta: self.meta(Map::new()) })
+        respond(id, &TaskResult { result_type, task: task.message(), meta: self.meta(Map::new()) })
     }
 
     /// The response to `resources/list`: a page of receipts, newest first.

@@ -16,7 +16,7 @@ pub mod state;
 mod tasks;
 pub mod tools;
 
-pub use tasks::TaskStatus;
+pub use tasks::{Task, TaskStatus};
 
 pub use meta::{ClientCapabilities, MessageLevel, ProgressToken, RequestMeta};
 

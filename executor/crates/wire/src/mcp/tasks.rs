@@ -25,7 +25,20 @@ pub enum TaskStatus {
     Cancelled,
 }
 
-/// The state of a task, as results and notifications have it.
+/// A task.
+#[derive(Debug)]
+pub struct Task {
+    /// The intent.
+    pub intent: IntentId,
+    /// The status.
+    pub status: TaskStatus,
+    /// The time of the first record.
+    pub created: OffsetDateTime,
+    /// The time of the latest record.
+    pub updated: OffsetDateTime,
+}
+
+/// The state of a task, as results have it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct TaskMessage<'a> {
@@ -47,32 +60,29 @@ pub(super) struct TaskMessage<'a> {
     input_requests: Option<Value>,
 }
 
-impl TaskStatus {
-    pub(super) fn message(
-        &self,
-        task: IntentId,
-        (created_at, last_updated_at): (OffsetDateTime, OffsetDateTime),
-    ) -> TaskMessage<'_> {
-        let (status, status_message, poll_interval_ms) = match self {
-            Self::Running => ("working", None, Some(RUNNING_POLL_MS)),
-            Self::Waiting => ("working", Some("an approver has to decide"), Some(WAITING_POLL_MS)),
-            Self::InputRequired(_) => {
+impl Task {
+    pub(super) fn message(&self) -> TaskMessage<'_> {
+        let Self { intent, status, created, updated } = self;
+        let (name, status_message, poll_interval_ms) = match status {
+            TaskStatus::Running => ("working", None, Some(RUNNING_POLL_MS)),
+            TaskStatus::Waiting => ("working", Some("an approver has to decide"), Some(WAITING_POLL_MS)),
+            TaskStatus::InputRequired(_) => {
                 ("input_required", Some("a person has to decide"), Some(WAITING_POLL_MS))
             }
-            Self::Completed(_) => ("completed", None, None),
-            Self::Cancelled => ("cancelled", None, None),
+            TaskStatus::Completed(_) => ("completed", None, None),
+            TaskStatus::Cancelled => ("cancelled", None, None),
         };
-        let (result, input_requests) = match self {
-            Self::Running | Self::Waiting | Self::Cancelled => (None, None),
-            Self::InputRequired(params) => (None, Some(input_requests(params))),
-            Self::Completed(result) => (Some(&**result), None),
+        let (result, input_requests) = match status {
+            TaskStatus::Running | TaskStatus::Waiting | TaskStatus::Cancelled => (None, None),
+            TaskStatus::InputRequired(params) => (None, Some(input_requests(params))),
+            TaskStatus::Completed(result) => (Some(&**result), None),
         };
         TaskMessage {
-            task_id: task,
-            status,
+            task_id: *intent,
+            status: name,
             status_message,
-            created_at,
-            last_updated_at,
+            created_at: *created,
+            last_updated_at: *updated,
             ttl_ms: None,
             poll_interval_ms,
             result,

@@ -3,7 +3,7 @@
 
 use crate::serve::auth::{UNAUTHENTICATED, challenge};
 use crate::serve::http::CheckedHost;
-use crate::serve::protocol::{AuthPolicy, ProtocolRouter};
+use crate::serve::protocol::{AuthPolicy, ProtocolRouter, missing_scope_message};
 use crate::serve::transport::json::json_response;
 use crate::serve::{DoorAccess, McpSettings};
 use a2g_core::run::Executor;
@@ -64,8 +64,7 @@ impl Authorization {
         tool: &ToolName,
         host: &CheckedHost,
     ) -> Response {
-        let message =
-            format!("the token of `{}` has no scope for this tool: it needs `tools:{tool}`", caller.name());
+        let message = missing_scope_message(caller, tool);
         executor.refuse(None, BlockedBy::CallerUnauthorized, message.clone());
         let challenge = format!("Bearer error=\"insufficient_scope\", scope=\"tools:{tool}\"");
         let challenge = self.challenge(&challenge, host);

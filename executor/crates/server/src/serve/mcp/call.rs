@@ -130,7 +130,7 @@ impl McpDoor {
         loop {
             let answer = match self.send(context, call.clone()).await? {
                 Sent::Answered(answer) => answer,
-                Sent::GoesOn => return self.created_task(context, intent, &TaskStatus::Running),
+                Sent::GoesOn => return self.created_task(context, intent, TaskStatus::Running),
             };
             call.is_new = false;
             let verdict = match answer {
@@ -183,7 +183,7 @@ impl McpDoor {
         let encoder = context.encoder();
         if !context.capabilities.elicits_forms {
             return match context.offers_tasks() {
-                true => self.created_task(context, call.intent, &TaskStatus::Waiting).map(Asked::Reply),
+                true => self.created_task(context, call.intent, TaskStatus::Waiting).map(Asked::Reply),
                 false => Ok(Asked::Reply(encoder.waiting(&context.id, verdict))),
             };
         }

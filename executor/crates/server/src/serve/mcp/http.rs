@@ -40,8 +40,6 @@ const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Streams of notifications at once of one caller. Each keeps a connection from being idle.
 const MAX_STREAMS_PER_CALLER: usize = 64;
-/// The delay after which a client should open a refused stream again, in milliseconds.
-const BUSY_RETRY_MS: u64 = 1_000;
 
 struct McpHttp {
     door: Arc<McpDoor>,
@@ -307,7 +305,7 @@ impl McpHttp {
         if *count >= MAX_STREAMS_PER_CALLER {
             let message =
                 format!("you have {MAX_STREAMS_PER_CALLER} streams of notifications: close one of them");
-            return Err(Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }.into());
+            return Err(super::busy(message).into());
         }
         *count += 1;
         Ok(StreamPlace { streams: Arc::clone(&self.streams), caller: caller.name().to_owned() })

@@ -12,6 +12,7 @@ mod authorization;
 mod call;
 mod changes;
 mod http;
+mod requests;
 mod resources;
 mod session;
 mod stdio;
@@ -24,6 +25,7 @@ use super::protocol::DoorSettings;
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Door;
+use a2g_types::fault::Fault;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
@@ -33,9 +35,9 @@ use a2g_wire::mcp::{ClientCapabilities, MessageLevel, RequestMeta, Revision, nam
 use a2g_wire::strict_json::JsonBounds;
 use approval::{Elicitor, States};
 use changes::{FinishedRuns, ListChanges};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// The version of this server, as clients see it.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -43,6 +45,19 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const MAX_UNREAD_NOTIFICATIONS: usize = 256;
 /// The longest wait for tools that are being compiled. Hosts give a server about a minute.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The delay after which a client should repeat a request that was refused for lack of room, in milliseconds.
+const BUSY_RETRY_MS: u64 = 500;
+
+fn busy(message: String) -> Fault {
+    Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }
+}
+
+/// Resolves when the flag is `true`.
+async fn until_true(flag: &mut watch::Receiver<bool>) {
+    // The owner of the sender waits for this future, so the sender is not gone.
+    let _flag = flag.wait_for(|flag| *flag).await;
+}
 
 /// The state that requests share, over every transport.
 struct McpDoor {
@@ -53,7 +68,8 @@ struct McpDoor {
     /// once, and may never do so again.
     waits_for_tools: bool,
     states: States,
-    runs: FinishedRuns,
+    /// Made for the first client that follows lists, because it costs every run of every door something.
+    runs: OnceLock<FinishedRuns>,
 }
 
 /// A request apart from its method and parameters.
@@ -92,13 +108,14 @@ impl McpDoor {
         bounds: JsonBounds,
         waits_for_tools: bool,
     ) -> Self {
-        let runs = FinishedRuns::follow(&executor);
-        Self { executor, settings, bounds, waits_for_tools, states: States::new(), runs }
+        let (states, runs) = (States::new(), OnceLock::new());
+        Self { executor, settings, bounds, waits_for_tools, states, runs }
     }
 
     /// The changes that a subscription or a session of this caller follows.
     fn list_changes(&self, caller: &Arc<Caller>, filter: SubscriptionFilter) -> ListChanges {
-        ListChanges::new(&self.executor, &self.runs, caller, filter)
+        let runs = self.runs.get_or_init(|| FinishedRuns::follow(&self.executor));
+        ListChanges::new(&self.executor, runs, caller, filter)
     }
 
     /// Answers a request whose answer is a single message.

@@ -7,7 +7,8 @@
 
 use super::approval::{Elicitor, Questions};
 use super::http::SESSION_HEADER;
-use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext};
+use super::requests::OpenRequests;
+use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext, until_true};
 use crate::serve::McpSettings;
 use crate::serve::body::share_used_up;
 use a2g_core::run::Executor;
@@ -24,11 +25,11 @@ use a2g_wire::mcp::headers::HeaderValues;
 use a2g_wire::mcp::{ClientCapabilities, MessageLevel};
 use futures_util::Stream;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 /// Interval at which idle sessions are ended.
@@ -37,10 +38,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_STREAMS: usize = 32;
 /// Time for which a stream with its answer can be resumed.
 const REPLAY_TIME: Duration = Duration::from_secs(60);
-/// Requests of one session that are answered at once. Their answers need no connection, so connections do not bound them.
-const MAX_IN_FLIGHT: usize = 64;
-/// The delay after which a client should repeat a refused request, in milliseconds.
-const BUSY_RETRY_MS: u64 = 500;
 /// Events of one stream that are sent again.
 const MAX_STREAM_EVENTS: usize = 64;
 
@@ -59,8 +56,7 @@ pub(super) struct McpSession {
     capabilities: ClientCapabilities,
     questions: Arc<Questions>,
     log_level: Mutex<Option<MessageLevel>>,
-    /// The requests that are being answered, by their ids.
-    in_flight: Mutex<HashMap<String, Arc<Notify>>>,
+    requests: Arc<OpenRequests>,
     streams: Mutex<VecDeque<Arc<EventStream>>>,
     next_stream: AtomicU64,
     last_used: Mutex<Instant>,
@@ -106,7 +102,7 @@ impl Sessions {
             capabilities,
             questions: Arc::default(),
             log_level: Mutex::default(),
-            in_flight: Mutex::default(),
+            requests: Arc::default(),
             streams: Mutex::default(),
             next_stream: AtomicU64::new(1),
             last_used: Mutex::new(timer_now()),
@@ -178,21 +174,17 @@ impl McpSession {
     }
 
     fn is_idle(&self) -> bool {
-        self.in_flight.lock().is_empty()
+        self.requests.is_empty()
     }
 
     fn end(&self) {
         self.ended.send_replace(true);
-        for cancelled in self.in_flight.lock().values() {
-            cancelled.notify_one();
-        }
+        self.requests.cancel_all();
     }
 
     /// Cancels the call of a request.
     pub(super) fn cancel(&self, id: &Id) {
-        if let Some(cancelled) = self.in_flight.lock().get(id.as_json()) {
-            cancelled.notify_one();
-        }
+        self.requests.cancel(id);
     }
 
     /// Answers a request; it ends early when the client cancels it or the session ends.
@@ -202,17 +194,16 @@ impl McpSession {
         mut context: RequestContext,
         request: McpRequest,
     ) -> Result<String, McpError> {
-        let entry = InFlight::enter(self, &context.id)?;
+        let open = self.requests.begin(&context.id)?;
         context.log_level = *self.log_level.lock();
         context.capabilities = self.capabilities;
         let id = context.id.clone();
-        tokio::select! {
-            answer = door.answer(context, request) => answer,
-            () = entry.cancelled.notified() => {
-                let message = format!("the request {} was cancelled", id.as_json());
-                Err(Fault::InvalidRequest(message).into())
-            }
-        }
+        let answer = open.run(door.answer(context, request)).await;
+        *self.last_used.lock() = timer_now();
+        answer.unwrap_or_else(|| {
+            let message = format!("the request {} was cancelled", id.as_json());
+            Err(Fault::InvalidRequest(message).into())
+        })
     }
 
     /// Answers a request on a stream of its own. The request goes on when the connection breaks: only a cancel or the
@@ -282,51 +273,9 @@ impl McpSession {
                 list = changes.next() => {
                     Some((encode::list_changed(list?, None), (session, changes, ended)))
                 }
-                () = session_end(&mut ended) => None,
+                () = until_true(&mut ended) => None,
             }
         })
-    }
-}
-
-/// Resolves when the session ends.
-async fn session_end(ended: &mut watch::Receiver<bool>) {
-    // The sender is the session's, which this stream keeps.
-    let _ended = ended.wait_for(|ended| *ended).await;
-}
-
-/// The entry of a request in its session, for as long as it is being answered.
-struct InFlight {
-    session: Arc<McpSession>,
-    id: String,
-    cancelled: Arc<Notify>,
-}
-
-impl InFlight {
-    /// # Errors
-    /// If the id is in use, or as many requests as allowed are being answered.
-    fn enter(session: &Arc<McpSession>, id: &Id) -> Result<Self, Fault> {
-        let (cancelled, id) = (Arc::new(Notify::new()), id.as_json().to_owned());
-        let mut in_flight = session.in_flight.lock();
-        if in_flight.contains_key(&id) {
-            let message = "`id` is that of a request that is not answered yet";
-            return Err(Fault::InvalidRequest(message.to_owned()));
-        }
-        if in_flight.len() >= MAX_IN_FLIGHT {
-            let message =
-                format!("{MAX_IN_FLIGHT} requests of this session are being answered: wait for one of them");
-            return Err(Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS });
-        }
-        in_flight.insert(id.clone(), Arc::clone(&cancelled));
-        drop(in_flight);
-        Ok(Self { session: Arc::clone(session), id, cancelled })
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut in_flight = self.session.in_flight.lock();
-        in_flight.remove(&self.id);
-        *self.session.last_used.lock() = timer_now();
     }
 }
 

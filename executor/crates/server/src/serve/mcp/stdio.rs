@@ -1,13 +1,13 @@
 //! MCP on standard input and output. Standard output has messages only; logs go to standard error.
 
 use super::approval::{Elicitor, Questions};
-use super::{McpDoor, RequestContext, VERSION};
+use super::requests::OpenRequests;
+use super::{McpDoor, RequestContext, VERSION, until_true};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
 use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
-use a2g_types::fault::Fault;
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{
@@ -18,15 +18,10 @@ use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::{ClientCapabilities, MessageLevel, Revision};
 use a2g_wire::strict_json::{self, JsonBounds};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{mpsc, watch};
 
-/// Requests that are answered at once; further ones are refused.
-const MAX_CONCURRENT: u32 = 64;
-/// The delay after which a host should repeat a refused request, in milliseconds.
-const BUSY_RETRY_MS: u64 = 500;
 /// Messages that wait for the host to read them. Answers and refusals wait until there is room, so a host that reads
 /// nothing gets no further request read.
 const MAX_UNREAD_MESSAGES: usize = 16;
@@ -39,15 +34,11 @@ struct Conversation {
     caller: Arc<Caller>,
     /// Set by `initialize`: requests without `_meta` belong to the session from then on.
     session: Mutex<Option<StdioSession>>,
-    /// The requests that are being answered, by their ids.
-    in_flight: Mutex<HashMap<String, InFlight>>,
+    requests: Arc<OpenRequests>,
+    /// `true` once standard input has ended.
+    has_ended: watch::Sender<bool>,
     output: mpsc::Sender<String>,
     questions: Arc<Questions>,
-}
-
-struct InFlight {
-    cancelled: Arc<Notify>,
-    is_subscription: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -72,7 +63,8 @@ pub async fn serve_mcp_stdio(
         door: McpDoor::new(Arc::clone(&executor), settings, bounds, true),
         caller,
         session: Mutex::default(),
-        in_flight: Mutex::default(),
+        requests: Arc::default(),
+        has_ended: watch::Sender::new(false),
         output,
         questions: Arc::default(),
     });
@@ -101,7 +93,6 @@ async fn write(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
 
 impl Conversation {
     async fn read(self: &Arc<Self>, mut input: impl tokio::io::AsyncBufRead + Unpin) -> std::io::Result<()> {
-        let places = Arc::new(Semaphore::new(MAX_CONCURRENT as usize));
         let executor = Arc::clone(&self.door.executor);
         loop {
             let line = tokio::select! {
@@ -119,11 +110,11 @@ impl Conversation {
                 InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
                 InputLine::Whole(line) => line,
             };
-            self.receive(&line, &places).await;
+            self.receive(&line).await;
         }
-        self.end_subscriptions();
+        // Each request that is not answered yet keeps the writer waiting.
+        self.has_ended.send_replace(true);
         self.questions.close();
-        let _all_answered = places.acquire_many(MAX_CONCURRENT).await;
         Ok(())
     }
 
@@ -132,7 +123,7 @@ impl Conversation {
         let _unread = self.output.send(message).await;
     }
 
-    async fn receive(self: &Arc<Self>, line: &[u8], places: &Arc<Semaphore>) {
+    async fn receive(self: &Arc<Self>, line: &[u8]) {
         let message = match strict_json::check(line, &self.door.bounds) {
             Ok(text) => decode::message(text),
             Err(fault) => Err(fault.into()),
@@ -143,14 +134,12 @@ impl Conversation {
                     Ok(charge) => charge,
                     Err(fault) => return self.send(McpError::from(fault).response(Some(&request.id))).await,
                 };
-                if let Err((id, error)) = self.begin(request, charge, places).await {
+                if let Err((id, error)) = self.begin(request, charge) {
                     self.send(error.response(Some(&id))).await;
                 }
             }
             Ok(ClientMessage::Notification(ClientNotification::Cancelled(id))) => {
-                if let Some(entry) = self.in_flight.lock().get(id.as_json()) {
-                    entry.cancelled.notify_one();
-                }
+                self.requests.cancel(&id);
             }
             Ok(ClientMessage::Notification(ClientNotification::Initialized | ClientNotification::Other)) => {}
             Ok(ClientMessage::Answer { id, answer }) => {
@@ -163,12 +152,7 @@ impl Conversation {
     }
 
     /// Starts to answer a request, unless as many as allowed are being answered.
-    async fn begin(
-        self: &Arc<Self>,
-        request: ClientRequest<'_>,
-        charge: Charge,
-        places: &Arc<Semaphore>,
-    ) -> Result<(), (Id, McpError)> {
+    fn begin(self: &Arc<Self>, request: ClientRequest<'_>, charge: Charge) -> Result<(), (Id, McpError)> {
         let id = request.id.clone();
         let failed = |error: McpError| (id.clone(), error);
         let revision = self.revision_of(&request).map_err(failed)?;
@@ -193,8 +177,7 @@ impl Conversation {
             | McpRequest::CancelTask(_)
             | McpRequest::Listen(_) => {}
         }
-        let is_subscription = matches!(decoded, McpRequest::Listen(_));
-        let entry = self.enter(&request.id, is_subscription).map_err(|fault| failed(fault.into()))?;
+        let open = self.requests.begin(&request.id).map_err(|fault| failed(fault.into()))?;
         let session = self.session.lock().unwrap_or_default();
         let (capabilities, log_level, elicitor) = match revision {
             Revision::Stateless => {
@@ -220,24 +203,20 @@ impl Conversation {
             let filter = decode::check_subscription(filter, capabilities).map_err(failed)?;
             let conversation = Arc::clone(self);
             self.door.executor.sessions().spawn(async move {
-                let _cancelled = entry.run(conversation.listen(context.id, filter)).await;
+                let _cancelled = open.run(conversation.listen(context.id, filter)).await;
             });
             return Ok(());
         }
-        // Waiting for a place would keep the answers from being read that free one.
-        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
-            return Err(failed(too_many_requests()));
-        };
         let conversation = Arc::clone(self);
         self.door.executor.sessions().spawn(async move {
             let id = context.id.clone();
-            let answer = entry.run(conversation.door.answer(context, decoded)).await;
+            let answer = open.run(conversation.door.answer(context, decoded)).await;
             // A cancelled request has no answer.
             if let Some(answer) = answer {
                 let text = answer.unwrap_or_else(|error| error.response(Some(&id)));
                 conversation.send(text).await;
             }
-            drop(place);
+            drop(open);
         });
         Ok(())
     }
@@ -251,38 +230,22 @@ impl Conversation {
         if is_in_session { Ok(Revision::Session) } else { Err(McpError::SessionRequired) }
     }
 
-    fn enter(self: &Arc<Self>, id: &Id, is_subscription: bool) -> Result<Entry, Fault> {
-        let mut in_flight = self.in_flight.lock();
-        let key = id.as_json().to_owned();
-        if in_flight.contains_key(&key) {
-            let message = "`id` is that of a request that is not answered yet";
-            return Err(Fault::InvalidRequest(message.to_owned()));
-        }
-        let cancelled = Arc::new(Notify::new());
-        in_flight.insert(key.clone(), InFlight { cancelled: Arc::clone(&cancelled), is_subscription });
-        Ok(Entry { conversation: Arc::clone(self), key, cancelled })
-    }
-
-    fn end_subscriptions(&self) {
-        let in_flight = self.in_flight.lock();
-        for entry in in_flight.values().filter(|entry| entry.is_subscription) {
-            entry.cancelled.notify_one();
-        }
-    }
-
-    /// Sends the notifications of a subscription until it is cancelled.
+    /// Sends the notifications of a subscription until it is cancelled or standard input ends.
     async fn listen(&self, id: Id, filter: SubscriptionFilter) {
         let mut changes = self.door.list_changes(&self.caller, filter);
+        let mut has_ended = self.has_ended.subscribe();
         self.send(encode::acknowledged(&id, filter)).await;
         loop {
             tokio::select! {
-                list = changes.next() => {
-                    let Some(list) = list else { return };
-                    self.send(encode::list_changed(list, Some(&id))).await;
-                }
+                biased;
                 () = self.door.executor.wait_until_closed() => {
                     let encoder = ResultEncoder { revision: Revision::Stateless, server_version: VERSION };
                     return self.send(encoder.subscription_end(&id)).await;
+                }
+                () = until_true(&mut has_ended) => return,
+                list = changes.next() => {
+                    let Some(list) = list else { return };
+                    self.send(encode::list_changed(list, Some(&id))).await;
                 }
             }
         }
@@ -297,33 +260,5 @@ impl Conversation {
                 self.send(encode::list_changed(list, None)).await;
             }
         }
-    }
-}
-
-fn too_many_requests() -> McpError {
-    let message = format!("{MAX_CONCURRENT} requests are being answered: wait for one of them");
-    Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }.into()
-}
-
-/// The entry of a request for as long as it is being answered.
-struct Entry {
-    conversation: Arc<Conversation>,
-    key: String,
-    cancelled: Arc<Notify>,
-}
-
-impl Entry {
-    /// Awaits the answer; `None` if the client cancels the request. Dropping the answer's future cancels its call.
-    async fn run<T>(self, answer: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            answer = answer => Some(answer),
-            () = self.cancelled.notified() => None,
-        }
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.conversation.in_flight.lock().remove(&self.key);
     }
 }

@@ -4,14 +4,13 @@
 use super::approval::{self, apply_answer};
 use super::{McpDoor, RequestContext};
 use a2g_core::run::IntentState;
-use a2g_journal::{IntentRecords, Resolution};
+use a2g_journal::Resolution;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId};
-use a2g_types::outcome::{AbortReason, End, Receipt};
-use a2g_wire::mcp::TaskStatus;
+use a2g_types::outcome::AbortReason;
 use a2g_wire::mcp::elicit::{ElicitAnswer, Question};
 use a2g_wire::mcp::fault::McpError;
-use time::OffsetDateTime;
+use a2g_wire::mcp::{Task, TaskStatus};
 
 impl McpDoor {
     /// `tasks/get`.
@@ -21,7 +20,7 @@ impl McpDoor {
         task: IntentId,
     ) -> Result<String, McpError> {
         let status = self.task_status(context, task).await?;
-        Ok(context.encoder().task(&context.id, task, &status, self.task_times(task)?))
+        Ok(context.encoder().task(&context.id, &self.task(task, status)?))
     }
 
     /// `tasks/update`: the answer of a person. The task's new state is visible to the next `tasks/get`.
@@ -57,16 +56,17 @@ impl McpDoor {
         &self,
         context: &RequestContext,
         task: IntentId,
-        status: &TaskStatus,
+        status: TaskStatus,
     ) -> Result<String, Fault> {
-        Ok(context.encoder().created_task(&context.id, task, status, self.task_times(task)?))
+        Ok(context.encoder().created_task(&context.id, &self.task(task, status)?))
     }
 
-    /// The times of the first and the latest record. Without a journal on the disk, the present.
-    fn task_times(&self, task: IntentId) -> Result<(OffsetDateTime, OffsetDateTime), Fault> {
+    /// A task with its times. Without a journal on the disk, these are the present.
+    fn task(&self, intent: IntentId, status: TaskStatus) -> Result<Task, Fault> {
         let now = self.executor.clock().now();
-        let records = self.executor.intent_records(task)?;
-        Ok(records.map_or((now, now), |IntentRecords { created, updated, .. }| (created, updated)))
+        let records = self.executor.intent_records(intent)?;
+        let (created, updated) = records.map_or((now, now), |records| (records.created, records.updated));
+        Ok(Task { intent, status, created, updated })
     }
 
     async fn task_status(&self, context: &RequestContext, task: IntentId) -> Result<TaskStatus, Fault> {
@@ -76,8 +76,9 @@ impl McpDoor {
             Some(IntentState::Escalated) => Ok(self.waiting_status(context, task)),
             Some(IntentState::Queued | IntentState::Running) => Ok(TaskStatus::Running),
             Some(IntentState::Finished(Some(receipt))) => {
-                if is_cancelled(&receipt) {
-                    return Ok(TaskStatus::Cancelled);
+                match receipt.outcome.end.abort_reason() {
+                    Some(AbortReason::Cancelled | AbortReason::Revoked) => return Ok(TaskStatus::Cancelled),
+                    Some(AbortReason::Shutdown | AbortReason::Lost) | None => {}
                 }
                 let verdict = self.executor.verdict(task)?;
                 let digest = self.executor.receipt_hash(task);
@@ -116,22 +117,6 @@ impl McpDoor {
             Some(Resolution::Approved) => Ok(TaskStatus::Running),
             None => Err(unknown_task()),
         }
-    }
-}
-
-fn is_cancelled(receipt: &Receipt) -> bool {
-    match &receipt.outcome.end {
-        End::Aborted(AbortReason::Cancelled | AbortReason::Revoked) => true,
-        End::Aborted(AbortReason::Shutdown | AbortReason::Lost)
-        | End::Returned(_)
-        | End::ToolError { .. }
-        | End::Exited { .. }
-        | End::ResultNotJson
-        | End::ResultInvalid { .. }
-        | End::Trapped(_)
-        | End::NotStarted(_)
-        | End::Crashed(_)
-        | End::LimitReached(_) => false,
     }
 }
 
