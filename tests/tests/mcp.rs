@@ -282,6 +282,26 @@ fn a_call_that_its_client_gives_up_is_cancelled() {
     assert_eq!(executor.wait_for_reports(3)[2]["status"], "ABORTED");
 }
 
+#[test]
+fn a_tool_that_is_not_listed_reveals_no_header() {
+    let schema = json!({ "properties": { "region": { "type": "string", "x-mcp-header": "Region" } } });
+    let says = wat::parse_str(saying(1, "1", 0)).expect("WAT");
+    let catalogue = Catalogue::with_tools().add(Tool::command_bytes("says", says).schema(schema));
+    for (allowed, expected) in [("says", json!(-32020)), ("write_file", Value::Null)] {
+        let policies = methods::policy_folder(&[policy_for_all(&[(allowed, json!({}))])]);
+        let executor = Executor::start(Options::new().policies(policies.path()).catalogue(&catalogue));
+        let mut client = executor.client();
+        eventually("the tool is compiled", || {
+            let answer = post(&mut client, &call(1, "says", &json!({ "region": "x" })), &[]).json();
+            let is_compiling = answer["result"]["_meta"]["a2g/error"].get("retry_after_ms").is_some();
+            (!is_compiling && answer["error"]["code"] != -32602).then_some(())
+        });
+        let answer = post(&mut client, &call(1, "says", &json!({ "region": "x" })), &[]).json();
+        assert_eq!(answer["error"]["code"], expected, "{answer}");
+        assert!(allowed == "says" || answer["result"]["isError"] == true, "{answer}");
+    }
+}
+
 /// `a2g-executor mcp` in a folder of its own.
 pub struct Host {
     child: Child,

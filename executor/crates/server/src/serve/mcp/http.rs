@@ -207,8 +207,10 @@ impl McpHttp {
         let capabilities = decode::require_stateless_meta(&request.meta)?;
         let decoded = request.decode(Revision::Stateless)?;
         if let McpRequest::CallTool(call) = &decoded {
-            let tools = self.door.executor.tools();
-            if let Some(tool) = tools.iter().find(|tool| tool.name.as_str() == call.tool) {
+            let (tools, agent) = (self.door.executor.tools(), self.door.agent_of(&sender.caller)?);
+            if let Some(tool) = tools.iter().find(|tool| tool.name.as_str() == call.tool)
+                && self.door.lists(&sender.caller, &agent, &tool.name)
+            {
                 headers::check_arguments(&names, &tool.arguments_schema, &call.arguments)?;
             }
         }

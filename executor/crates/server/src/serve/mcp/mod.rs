@@ -26,6 +26,7 @@ use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::call::Door;
 use a2g_types::fault::Fault;
+use a2g_types::ident::{AgentDid, ToolName};
 use a2g_types::memory::Charge;
 use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::decode::{McpRequest, SubscriptionFilter};
@@ -122,6 +123,17 @@ impl McpDoor {
     ///
     /// # Errors
     /// [`McpError`] for a request that has no result.
+    /// The agent of a caller's intents.
+    fn agent_of(&self, caller: &Caller) -> Result<AgentDid, Fault> {
+        self.settings.agent_of(Door::Mcp, caller, None)
+    }
+
+    /// Returns `true` if the scope and the policies of this agent of the caller reach the tool. A caller learns nothing
+    /// of the definition of any other.
+    fn lists(&self, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
+        caller.may_call(tool) && self.executor.may_reach(agent, tool)
+    }
+
     async fn answer(&self, context: RequestContext, request: McpRequest) -> Result<String, McpError> {
         let encoder = context.encoder();
         let needs_tools = matches!(request, McpRequest::ListTools { .. } | McpRequest::CallTool(_));
@@ -136,12 +148,10 @@ impl McpDoor {
             // A session stores the level before it asks for this answer.
             McpRequest::Ping | McpRequest::SetLogLevel(_) => Ok(encoder.empty(&context.id)),
             McpRequest::ListTools { after } => {
-                let (tools, agent) =
-                    (self.executor.tools(), self.settings.agent_of(Door::Mcp, &context.caller, None)?);
-                let reachable = tools.iter().filter(|tool| {
-                    context.caller.may_call(&tool.name) && self.executor.may_reach(&agent, &tool.name)
-                });
-                Ok(encoder.tools(&context.id, reachable, after.as_ref()))
+                let tools = self.executor.tools();
+                let agent = self.agent_of(&context.caller)?;
+                let listed = tools.iter().filter(|tool| self.lists(&context.caller, &agent, &tool.name));
+                Ok(encoder.tools(&context.id, listed, after.as_ref()))
             }
             McpRequest::CallTool(call) => self.call(context, *call).await,
             McpRequest::ListResources { before } => self.list_resources(&context, before).await,
