@@ -32,6 +32,7 @@ doors! {
     a2g_answers_match_their_transcripts: "a2g",
     a2a_answers_match_their_transcripts: "a2a",
     a2e_answers_match_their_transcripts: "a2e",
+    mcp_answers_match_their_transcripts: "mcp",
     nexus_answers_match_their_transcripts: "nexus",
     sovereign_answers_match_their_transcripts: "sovereign"
 }

@@ -34,7 +34,7 @@ pub struct Message {
 
 impl Message {
     fn parse(text: &str) -> Result<Self, String> {
-        if !["GET ", "POST ", "HTTP ", ANSWER].iter().any(|start| text.starts_with(start)) {
+        if !["GET ", "POST ", "DELETE ", "HTTP ", ANSWER].iter().any(|start| text.starts_with(start)) {
             return Ok(Self { body: text.to_owned(), ..Self::default() });
         }
         let (head, body) = text.split_once("\n\n").unwrap_or((text.trim_end(), ""));

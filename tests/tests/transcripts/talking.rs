@@ -77,6 +77,7 @@ impl Conversation {
             "a2g" => Self::a2g(way, options),
             "a2a" => Self::a2a(way, options),
             "a2e" => Self::a2e(way, options),
+            "mcp" => Self::mcp(way, options),
             "nexus" => Self::nexus(way, options),
             "sovereign" => Self::sovereign(way, options),
             _ => panic!("no door: {door}"),
@@ -184,6 +185,21 @@ impl Conversation {
         }
     }
 
+    fn mcp(way: &str, options: Options) -> Self {
+        match way {
+            "http" => Self::http(options, "/mcp"),
+            "callers" => {
+                let list = List::new();
+                let token = agent(&list, "mine", DOCUMENTED);
+                let mut talk = Self::http(list.of(options), "/mcp");
+                talk.known.insert("token".to_owned(), token);
+                talk.kept.push(Box::new(list));
+                talk
+            }
+            _ => panic!("no way: {way}"),
+        }
+    }
+
     fn nexus(way: &str, options: Options) -> Self {
         let keys = nexus::Keys::of(&[nexus::PLANNER]);
         let door = json!({ "key_file": keys.path() });
@@ -231,6 +247,11 @@ impl Conversation {
                 let headers = headers.collect::<Vec<_>>();
                 let first = fill_placeholders(sent.first.as_deref().unwrap_or_default(), known);
                 let (method, path) = first.split_once(' ').unwrap_or(("POST", path));
+                let mirrored =
+                    if path == "/mcp" { crate::mcp::mirror_headers(text.as_bytes()) } else { Vec::new() };
+                let is_written = |name: &str| sent.headers.iter().any(|(written, _)| written == name);
+                let mirrored = mirrored.into_iter().filter(|(name, _)| !is_written(name));
+                let headers = headers.into_iter().chain(mirrored).collect::<Vec<_>>();
                 post(client, method, path, &headers, &text)
             }
             line @ (MessageTransport::Socket(_)
