@@ -73,13 +73,23 @@ fn mcp_sdk_of_javascript() -> Option<Command> {
 }
 
 /// Runs a client of MCP against a new executor, whose anonymous caller may approve calls.
-fn run_mcp_client_over_http(mut command: Command) {
+fn run_mcp_client_over_http(command: Command) {
+    run_mcp_client_against_server(command, &[]);
+}
+
+/// Like [`run_mcp_client_over_http`], but the client starts `mcp --connect`.
+fn run_mcp_client_over_bridge(command: Command) {
+    let program = program();
+    run_mcp_client_against_server(command, &[program.to_str().expect("UTF-8"), "mcp", "--connect"]);
+}
+
+fn run_mcp_client_against_server(mut command: Command, bridge: &[&str]) {
     let anywhere = json!({ "paths": ["/workspace/**"] });
     let allowed = ["gate", "search_text", "write_file"].map(|tool| (tool, anywhere.clone()));
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[policy_for_all(&allowed)]));
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     command.arg("/workspace").arg(executor.workspace());
-    command.arg(format!("http://{}/mcp", executor.address()));
+    command.args(bridge).arg(format!("http://{}/mcp", executor.address()));
     run_client(command);
     check_mcp_files(&executor.workspace());
 }
@@ -114,9 +124,21 @@ fn mcp_sdk_of_python_over_stdio() {
 }
 
 #[test]
+fn mcp_sdk_of_python_over_bridge() {
+    let Some(client) = mcp_sdk_of_python() else { return };
+    run_mcp_client_over_bridge(client);
+}
+
+#[test]
 fn mcp_sdk_of_javascript_over_http() {
     let Some(client) = mcp_sdk_of_javascript() else { return };
     run_mcp_client_over_http(client);
+}
+
+#[test]
+fn mcp_sdk_of_javascript_over_bridge() {
+    let Some(client) = mcp_sdk_of_javascript() else { return };
+    run_mcp_client_over_bridge(client);
 }
 
 #[test]

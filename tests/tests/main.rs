@@ -40,6 +40,7 @@ mod jwt;
 mod lifecycle;
 mod mcp;
 mod mcp_approval;
+mod mcp_bridge;
 mod mcp_conformance;
 mod mcp_journal;
 mod methods;

@@ -4,7 +4,7 @@ use crate::harness::*;
 use crate::methods::{self, write};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -319,12 +319,23 @@ impl Host {
 
     /// Starts it with the state of another one, or with its own.
     fn start_with(more: &[&str], shared: Option<&Path>) -> Self {
+        let tools = tools();
+        let own = ["--tools", tools.to_str().expect("UTF-8")];
+        Self::spawn(&[&own, more].concat(), shared)
+    }
+
+    /// Starts one that uses an executor which runs already.
+    pub fn connect(address: SocketAddr, more: &[&str]) -> Self {
+        let url = format!("http://{address}/mcp");
+        Self::spawn(&[&["--connect", &url], more].concat(), None)
+    }
+
+    fn spawn(arguments: &[&str], shared: Option<&Path>) -> Self {
         let (folder, state) =
             (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let mut child = Command::new(program())
-            .args(["mcp", "--tools"])
-            .arg(tools())
-            .args(more)
+            .arg("mcp")
+            .args(arguments)
             .current_dir(folder.path())
             .env("XDG_STATE_HOME", shared.unwrap_or(state.path()))
             .env("XDG_CACHE_HOME", cache())

@@ -227,7 +227,8 @@ governor, the journal and the ceilings are those of the file.
 
 Examples:
   a2g-executor mcp --print-config claude-code
-  a2g-executor mcp --scope ~/notes --read-only")]
+  a2g-executor mcp --scope ~/notes --read-only
+  a2g-executor mcp --connect https://executor.example/mcp --token-file ~/token")]
 pub(super) struct Mcp {
     #[command(flatten)]
     pub(super) setup: Setup,
@@ -240,6 +241,19 @@ pub(super) struct Mcp {
     /// The journal's file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) journal: Option<PathBuf>,
+    /// Use the server at this URL instead, and start none: `http://HOST:PORT/mcp`, or `https://`
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with_all = ["config", "tools", "scope", "read_only", "journal"]
+    )]
+    pub(super) connect: Option<String>,
+    /// The file with the bearer token for the server, which only its owner may read
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Certificates (PEM) to accept from the server, besides those that the machine accepts
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(super) ca_file: Option<PathBuf>,
     /// Print the configuration that makes a host start this command, and exit
     #[arg(long, value_name = "HOST")]
     pub(super) print_config: Option<McpHost>,

@@ -10,6 +10,8 @@ use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
 use a2g_journal::IfMissing;
 use a2g_server::config::Config;
+use a2g_server::serve::mcp::{RemoteServer, bridge_mcp};
+use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use anyhow::{Context as _, bail};
@@ -24,6 +26,9 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     super::log::start_logging("warn");
+    if let Some(url) = &arguments.connect {
+        return connect(url, &arguments);
+    }
     let authority = take_authority()?;
     let (config, policies) = match &arguments.setup.config {
         Some(_) => (config(&arguments.setup)?, None),
@@ -42,6 +47,17 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
         numbers_journal: arguments.setup.config.is_none() && arguments.journal.is_none(),
     };
     serve::run(&config, Granter::new(authority), launch)
+}
+
+/// Passes the host's messages to a server that runs already.
+fn connect(url: &str, arguments: &Mcp) -> anyhow::Result<ExitCode> {
+    let server = RemoteServer::new(url, arguments.token_file.clone(), arguments.ca_file.as_deref())
+        .map_err(|error| UsageError(format!("`--connect`: {}", ErrorChain(&error))))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(bridge_mcp(server));
+    // Standard input may be read on a thread of its own, which ends with the process.
+    runtime.shutdown_background();
+    result.map(|()| ExitCode::SUCCESS).context("the exchange of messages broke")
 }
 
 /// The configuration and the policies of a process without a configuration file.
@@ -155,6 +171,16 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         words.extend([option.to_owned(), path.to_str().context("a path is not UTF-8")?.to_owned()]);
         Ok(())
     };
+    if let Some(token) = &arguments.token_file {
+        add("--token-file", token)?;
+    }
+    if let Some(certificates) = &arguments.ca_file {
+        add("--ca-file", certificates)?;
+    }
+    if let Some(url) = &arguments.connect {
+        words.extend(["--connect".to_owned(), url.clone()]);
+        return Ok(words);
+    }
     if let Some(config) = &arguments.setup.config {
         add("--config", config)?;
     }

@@ -54,6 +54,33 @@ pub fn check(headers: &impl HeaderValues, request: &ClientRequest<'_>) -> Result
     Ok(())
 }
 
+/// The headers that repeat parts of a request: names and values, in the encoding of the wire.
+#[must_use]
+pub fn of_request(request: &ClientRequest<'_>) -> Vec<(String, String)> {
+    let version = request.meta.version.clone().map(|version| (PROTOCOL_VERSION, version));
+    let name = request.mirrored_name().map(|name| (NAME, name));
+    let values = version.into_iter().chain([(METHOD, request.method.clone())]).chain(name);
+    values.map(|(name, value)| (name.to_owned(), encode_value(value))).collect()
+}
+
+/// The headers that repeat annotated arguments, like [`of_request`].
+#[must_use]
+pub fn of_arguments(schema: &Value, arguments: &Map<String, Value>) -> Vec<(String, String)> {
+    let values = annotated_values(schema, arguments);
+    let texts = values.filter_map(|(header, value)| match value? {
+        Value::String(text) => Some((header, text.clone())),
+        Value::Bool(_) | Value::Number(_) => Some((header, value?.to_string())),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    });
+    texts.map(|(header, text)| (header, encode_value(text))).collect()
+}
+
+/// Returns `true` if a header repeats an argument of this schema.
+#[must_use]
+pub fn has_annotations(schema: &Value) -> bool {
+    !annotated_arguments(schema).is_empty()
+}
+
 fn require<'a>(headers: &'a impl HeaderValues, name: &str) -> Result<&'a str, McpError> {
     headers.single(name)?.ok_or_else(|| mismatch(format!("`{name}` is missing")))
 }
@@ -75,6 +102,14 @@ fn decode_value(name: &str, sent: &str) -> Result<String, McpError> {
     text.ok_or_else(|| mismatch(format!("`{name}` is not base64 of UTF-8")))
 }
 
+/// Encodes a value that is not plain ASCII, or that a reader would take for an encoded one.
+fn encode_value(value: String) -> String {
+    let is_plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+        && value.trim() == value
+        && !value.starts_with("=?base64?");
+    if is_plain { value } else { format!("=?base64?{}?=", STANDARD.encode(value)) }
+}
+
 /// Compares the headers of annotated arguments with the arguments.
 ///
 /// # Errors
@@ -84,16 +119,7 @@ pub fn check_arguments(
     schema: &Value,
     arguments: &Map<String, Value>,
 ) -> Result<(), McpError> {
-    for (name, path) in annotated_arguments(schema) {
-        let header = format!("{PARAM_PREFIX}{}", name.to_ascii_lowercase());
-        let value = path.iter().try_fold(None, |at: Option<&Value>, member| {
-            let found = match at {
-                None => arguments.get(*member),
-                Some(value) => value.get(*member),
-            };
-            found.map(Some)
-        });
-        let value = value.flatten().filter(|value| !value.is_null());
+    for (header, value) in annotated_values(schema, arguments) {
         match (headers.single(&header)?, value) {
             (None, None) => {}
             (None, Some(_)) => return Err(mismatch(format!("`{header}` is missing"))),
@@ -109,6 +135,24 @@ pub fn check_arguments(
         }
     }
     Ok(())
+}
+
+/// The header of each annotated argument, and the argument unless it is absent or `null`.
+fn annotated_values<'a>(
+    schema: &'a Value,
+    arguments: &'a Map<String, Value>,
+) -> impl Iterator<Item = (String, Option<&'a Value>)> {
+    annotated_arguments(schema).into_iter().map(|(name, path)| {
+        let header = format!("{PARAM_PREFIX}{}", name.to_ascii_lowercase());
+        let value = path.iter().try_fold(None, |at: Option<&Value>, member| {
+            let found = match at {
+                None => arguments.get(*member),
+                Some(value) => value.get(*member),
+            };
+            found.map(Some)
+        });
+        (header, value.flatten().filter(|value| !value.is_null()))
+    })
 }
 
 fn is_same(sent: &str, value: &Value) -> bool {

@@ -36,7 +36,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 pub(super) const SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
-const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
+pub(super) const LAST_EVENT_HEADER: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Streams of notifications at once of one caller. Each keeps a connection from being idle.
 const MAX_STREAMS_PER_CALLER: usize = 64;

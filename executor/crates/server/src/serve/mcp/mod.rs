@@ -9,6 +9,7 @@
 
 mod approval;
 mod authorization;
+mod bridge;
 mod call;
 mod changes;
 mod http;
@@ -18,6 +19,7 @@ mod session;
 mod stdio;
 mod tasks;
 
+pub use bridge::{RemoteServer, ServerUrlError, bridge_mcp};
 pub use http::routers;
 pub use stdio::serve_mcp_stdio;
 

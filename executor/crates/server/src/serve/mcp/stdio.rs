@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 
 /// Messages that wait for the host to read them. Answers and refusals wait until there is room, so a host that reads
 /// nothing gets no further request read.
-const MAX_UNREAD_MESSAGES: usize = 16;
+pub(super) const MAX_UNREAD_MESSAGES: usize = 16;
 /// The owner that the memory of messages is counted for.
 const OWNER: &str = "stdio";
 
@@ -81,7 +81,7 @@ pub async fn serve_mcp_stdio(
 }
 
 /// Writes lines until every sender is gone.
-async fn write(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
+pub(super) async fn write(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
     let mut output = tokio::io::stdout();
     while let Some(mut line) = lines.recv().await {
         line.push('\n');
