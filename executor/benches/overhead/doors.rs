@@ -122,7 +122,7 @@ pub(crate) struct Server {
     ready: Duration,
 }
 
-fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
+pub(crate) fn serve(binary: &Path, folder: &Path, tools: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--insecure-accept-unsigned", "--config"]).arg(folder.join("executor.toml"));
     command.arg("--tools").arg(tools).env("RUST_LOG", LOGGED);

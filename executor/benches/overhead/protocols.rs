@@ -2,12 +2,14 @@
 //! `a2g/intent` over HTTP, because every other door asks the governor as well.
 
 use super::client::{Events, Http, WebSocket, post};
-use super::doors::{Server, configure_with, install};
+use super::doors::{LOGGED, Server, configure_with, install, serve};
 use super::journal::RAM_DISK;
 use super::nexus::{self, Agent};
 use super::{HELLO, HELLO_ARGUMENTS, median, micros};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 1000;
@@ -17,6 +19,13 @@ const WARM: usize = 100;
 const TASKS_KEPT: usize = 1000;
 /// How many agents take turns at each Nexus connection: of one the door takes 100 messages a second.
 const NEXUS_AGENTS: u16 = 4;
+
+/// Starts of `mcp` of which the median is printed.
+const STARTS: usize = 20;
+/// The tools in the catalogue, all compiled, when `mcp` starts.
+const TOOLS: [&str; 10] = ["hello", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "t9"];
+/// The maximum time from the start of `mcp` to its first list of tools.
+const START_GOAL: Duration = Duration::from_millis(150);
 
 /// One client at one door.
 trait Client {
@@ -40,15 +49,30 @@ struct Row {
 pub(crate) fn measure(target: &Path, data: &Path) {
     let binary = target.join("debug").join("a2g-executor");
     let folder = tempfile::tempdir_in(target).unwrap();
-    install(&binary, folder.path(), data, &[("hello", HELLO)]);
+    install(&binary, folder.path(), data, &TOOLS.map(|name| (name, HELLO)));
     let in_ram = tempfile::tempdir_in(RAM_DISK).ok();
     let in_ram = in_ram.as_ref().map(|in_ram| ("a RAM disk", in_ram.path()));
     for (place, journal) in in_ram.into_iter().chain([("the disk", folder.path())]) {
-        configure_with(folder.path(), data, "inline", &journal.join("journal.db"));
-        open_all_doors(folder.path());
+        // Each process has a journal of its own.
+        let configure = |name: &str| {
+            configure_with(folder.path(), data, "inline", &journal.join(name));
+            open_all_doors(folder.path());
+        };
+        let catalogue = folder.path().join("catalogue");
+        configure("a2g.db");
+        let a2g = Stdio::start(
+            serve(&binary, folder.path(), &catalogue).arg("--stdio"),
+            r#""status":"SUCCESS""#,
+            intent,
+        );
+        configure("mcp.db");
+        let mcp = Stdio::start(&mut mcp(&binary, folder.path()), r#""isError":false"#, tools_call);
+        configure("journal.db");
         let agents = nexus::agents(2 * NEXUS_AGENTS, &folder.path().join("nexus.keys"));
-        let server = Server::start(&binary, folder.path(), &folder.path().join("catalogue"));
-        table(place, &server.address, agents);
+        let server = Server::start(&binary, folder.path(), &catalogue);
+        table(place, &server.address, agents, [a2g, mcp]);
+        drop(server);
+        measure_starts(&binary, folder.path());
     }
     println!(
         "The medians of {ROUNDS} calls of one client at each door, in turn, with {TASKS_KEPT} tasks of A2A kept."
@@ -67,8 +91,10 @@ pub(crate) fn measure(target: &Path, data: &Path) {
 pub(crate) fn open_all_doors(folder: &Path) {
     let policies = folder.join("policies");
     std::fs::create_dir_all(&policies).unwrap();
-    let policy = r#"{"agent_did":"*","version":"1","capabilities":{"tools":{"hello":{"allowed":true},"waits":{"allowed":true}}}}"#;
-    std::fs::write(policies.join("policy.json"), policy).unwrap();
+    let tools = TOOLS.into_iter().chain(["waits"]);
+    let tools: Map<String, Value> = tools.map(|name| (name.to_owned(), json!({ "allowed": true }))).collect();
+    let policy = json!({ "agent_did": "*", "version": "1", "capabilities": { "tools": tools } });
+    std::fs::write(policies.join("policy.json"), policy.to_string()).unwrap();
     let file = folder.join("executor.toml");
     let config = std::fs::read_to_string(&file).unwrap();
     let (policies, keys) = (policies.display(), folder.join("nexus.keys"));
@@ -82,7 +108,7 @@ pub(crate) fn open_all_doors(folder: &Path) {
     std::fs::write(file, config + &more).unwrap();
 }
 
-fn table(place: &str, address: &str, mut agents: Vec<Agent>) {
+fn table(place: &str, address: &str, mut agents: Vec<Agent>, [a2g, mcp]: [Stdio; 2]) {
     let row = |what, goal, client| Row { what, goal, client, times: Vec::new() };
     let json = |path, headers, success, body| {
         Box::new(Json { http: Http::connect(address), path, headers, success, body })
@@ -107,6 +133,8 @@ fn table(place: &str, address: &str, mut agents: Vec<Agent>) {
             Some(150.0),
             Box::new(Nexus::over_web_socket(address, others)),
         ),
+        row("A2G `a2g/intent`, stdio", None, Box::new(a2g)),
+        row("MCP `tools/call`, stdio", None, Box::new(mcp)),
     ];
     let mut a2a = http("/a2a/rpc", r#""state":"completed""#, send_message);
     for _ in 0..TASKS_KEPT {
@@ -140,6 +168,35 @@ fn table(place: &str, address: &str, mut agents: Vec<Agent>) {
         println!("{what:<46} {half:>9.1} µs {adds:>12} {goal:>15}");
     }
     println!();
+}
+
+/// Prints how long `mcp` takes from its start to its first list of tools, as a host sees it.
+fn measure_starts(binary: &Path, folder: &Path) {
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let started = Instant::now();
+        let mut host = Stdio::spawn(&mut mcp(binary, folder), "", String::new);
+        let answer = host.ask(format!("{}\n", list_tools()).as_bytes());
+        times.push(started.elapsed());
+        assert_eq!(answer.matches("\"inputSchema\"").count(), TOOLS.len(), "{answer}");
+    }
+    let half = median(&mut times);
+    let missed = if half <= START_GOAL { "" } else { ", missed" };
+    println!(
+        "{:<46} {:>9.1} ms {:>12} {:>12} ms{missed}\n",
+        format!("`mcp`: first list of {} compiled tools", TOOLS.len()),
+        micros(half) / 1e3,
+        "",
+        START_GOAL.as_millis()
+    );
+}
+
+/// `mcp`, with the configuration of the benchmark.
+fn mcp(binary: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["mcp", "--config"]).arg(folder.join("executor.toml"));
+    command.arg("--tools").arg(folder.join("catalogue")).env("RUST_LOG", LOGGED);
+    command
 }
 
 /// How long one call took.
@@ -176,6 +233,61 @@ impl Client for Json {
     }
 }
 
+/// A process that answers each line of its standard input.
+struct Stdio {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    success: &'static str,
+    body: fn() -> String,
+}
+
+impl Stdio {
+    fn spawn(command: &mut Command, success: &'static str, body: fn() -> String) -> Self {
+        use std::process::Stdio;
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { child, input, output: BufReader::new(output), success, body }
+    }
+
+    /// Starts one, and waits until its tools are compiled.
+    fn start(command: &mut Command, success: &'static str, body: fn() -> String) -> Self {
+        let mut client = Self::spawn(command, success, body);
+        loop {
+            let request = client.request();
+            if client.ask(&request).contains(success) {
+                return client;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Client for Stdio {
+    fn request(&mut self) -> Vec<u8> {
+        ((self.body)() + "\n").into_bytes()
+    }
+
+    fn ask(&mut self, request: &[u8]) -> String {
+        self.input.write_all(request).unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    fn check(&self, answer: &str) {
+        assert!(answer.contains(self.success), "{answer}");
+    }
+}
+
+impl Drop for Stdio {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
 fn intent() -> String {
     let intent = uuid::Uuid::new_v4();
     format!(
@@ -197,11 +309,16 @@ pub(crate) fn message(tool: &str, blocking: bool) -> String {
 
 const MCP_HEADERS: &str = "MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: hello\r\n";
 
+const MCP_META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
+
 fn tools_call() -> String {
-    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
     format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"hello","arguments":{HELLO_ARGUMENTS},"_meta":{meta}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"hello","arguments":{HELLO_ARGUMENTS},"_meta":{MCP_META}}}}}"#
     )
+}
+
+fn list_tools() -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"_meta":{MCP_META}}}}}"#)
 }
 
 fn run() -> String {
