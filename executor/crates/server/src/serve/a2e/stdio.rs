@@ -5,7 +5,7 @@ use super::session::{Session, SessionCaller};
 use crate::serve::A2eSettings;
 use crate::serve::auth::CallerDirectory;
 use crate::serve::body::charge;
-use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
+use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line};
 use a2g_core::run::Executor;
 use a2g_govern::Credential;
 use a2g_types::memory::Charge;
@@ -45,7 +45,7 @@ pub async fn serve_a2e_stdio(
 
 /// Writes lines until the queue is closed.
 async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
-    let mut output = tokio::io::stdout();
+    let mut output = open_stdout()?;
     while let Some(mut line) = session.next(reader).await {
         line.push('\n');
         let written = async {

@@ -5,7 +5,7 @@ use super::requests::OpenRequests;
 use super::{McpDoor, RequestContext, VERSION, until_true};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
-use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
+use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::memory::Charge;
@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinError;
 
 /// Messages that wait for the host to read them. Answers and refusals wait until there is room, so a host that reads
 /// nothing gets no further request read.
@@ -69,20 +70,27 @@ pub async fn serve_mcp_stdio(
         questions: Arc::default(),
     });
     let list_changes = executor.sessions().spawn(Arc::clone(&conversation).report_list_changes());
-    let reading = async {
+    let reading = async move {
         let read = conversation.read(input).await;
         list_changes.abort();
         // The writer ends with the last sender.
         drop(conversation);
         read
     };
-    let (read, written) = tokio::join!(reading, write(lines));
-    read.and(written)
+    // On the threads where calls are answered: the thread of this function would be woken for each message.
+    let tasks = executor.sessions();
+    let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write(lines)));
+    flatten(read).and(flatten(written))
+}
+
+fn flatten(ended: Result<Option<std::io::Result<()>>, JoinError>) -> std::io::Result<()> {
+    // A task that the end of the server has dropped had nothing left to do.
+    ended.map_err(std::io::Error::other)?.unwrap_or(Ok(()))
 }
 
 /// Writes lines until every sender is gone.
 pub(super) async fn write(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
-    let mut output = tokio::io::stdout();
+    let mut output = open_stdout()?;
     while let Some(mut line) = lines.recv().await {
         line.push('\n');
         output.write_all(line.as_bytes()).await?;

@@ -10,6 +10,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
 use std::os::fd::AsFd;
 use std::pin::Pin;
+#[cfg(any(feature = "a2e", feature = "mcp"))]
+use tokio::io::AsyncWrite;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
 
 /// An answer of lines, each sent as soon as the stream yields it.
@@ -28,6 +30,16 @@ pub(in crate::serve) fn open_stdin() -> std::io::Result<BufReader<Pin<Box<dyn As
         Err(_not_a_pipe) => Box::pin(tokio::io::stdin()),
     };
     Ok(BufReader::with_capacity(64 << 10, input))
+}
+
+/// Opens standard output. A pipe is polled by the runtime; anything else is written on a blocking thread.
+#[cfg(any(feature = "a2e", feature = "mcp"))]
+pub(in crate::serve) fn open_stdout() -> std::io::Result<Pin<Box<dyn AsyncWrite + Send>>> {
+    let handle = std::io::stdout().as_fd().try_clone_to_owned()?;
+    Ok(match tokio::net::unix::pipe::Sender::from_owned_fd(handle) {
+        Ok(pipe) => Box::pin(pipe),
+        Err(_not_a_pipe) => Box::pin(tokio::io::stdout()),
+    })
 }
 
 /// One line of input.
