@@ -64,7 +64,7 @@ fn mcp_sdk_of_python() -> Option<Command> {
 }
 
 fn mcp_sdk_of_javascript() -> Option<Command> {
-    let (package, folder) = ("@modelcontextprotocol/client", "mcp/node_modules");
+    let (package, folder) = ("@modelcontextprotocol/client", "node22/node_modules");
     let node = client_folder("node of npm", &format!("{folder}/node/bin/node"))?;
     let library = client_folder(package, &format!("{folder}/{package}"))?;
     let mut command = script(node, "mcp_sdk.mjs");

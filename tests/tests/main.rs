@@ -37,6 +37,7 @@ mod harness;
 mod hostile;
 mod json_suite;
 mod jwt;
+mod languages;
 mod lifecycle;
 mod mcp;
 mod mcp_approval;

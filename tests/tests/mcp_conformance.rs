@@ -223,7 +223,7 @@ fn each_scenario_of_a_frozen_list_has_one_place() {
 
 #[test]
 fn the_conformance_suite_passes_as_far_as_it_applies() {
-    let (package, folder) = ("@modelcontextprotocol/conformance", "mcp/node_modules");
+    let (package, folder) = ("@modelcontextprotocol/conformance", "node22/node_modules");
     let Some(node) = client_folder("node of npm", &format!("{folder}/node/bin/node")) else { return };
     let Some(script) = client_folder(package, &format!("{folder}/{package}/dist/index.js")) else { return };
     let catalogue = catalogue();

@@ -31,8 +31,8 @@ of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
 for some tests, and pip and npm install below target/ the A2A and MCP libraries
-of Python and JavaScript and the conformance suite of MCP; the tests of missing
-ones are skipped, by name.
+of Python and JavaScript, the conformance suite of MCP, and what makes components
+of both languages; the tests of missing ones are skipped, by name.
 
 The other commands call this one. A second run takes less than a second.";
 
@@ -47,8 +47,11 @@ const MCP_PYTHON_CLIENT: &str = "mcp==2.3.0";
 const A2A_JAVASCRIPT_CLIENT: &str = "@a2a-js/sdk@0.3.14";
 const MCP_JAVASCRIPT_CLIENT: &str = "@modelcontextprotocol/client@2.4.0";
 const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.10";
-/// The Node.js for those of MCP: the one of the machine may be older.
-const MCP_NODE: &str = "node@22";
+/// The programs that make components of Python and JavaScript.
+const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
+const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
+/// The Node.js for MCP and components: that of the machine may be older.
+const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
 pub(crate) const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -133,7 +136,7 @@ pub(crate) fn prepare_programs(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Installs the clients and the conformance suite below `target/`.
+/// Installs the clients, the conformance suite and the makers of components below `target/`.
 pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
     let folder = workspace.state().join("clients");
     fs::create_dir_all(&folder)?;
@@ -153,8 +156,10 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
         (A2A_PYTHON_CLIENT, python(A2A_PYTHON_CLIENT)),
         (MCP_PYTHON_CLIENT, python(MCP_PYTHON_CLIENT)),
         (A2A_JAVASCRIPT_CLIENT, vec![npm(&[A2A_JAVASCRIPT_CLIENT], "node")]),
-        (MCP_JAVASCRIPT_CLIENT, vec![npm(&[MCP_NODE, MCP_JAVASCRIPT_CLIENT], "mcp")]),
-        (CONFORMANCE_SUITE, vec![npm(&[MCP_NODE, CONFORMANCE_SUITE], "mcp")]),
+        (MCP_JAVASCRIPT_CLIENT, vec![npm(&[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
+        (CONFORMANCE_SUITE, vec![npm(&[NODE, CONFORMANCE_SUITE], "node22")]),
+        (COMPONENTIZE_PY, python(COMPONENTIZE_PY)),
+        (COMPONENTIZE_JS, vec![npm(&[NODE, COMPONENTIZE_JS], "node22")]),
     ];
     for (name, mut steps) in clients {
         let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));

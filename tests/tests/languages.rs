@@ -1,0 +1,74 @@
+//! Tools in other languages, as their own tools make components of them: each is added to a catalogue and run.
+
+use crate::clients::client_folder;
+use crate::harness::*;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/languages").join(name)
+}
+
+fn wit() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../guest-sdk/wit").canonicalize().expect("the contract")
+}
+
+fn succeed(command: Command) {
+    let output = run_to_end(command, b"");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()));
+}
+
+/// A catalogue with one tool, which `make` writes to the path of its module.
+fn catalogue(name: &str, make: impl FnOnce(&Path) -> Command) -> Catalogue {
+    let (folder, catalogue) = (tempfile::tempdir().expect("a folder"), Catalogue::empty());
+    succeed(make(&folder.path().join("tool.wasm")));
+    let manifest = format!(
+        "name = \"{name}\"\nversion = \"1.0.0\"\ndescription = \"A tool of the tests.\"\ncontract = \"typed\"\n\
+         [capabilities]\nfilesystem = \"read\"\nmax_memory_mb = 256\n"
+    );
+    std::fs::write(folder.path().join("tool.toml"), manifest).expect("a file");
+    let mut add = Command::new(program());
+    add.args(["tool", "add"]).arg(folder.path()).arg("--tools").arg(catalogue.folder());
+    add.env("XDG_CACHE_HOME", cache());
+    succeed(add);
+    catalogue
+}
+
+fn call(executor: &Executor, tool: &str, arguments: Value) -> Value {
+    executor.rpc("a2g/execute", &execute(tool, arguments))
+}
+
+#[test]
+fn a_component_of_componentize_py_runs() {
+    let Some(program) = client_folder("componentize-py", "python/bin/componentize-py") else { return };
+    let catalogue = catalogue("count_words", |module| {
+        let mut command = Command::new(program);
+        command.arg("-d").arg(wit()).args(["-w", "tool", "componentize", "count_words", "-o"]).arg(module);
+        command.arg("-p").arg(source(""));
+        command
+    });
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    std::fs::write(executor.workspace().join("text"), "one two, two").expect("a file");
+    let counted = call(&executor, "count_words", json!({ "path": "/workspace/text" }));
+    assert_eq!(counted["result"]["result"], json!({ "words": 3, "most": ["two", 2] }), "{counted}");
+    let missing = call(&executor, "count_words", json!({ "path": "/workspace/missing" }));
+    assert_eq!(missing["error"]["data"]["report"]["tool_error"]["code"], "unreadable", "{missing}");
+}
+
+#[test]
+fn a_component_of_componentize_js_runs() {
+    let library = "node22/node_modules/@bytecodealliance/componentize-js";
+    let Some(library) = client_folder("componentize-js", library) else { return };
+    let Some(node) = client_folder("node of npm", "node22/node_modules/node/bin/node") else { return };
+    let catalogue = catalogue("shout", |module| {
+        let mut command = Command::new(node);
+        command.arg(source("componentize.mjs")).arg(source("shout.js")).arg(wit()).arg(module).arg(library);
+        command
+    });
+    let executor = Executor::start(Options::new().catalogue(&catalogue));
+    let shouted = call(&executor, "shout", json!({ "text": "hi" }));
+    assert_eq!(shouted["result"]["result"], json!({ "text": "HI" }), "{shouted}");
+    let empty = call(&executor, "shout", json!({ "text": "" }));
+    assert_eq!(empty["error"]["data"]["report"]["tool_error"]["code"], "empty", "{empty}");
+}
