@@ -78,18 +78,19 @@ fn run_mcp_client_over_http(command: Command) {
 }
 
 /// Like [`run_mcp_client_over_http`], but the client starts `mcp --connect`.
-fn run_mcp_client_over_bridge(command: Command) {
+fn run_mcp_client_through_proxy(command: Command) {
     let program = program();
     run_mcp_client_against_server(command, &[program.to_str().expect("UTF-8"), "mcp", "--connect"]);
 }
 
-fn run_mcp_client_against_server(mut command: Command, bridge: &[&str]) {
+/// Runs a client of MCP with the arguments of its command before the URL of a new executor.
+fn run_mcp_client_against_server(mut command: Command, command_prefix: &[&str]) {
     let anywhere = json!({ "paths": ["/workspace/**"] });
     let allowed = ["gate", "search_text", "write_file"].map(|tool| (tool, anywhere.clone()));
     let (catalogue, policies) = (methods::catalogue(), methods::policy_folder(&[policy_for_all(&allowed)]));
     let executor = Executor::start(Options::new().catalogue(&catalogue).policies(policies.path()));
     command.arg("/workspace").arg(executor.workspace());
-    command.args(bridge).arg(format!("http://{}/mcp", executor.address()));
+    command.args(command_prefix).arg(format!("http://{}/mcp", executor.address()));
     run_client(command);
     check_mcp_files(&executor.workspace());
 }
@@ -124,9 +125,9 @@ fn mcp_sdk_of_python_over_stdio() {
 }
 
 #[test]
-fn mcp_sdk_of_python_over_bridge() {
+fn mcp_sdk_of_python_through_proxy() {
     let Some(client) = mcp_sdk_of_python() else { return };
-    run_mcp_client_over_bridge(client);
+    run_mcp_client_through_proxy(client);
 }
 
 #[test]
@@ -136,9 +137,9 @@ fn mcp_sdk_of_javascript_over_http() {
 }
 
 #[test]
-fn mcp_sdk_of_javascript_over_bridge() {
+fn mcp_sdk_of_javascript_through_proxy() {
     let Some(client) = mcp_sdk_of_javascript() else { return };
-    run_mcp_client_over_bridge(client);
+    run_mcp_client_through_proxy(client);
 }
 
 #[test]

@@ -223,7 +223,8 @@ pub(super) struct Serve {
 Without `--config`, nothing has to be configured: the governor and the journal are
 in this process, tools may use the files below the current folder but no network,
 and every call is recorded (`a2g-executor journal list`). With `--config`, the
-governor, the journal and the ceilings are those of the file.
+governor, the journal and the ceilings are those of the file; with `--connect`,
+those of the running server.
 
 Examples:
   a2g-executor mcp --print-config claude-code
@@ -241,17 +242,17 @@ pub(super) struct Mcp {
     /// The journal's file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub(super) journal: Option<PathBuf>,
-    /// Use the server at this URL instead, and start none: `http://HOST:PORT/mcp`, or `https://`
+    /// Forward messages to the running server at this URL (`https://HOST:PORT/mcp`) instead of starting one
     #[arg(
         long,
         value_name = "URL",
         conflicts_with_all = ["config", "tools", "scope", "read_only", "journal"]
     )]
     pub(super) connect: Option<String>,
-    /// The file with the bearer token for the server, which only its owner may read
+    /// A file with the bearer token, readable only by its owner
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(super) token_file: Option<PathBuf>,
-    /// Certificates (PEM) to accept from the server, besides those that the machine accepts
+    /// Certificates (PEM) to trust besides the machine's
     #[arg(long, value_name = "FILE", requires = "connect")]
     pub(super) ca_file: Option<PathBuf>,
     /// Print the configuration that makes a host start this command, and exit

@@ -1,4 +1,5 @@
-//! `mcp`: one agent host, over standard input and output, with governor, journal and catalogue in this process.
+//! `mcp`: one agent host, over standard input and output, with governor, journal and catalogue in this process or in a
+//! running server.
 
 use super::UsageError;
 use super::arguments::{Mcp, McpHost};
@@ -10,8 +11,7 @@ use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
 use a2g_journal::IfMissing;
 use a2g_server::config::Config;
-use a2g_server::serve::mcp::{RemoteServer, bridge_mcp};
-use a2g_types::error_chain::ErrorChain;
+use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use anyhow::{Context as _, bail};
@@ -49,15 +49,15 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
     serve::run(&config, Granter::new(authority), launch)
 }
 
-/// Passes the host's messages to a server that runs already.
+/// Forwards the host's messages to a running server.
 fn connect(url: &str, arguments: &Mcp) -> anyhow::Result<ExitCode> {
     let server = RemoteServer::new(url, arguments.token_file.clone(), arguments.ca_file.as_deref())
-        .map_err(|error| UsageError(format!("`--connect`: {}", ErrorChain(&error))))?;
+        .map_err(|error| UsageError(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(bridge_mcp(server));
+    let result = runtime.block_on(proxy_mcp_stdio(server));
     // Standard input may be read on a thread of its own, which ends with the process.
     runtime.shutdown_background();
-    result.map(|()| ExitCode::SUCCESS).context("the exchange of messages broke")
+    result.map(|()| ExitCode::SUCCESS).context("standard input or output failed")
 }
 
 /// The configuration and the policies of a process without a configuration file.
@@ -171,13 +171,13 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         words.extend([option.to_owned(), path.to_str().context("a path is not UTF-8")?.to_owned()]);
         Ok(())
     };
-    if let Some(token) = &arguments.token_file {
-        add("--token-file", token)?;
-    }
-    if let Some(certificates) = &arguments.ca_file {
-        add("--ca-file", certificates)?;
-    }
     if let Some(url) = &arguments.connect {
+        if let Some(token) = &arguments.token_file {
+            add("--token-file", token)?;
+        }
+        if let Some(certificates) = &arguments.ca_file {
+            add("--ca-file", certificates)?;
+        }
         words.extend(["--connect".to_owned(), url.clone()]);
         return Ok(words);
     }

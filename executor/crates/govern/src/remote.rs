@@ -33,8 +33,6 @@ const RETRY_DELAYS: [Duration; 4] = [
 ];
 /// The error codes that are denials, because the governor has decided: a policy violation, and exhausted capabilities.
 const DENIAL_CODES: [i32; 2] = [-32000, -32003];
-/// The code of an internal error.
-const INTERNAL_ERROR: i32 = -32603;
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER_BYTES: u32 = 1 << 20;
 /// Maximum size of a request, in bytes: a report of the largest output with every byte escaped.

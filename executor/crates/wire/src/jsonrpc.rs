@@ -17,6 +17,8 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
+/// The error code of a failure inside a server.
+pub const INTERNAL_ERROR: i32 = -32603;
 /// Maximum number of requests in one batch.
 pub const MAX_BATCH: usize = 16;
 

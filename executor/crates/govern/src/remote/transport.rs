@@ -216,7 +216,7 @@ fn bounds() -> JsonBounds {
 /// The error answer that replaces a malformed answer, so that the call ends at once.
 fn error_answer(id: &Id, reason: &str) -> String {
     let message = format!("the answer is not valid: {reason}");
-    jsonrpc::error(Some(id), super::INTERNAL_ERROR.into(), &message, None).get().to_owned()
+    jsonrpc::error(Some(id), jsonrpc::INTERNAL_ERROR.into(), &message, None).get().to_owned()
 }
 
 /// The tower layer of [`NormalizedHttp`].

@@ -479,8 +479,13 @@ impl ServerState {
         let v6 = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let host = v6.unwrap_or(host);
         let host = host.to_ascii_lowercase();
-        host == "localhost"
-            || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || Some(ip) == self.listens_on)
+        is_loopback_host(&host)
+            || host.parse::<IpAddr>().is_ok_and(|ip| Some(ip) == self.listens_on)
             || self.settings.allowed_hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(&host))
     }
+}
+
+/// Returns `true` for a name or an address of this machine, without brackets.
+pub(super) fn is_loopback_host(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

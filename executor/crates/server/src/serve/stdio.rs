@@ -26,7 +26,6 @@ pub async fn serve_stdio(rpc: Rpc, caller: Arc<Caller>, sessions: &SessionTasks)
                 write_line(&rpc.too_long().text);
                 continue;
             }
-            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
             InputLine::Whole(line) => line,
         };
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };

@@ -1,5 +1,6 @@
 //! The HTTP headers of 2026-07-28 that repeat parts of a message, so that proxies can route without reading it. A header
-//! that contradicts the message is refused: a proxy may have decided by it.
+//! that contradicts the message is refused: a proxy may have decided by it. Clients write them with `mirror_request` and
+//! `mirror_arguments`.
 
 use super::decode::ClientRequest;
 use super::fault::McpError;
@@ -17,6 +18,9 @@ pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 /// The prefix of the headers that repeat arguments.
 pub const PARAM_PREFIX: &str = "mcp-param-";
+/// The marks around a value in base64.
+const ENCODED_PREFIX: &str = "=?base64?";
+const ENCODED_SUFFIX: &str = "?=";
 /// The schema keyword that names the header of an argument.
 const ANNOTATION: &str = "x-mcp-header";
 /// The largest integer that every parser of JSON reads exactly.
@@ -56,20 +60,20 @@ pub fn check(headers: &impl HeaderValues, request: &ClientRequest<'_>) -> Result
 
 /// The headers that repeat parts of a request: names and values, in the encoding of the wire.
 #[must_use]
-pub fn of_request(request: &ClientRequest<'_>) -> Vec<(String, String)> {
+pub fn mirror_request(request: &ClientRequest<'_>) -> Vec<(String, String)> {
     let version = request.meta.version.clone().map(|version| (PROTOCOL_VERSION, version));
-    let name = request.mirrored_name().map(|name| (NAME, name));
+    let name = request.mirrored_name().map(|name| (NAME, encode_value(name)));
     let values = version.into_iter().chain([(METHOD, request.method.clone())]).chain(name);
-    values.map(|(name, value)| (name.to_owned(), encode_value(value))).collect()
+    values.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The headers that repeat annotated arguments, like [`of_request`].
+/// The headers that repeat annotated arguments, like [`mirror_request`].
 #[must_use]
-pub fn of_arguments(schema: &Value, arguments: &Map<String, Value>) -> Vec<(String, String)> {
+pub fn mirror_arguments(schema: &Value, arguments: &Map<String, Value>) -> Vec<(String, String)> {
     let values = annotated_values(schema, arguments);
     let texts = values.filter_map(|(header, value)| match value? {
         Value::String(text) => Some((header, text.clone())),
-        Value::Bool(_) | Value::Number(_) => Some((header, value?.to_string())),
+        scalar @ (Value::Bool(_) | Value::Number(_)) => Some((header, scalar.to_string())),
         Value::Null | Value::Array(_) | Value::Object(_) => None,
     });
     texts.map(|(header, text)| (header, encode_value(text))).collect()
@@ -94,7 +98,8 @@ fn check_equal(name: &str, sent: &str, expected: &str) -> Result<(), McpError> {
 
 /// Decodes `=?base64?…?=`, by which clients send values that are not plain ASCII.
 fn decode_value(name: &str, sent: &str) -> Result<String, McpError> {
-    let Some(encoded) = sent.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) else {
+    let Some(encoded) = sent.strip_prefix(ENCODED_PREFIX).and_then(|rest| rest.strip_suffix(ENCODED_SUFFIX))
+    else {
         return Ok(sent.to_owned());
     };
     let bytes = STANDARD.decode(encoded).ok();
@@ -102,12 +107,12 @@ fn decode_value(name: &str, sent: &str) -> Result<String, McpError> {
     text.ok_or_else(|| mismatch(format!("`{name}` is not base64 of UTF-8")))
 }
 
-/// Encodes a value that is not plain ASCII, or that a reader would take for an encoded one.
+/// Encodes a value that is not plain ASCII, has surrounding spaces, or would be taken for an encoded one.
 fn encode_value(value: String) -> String {
     let is_plain = value.bytes().all(|byte| matches!(byte, b' '..=b'~'))
         && value.trim() == value
-        && !value.starts_with("=?base64?");
-    if is_plain { value } else { format!("=?base64?{}?=", STANDARD.encode(value)) }
+        && !value.starts_with(ENCODED_PREFIX);
+    if is_plain { value } else { format!("{ENCODED_PREFIX}{}{ENCODED_SUFFIX}", STANDARD.encode(value)) }
 }
 
 /// Compares the headers of annotated arguments with the arguments.

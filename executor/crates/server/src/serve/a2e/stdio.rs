@@ -5,13 +5,12 @@ use super::session::{Session, SessionCaller};
 use crate::serve::A2eSettings;
 use crate::serve::auth::CallerDirectory;
 use crate::serve::body::charge;
-use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line};
+use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
 use a2g_govern::Credential;
 use a2g_types::memory::Charge;
 use a2g_wire::strict_json::JsonBounds;
 use std::sync::Arc;
-use tokio::io::AsyncWriteExt as _;
 
 /// The owner whose share the session's memory counts against.
 const OWNER: &str = "stdio";
@@ -46,13 +45,8 @@ pub async fn serve_a2e_stdio(
 /// Writes lines until the queue is closed.
 async fn write(session: &Arc<Session>, reader: u64) -> std::io::Result<()> {
     let mut output = open_stdout()?;
-    while let Some(mut line) = session.next(reader).await {
-        line.push('\n');
-        let written = async {
-            output.write_all(line.as_bytes()).await?;
-            output.flush().await
-        };
-        if let Err(error) = written.await {
+    while let Some(line) = session.next(reader).await {
+        if let Err(error) = write_line(&mut output, line).await {
             session.abandon();
             return Err(error);
         }
@@ -77,7 +71,6 @@ async fn read(
         match line {
             InputLine::End => break,
             InputLine::TooLong => session.receive(None, Ok(Charge::default())),
-            InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
             InputLine::Whole(line) => session.receive(Some(&line), charge(OWNER, &line)),
         }
     }

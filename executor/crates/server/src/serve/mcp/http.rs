@@ -209,7 +209,7 @@ impl McpHttp {
         if let McpRequest::CallTool(call) = &decoded {
             let (tools, agent) = (self.door.executor.tools(), self.door.agent_of(&sender.caller)?);
             if let Some(tool) = tools.iter().find(|tool| tool.name.as_str() == call.tool)
-                && self.door.lists(&sender.caller, &agent, &tool.name)
+                && self.door.may_see(&sender.caller, &agent, &tool.name)
             {
                 headers::check_arguments(&names, &tool.arguments_schema, &call.arguments)?;
             }
@@ -307,7 +307,7 @@ impl McpHttp {
         if *count >= MAX_STREAMS_PER_CALLER {
             let message =
                 format!("you have {MAX_STREAMS_PER_CALLER} streams of notifications: close one of them");
-            return Err(super::busy(message).into());
+            return Err(super::busy_fault(message).into());
         }
         *count += 1;
         Ok(StreamPlace { streams: Arc::clone(&self.streams), caller: caller.name().to_owned() })

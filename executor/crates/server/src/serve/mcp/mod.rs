@@ -9,18 +9,18 @@
 
 mod approval;
 mod authorization;
-mod bridge;
 mod call;
 mod changes;
 mod http;
+mod proxy;
 mod requests;
 mod resources;
 mod session;
 mod stdio;
 mod tasks;
 
-pub use bridge::{RemoteServer, ServerUrlError, bridge_mcp};
 pub use http::routers;
+pub use proxy::{RemoteServer, RemoteServerError, proxy_mcp_stdio};
 pub use stdio::serve_mcp_stdio;
 
 use super::protocol::DoorSettings;
@@ -52,13 +52,13 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
 /// The delay after which a client should repeat a request that was refused for lack of room, in milliseconds.
 const BUSY_RETRY_MS: u64 = 500;
 
-fn busy(message: String) -> Fault {
+fn busy_fault(message: String) -> Fault {
     Fault::Busy { message, retry_after_ms: BUSY_RETRY_MS }
 }
 
 /// Resolves when the flag is `true`.
 async fn until_true(flag: &mut watch::Receiver<bool>) {
-    // The owner of the sender waits for this future, so the sender is not gone.
+    // Every caller holds the owner of the sender, so the sender outlives this future.
     let _flag = flag.wait_for(|flag| *flag).await;
 }
 
@@ -121,21 +121,21 @@ impl McpDoor {
         ListChanges::new(&self.executor, runs, caller, filter)
     }
 
-    /// Answers a request whose answer is a single message.
-    ///
-    /// # Errors
-    /// [`McpError`] for a request that has no result.
     /// The agent of a caller's intents.
     fn agent_of(&self, caller: &Caller) -> Result<AgentDid, Fault> {
         self.settings.agent_of(Door::Mcp, caller, None)
     }
 
-    /// Returns `true` if the scope and the policies of this agent of the caller reach the tool. A caller learns nothing
-    /// of the definition of any other.
-    fn lists(&self, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
+    /// Returns `true` if `tools/list` shows the tool: the caller's scope and the agent's policies reach it. A caller
+    /// learns nothing of the definition of any other.
+    fn may_see(&self, caller: &Caller, agent: &AgentDid, tool: &ToolName) -> bool {
         caller.may_call(tool) && self.executor.may_reach(agent, tool)
     }
 
+    /// Answers a request whose answer is a single message.
+    ///
+    /// # Errors
+    /// [`McpError`] for a request that has no result.
     async fn answer(&self, context: RequestContext, request: McpRequest) -> Result<String, McpError> {
         let encoder = context.encoder();
         let needs_tools = matches!(request, McpRequest::ListTools { .. } | McpRequest::CallTool(_));
@@ -152,7 +152,7 @@ impl McpDoor {
             McpRequest::ListTools { after } => {
                 let tools = self.executor.tools();
                 let agent = self.agent_of(&context.caller)?;
-                let listed = tools.iter().filter(|tool| self.lists(&context.caller, &agent, &tool.name));
+                let listed = tools.iter().filter(|tool| self.may_see(&context.caller, &agent, &tool.name));
                 Ok(encoder.tools(&context.id, listed, after.as_ref()))
             }
             McpRequest::CallTool(call) => self.call(context, *call).await,

@@ -1,24 +1,24 @@
-//! `mcp --connect`: passes the messages of a host on standard input and output to a server over HTTP, and back.
+//! `mcp --connect`: forwards the messages of a host on standard input to a server over HTTP, and its answers back.
 //!
 //! ```text
 //! host ─ standard input ──▶ POST /mcp ─▶ server
 //!      ◀ standard output ── its answer: JSON, or events
 //!      ◀─────────────────── GET /mcp: the messages of a session that belong to no request
 //! ```
-//! Messages are passed on unchanged. The bridge adds what only HTTP has: the token, the headers that repeat parts of a
-//! message, and the session. A stream that breaks is resumed, and a session that the server has lost is opened again.
+//! The proxy adds what only HTTP has: the token, the headers that repeat parts of a message, and the session. A stream
+//! that breaks is resumed, and a session that the server has lost is opened again.
 
 mod client;
 
-pub use client::{RemoteServer, ServerUrlError};
+pub use client::{RemoteServer, RemoteServerError};
 
 use super::http::{LAST_EVENT_HEADER, SESSION_HEADER};
 use super::requests::{OpenRequest, OpenRequests};
-use super::stdio::{MAX_UNREAD_MESSAGES, write};
+use super::stdio::{MAX_UNREAD_MESSAGES, write_lines};
 use super::until_true;
 use crate::serve::transport::lines::{InputLine, open_stdin, read_line};
 use a2g_runtime::spawn::SessionTasks;
-use a2g_wire::jsonrpc::{self, Id};
+use a2g_wire::jsonrpc::Id;
 use a2g_wire::mcp::Revision;
 use a2g_wire::mcp::decode::{
     self, ClientMessage, ClientNotification, ClientRequest, McpDecodeError, McpRequest,
@@ -27,7 +27,7 @@ use a2g_wire::mcp::fault::McpError;
 use a2g_wire::mcp::headers;
 use a2g_wire::strict_json::{self, JsonBounds};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use client::{ExchangeError, Messages};
+use client::{ExchangeError, MAX_MESSAGE_BYTES, Messages};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -40,85 +40,84 @@ use tokio::sync::{mpsc, watch};
 
 /// Attempts to resume a stream whose answer has not arrived.
 const MAX_RESUMES: u32 = 5;
-const MIN_DELAY: Duration = Duration::from_secs(1);
-const MAX_DELAY: Duration = Duration::from_secs(30);
-/// The JSON-RPC error of a request that the server did not answer.
-const INTERNAL_ERROR: i64 = -32603;
+/// The delay before a stream is opened again; it doubles with each attempt.
+const FIRST_RETRY_DELAY: Duration = Duration::from_secs(1);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-struct Bridge {
+struct Proxy {
     server: Arc<RemoteServer>,
     session: Mutex<Option<Session>>,
     /// Held while a lost session is opened again, so that it is opened once.
     reopening: tokio::sync::Mutex<()>,
-    /// The schemas with arguments that a header repeats, by tool, from the lists that the host has asked for.
-    annotated_tools: Mutex<HashMap<String, Value>>,
+    /// The input schemas with `x-mcp-header`, by tool name, from the `tools/list` results so far.
+    annotated_schemas: Mutex<HashMap<String, Value>>,
     requests: Arc<OpenRequests>,
     tasks: SessionTasks,
     output: mpsc::Sender<String>,
-    /// `true` once standard input has ended.
-    has_ended: watch::Sender<bool>,
+    input_has_ended: watch::Sender<bool>,
 }
 
-/// A session of 2025-11-25, with the messages that opened it.
+/// A session of 2025-11-25.
 #[derive(Clone, Default)]
 struct Session {
+    /// `None` until the server has answered `initialize`, and for a server without session ids.
     id: Option<HeaderValue>,
+    /// The negotiated revision.
     version: Option<HeaderValue>,
-    initialize: String,
-    initialized: Option<String>,
+    initialize_message: String,
+    initialized_message: Option<String>,
 }
 
-/// A request that is passed on.
-struct Request {
+/// A request of the host, with the headers that repeat parts of it.
+struct ForwardedRequest {
     id: Id,
     method: String,
     text: String,
     revision: Revision,
-    /// The headers that repeat parts of the message.
-    headers: HeaderMap,
+    mirrored: HeaderMap,
 }
 
-/// The parts of a server's message that say what it is.
+/// The members of a server's message that tell an answer from a request or notification.
 #[derive(Deserialize)]
-struct Frame<'a> {
+struct ServerMessage<'a> {
     #[serde(default)]
-    id: Value,
+    id: Option<Value>,
     #[serde(default)]
     method: Option<IgnoredAny>,
     #[serde(default, borrow)]
     result: Option<&'a RawValue>,
 }
 
-/// Exchanges messages until standard input ends and every request is answered.
+/// Forwards messages until standard input ends and every request but subscriptions is answered; then ends the session.
 ///
 /// # Errors
 /// If standard input cannot be read or standard output is closed.
-pub async fn bridge_mcp(server: RemoteServer) -> std::io::Result<()> {
+pub async fn proxy_mcp_stdio(server: RemoteServer) -> std::io::Result<()> {
     let input = open_stdin()?;
     let (output, lines) = mpsc::channel(MAX_UNREAD_MESSAGES);
-    let bridge = Arc::new(Bridge {
-        server: Arc::new(server),
+    let server = Arc::new(server);
+    let proxy = Arc::new(Proxy {
+        server: Arc::clone(&server),
         session: Mutex::default(),
         reopening: tokio::sync::Mutex::default(),
-        annotated_tools: Mutex::default(),
+        annotated_schemas: Mutex::default(),
         requests: Arc::default(),
         tasks: SessionTasks::default(),
         output,
-        has_ended: watch::Sender::new(false),
+        input_has_ended: watch::Sender::new(false),
     });
-    let (server, last_session) = (Arc::clone(&bridge.server), watch::Sender::new(None));
     let reading = async {
-        let read = bridge.read(input).await;
-        bridge.has_ended.send_replace(true);
-        last_session.send_replace(bridge.session.lock().clone());
+        let read = proxy.read(input).await;
+        proxy.input_has_ended.send_replace(true);
+        let headers = proxy.session_headers();
         // The writer ends with the last sender.
-        drop(bridge);
-        read
+        drop(proxy);
+        (read, headers)
     };
-    let (read, written) = tokio::join!(reading, write(lines));
-    if let Some(session) = last_session.borrow().clone().filter(|session| session.id.is_some()) {
-        // A session that is not ended here ends by itself.
-        let _ended = server.send(Method::DELETE, session.headers(), String::new()).await;
+    let ((read, headers), written) = tokio::join!(reading, write_lines(lines));
+    if headers.contains_key(SESSION_HEADER) {
+        // If this fails, the server ends the session once it is idle.
+        let _ended = server.send(Method::DELETE, headers, None).await;
     }
     read.and(written)
 }
@@ -133,10 +132,11 @@ impl Session {
     }
 }
 
-impl Bridge {
+impl Proxy {
     async fn read(self: &Arc<Self>, mut input: impl tokio::io::AsyncBufRead + Unpin) -> std::io::Result<()> {
-        // The server has bounds of its own.
-        let bounds = JsonBounds { max_bytes: 64 << 20, max_tree_bytes: usize::MAX, ..JsonBounds::default() };
+        // Generous: the server applies its own bounds.
+        let bounds =
+            JsonBounds { max_bytes: MAX_MESSAGE_BYTES, max_tree_bytes: usize::MAX, ..JsonBounds::default() };
         loop {
             let line = tokio::select! {
                 line = read_line(&mut input, bounds.max_bytes) => line?,
@@ -145,15 +145,14 @@ impl Bridge {
             match line {
                 InputLine::End => return Ok(()),
                 InputLine::TooLong => {
-                    self.write(McpError::from(bounds.too_long_fault()).response(None)).await;
+                    self.write_to_host(McpError::from(bounds.too_long_fault()).response(None)).await;
                 }
-                InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => {}
                 InputLine::Whole(line) => self.receive(&line, &bounds).await,
             }
         }
     }
 
-    async fn write(&self, message: String) {
+    async fn write_to_host(&self, message: String) {
         // A reader that is gone ends the conversation at the next line.
         let _unread = self.output.send(message).await;
     }
@@ -161,191 +160,223 @@ impl Bridge {
     async fn receive(self: &Arc<Self>, line: &[u8], bounds: &JsonBounds) {
         let text = match strict_json::check(line, bounds) {
             Ok(text) => text,
-            Err(fault) => return self.write(McpError::from(fault).response(None)).await,
+            Err(fault) => return self.write_to_host(McpError::from(fault).response(None)).await,
         };
         match decode::message(text) {
             Ok(ClientMessage::Request(request)) => self.begin(&request, text).await,
             Ok(ClientMessage::Notification(notification)) => {
-                if let ClientNotification::Initialized = notification
-                    && let Some(session) = self.session.lock().as_mut()
-                {
-                    session.initialized = Some(text.to_owned());
-                }
-                let is_session = self.session.lock().is_some();
-                if is_session {
-                    self.post(text.to_owned()).await;
-                }
-                match notification {
-                    // In 2026-07-28, closing the response cancels the request.
-                    ClientNotification::Cancelled(id) => self.requests.cancel(&id),
-                    ClientNotification::Initialized => {
-                        self.tasks.spawn(Arc::clone(self).listen());
-                    }
-                    ClientNotification::Other => {}
-                }
+                self.forward_notification(notification, text).await;
             }
-            Ok(ClientMessage::Answer { .. }) => self.post(text.to_owned()).await,
-            Err(McpDecodeError { id, error }) => self.write(error.response(id.as_ref())).await,
+            Ok(ClientMessage::Answer { .. }) => self.post_unanswered(text.to_owned()).await,
+            Err(McpDecodeError { id, error }) => self.write_to_host(error.response(id.as_ref())).await,
+        }
+    }
+
+    /// Forwards a notification of a session. 2026-07-28 has none over HTTP: closing the response cancels a request.
+    async fn forward_notification(self: &Arc<Self>, notification: ClientNotification, text: &str) {
+        let has_session = match self.session.lock().as_mut() {
+            Some(session) => {
+                if notification == ClientNotification::Initialized {
+                    session.initialized_message = Some(text.to_owned());
+                }
+                true
+            }
+            None => false,
+        };
+        if has_session {
+            self.post_unanswered(text.to_owned()).await;
+        }
+        match notification {
+            ClientNotification::Cancelled(id) => self.requests.cancel(&id),
+            ClientNotification::Initialized => {
+                self.tasks.spawn(Arc::clone(self).follow_session_stream());
+            }
+            ClientNotification::Other => {}
         }
     }
 
     /// Sends a message of the session that has no answer.
-    async fn post(&self, text: String) {
-        let headers = self.session.lock().as_ref().map(Session::headers).unwrap_or_default();
-        if let Err(error) = self.server.send(Method::POST, headers, text).await {
-            tracing::warn!("a message of the host is not delivered: {error}");
+    async fn post_unanswered(&self, text: String) {
+        if let Err(error) = self.server.send(Method::POST, self.session_headers(), Some(text)).await {
+            tracing::warn!(%error, "a message of the host was not delivered");
         }
     }
 
     async fn begin(self: &Arc<Self>, request: &ClientRequest<'_>, text: &str) {
         let open = match self.requests.begin(&request.id) {
             Ok(open) => open,
-            Err(fault) => return self.write(McpError::from(fault).response(Some(&request.id))).await,
+            Err(fault) => {
+                return self.write_to_host(McpError::from(fault).response(Some(&request.id))).await;
+            }
         };
         let revision = if request.meta.version.is_some() { Revision::Stateless } else { Revision::Session };
         if request.method == "initialize" {
-            let initialize = text.to_owned();
-            *self.session.lock() = Some(Session { initialize, ..Session::default() });
+            let session = Session { initialize_message: text.to_owned(), ..Session::default() };
+            *self.session.lock() = Some(session);
         }
-        let request = Request {
+        let mirrored = match revision {
+            Revision::Stateless => self.mirror(request),
+            Revision::Session => HeaderMap::new(),
+        };
+        let request = ForwardedRequest {
             id: request.id.clone(),
             method: request.method.clone(),
             text: text.to_owned(),
             revision,
-            headers: self.headers(request, revision),
+            mirrored,
         };
         self.tasks.spawn(Arc::clone(self).answer(request, open));
     }
 
     /// The headers that repeat parts of a request of 2026-07-28.
-    fn headers(&self, request: &ClientRequest<'_>, revision: Revision) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        if revision == Revision::Session {
-            return headers;
-        }
-        let mut values = headers::of_request(request);
-        if let Ok(McpRequest::CallTool(call)) = request.decode(revision)
-            && let Some(schema) = self.annotated_tools.lock().get(&call.tool)
+    fn mirror(&self, request: &ClientRequest<'_>) -> HeaderMap {
+        let mut values = headers::mirror_request(request);
+        if let Ok(McpRequest::CallTool(call)) = request.decode(Revision::Stateless)
+            && let Some(schema) = self.annotated_schemas.lock().get(&call.tool)
         {
-            values.extend(headers::of_arguments(schema, &call.arguments));
+            values.extend(headers::mirror_arguments(schema, &call.arguments));
         }
-        for (name, value) in values {
-            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
-                headers.insert(name, value);
-            }
-        }
-        headers
+        // The server refuses a request without a header that cannot be sent.
+        let sendable = values.into_iter().filter_map(|(name, value)| {
+            Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
+        });
+        sendable.collect()
     }
 
-    /// Passes a request and its answer on. Dropping it closes the response.
-    async fn answer(self: Arc<Self>, request: Request, open: OpenRequest) {
-        let mut has_ended = self.has_ended.subscribe();
+    fn session_headers(&self) -> HeaderMap {
+        self.session.lock().as_ref().map(Session::headers).unwrap_or_default()
+    }
+
+    fn request_headers(&self, request: &ForwardedRequest) -> HeaderMap {
+        if request.revision == Revision::Stateless || request.method == "initialize" {
+            return request.mirrored.clone();
+        }
+        self.session_headers()
+    }
+
+    /// Forwards a request and writes its answer. Dropping the future closes the response.
+    async fn answer(self: Arc<Self>, request: ForwardedRequest, open: OpenRequest) {
+        let mut input_has_ended = self.input_has_ended.subscribe();
         let is_subscription = request.method == "subscriptions/listen";
         let exchange = async {
             tokio::select! {
                 exchanged = self.exchange(&request) => exchanged,
-                () = until_true(&mut has_ended), if is_subscription => Ok(()),
+                () = until_true(&mut input_has_ended), if is_subscription => Ok(()),
             }
         };
         // A cancelled request has no answer.
         if let Some(Err(error)) = open.run(exchange).await {
-            let answer = match error.rpc_error() {
-                Some(mut message) => {
-                    let id = serde_json::from_str(request.id.as_json()).unwrap_or_default();
-                    message.insert("id".to_owned(), id);
-                    Value::Object(message).to_string()
-                }
-                None => {
-                    let message = error.to_string();
-                    jsonrpc::error(Some(&request.id), INTERNAL_ERROR, &message, None).get().to_owned()
-                }
-            };
-            self.write(answer).await;
+            self.write_to_host(error.response(&request.id)).await;
         }
     }
 
-    async fn exchange(&self, request: &Request) -> Result<(), ExchangeError> {
-        let mut messages = match self.send(request).await {
-            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) && self.reopen(request).await? => {
-                self.send(request).await?
-            }
-            sent => sent?,
-        };
-        let mut resumes = 0;
+    /// Sends a request, and forwards the messages of its response up to the answer.
+    async fn exchange(&self, request: &ForwardedRequest) -> Result<(), ExchangeError> {
+        let mut messages = self.send_or_reopen(request).await?;
+        let (mut resumes, mut delay) = (0, FIRST_RETRY_DELAY);
         loop {
-            let broken = match messages.next().await {
-                Ok(Some(text)) => {
-                    let is_answer = self.inspect(request, &text);
-                    self.write(text).await;
-                    if is_answer {
-                        return Ok(());
-                    }
-                    continue;
-                }
-                Ok(None) => ExchangeError::Broken("the response ended before the answer".to_owned()),
-                Err(error) => error,
-            };
-            let Some(last_event) = messages.last_event().filter(|_| resumes < MAX_RESUMES) else {
+            let Err(broken) = self.forward_until_answer(request, &mut messages).await else { return Ok(()) };
+            let is_resumable = matches!(broken, ExchangeError::Incomplete(_)) && resumes < MAX_RESUMES;
+            let Some(last_event_id) = messages.last_event_id().filter(|_| is_resumable) else {
                 return Err(broken);
             };
             resumes += 1;
-            tokio::time::sleep(MIN_DELAY * resumes).await;
-            match self.get(Some(last_event)).await {
+            tokio::time::sleep(delay).await;
+            delay *= 2;
+            match self.open_stream(Some(last_event_id)).await {
                 Ok(resumed) => messages = resumed,
-                Err(error @ ExchangeError::Refused { .. }) => return Err(error),
-                // It is tried again: `messages` has ended, and keeps its last event.
-                Err(_unreachable) => {}
+                // `messages` has ended, and keeps its last event for the next attempt.
+                Err(ExchangeError::Unreachable { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
     }
 
-    async fn send(&self, request: &Request) -> Result<Messages, ExchangeError> {
-        let mut headers = request.headers.clone();
-        let is_initialize = request.method == "initialize";
-        if request.revision == Revision::Session && !is_initialize {
-            headers.extend(self.session.lock().as_ref().map(Session::headers).unwrap_or_default());
+    /// Sends a request. If the server has lost the session, opens it again and sends the request once more.
+    async fn send_or_reopen(&self, request: &ForwardedRequest) -> Result<Messages, ExchangeError> {
+        let headers = self.request_headers(request);
+        let lost_session = headers.get(SESSION_HEADER).cloned();
+        match (self.post_request(request, headers).await, lost_session) {
+            (Err(error), Some(lost)) if error.status() == Some(StatusCode::NOT_FOUND) => {
+                self.reopen_session(&lost).await?;
+                self.post_request(request, self.request_headers(request)).await
+            }
+            (sent, _) => sent,
         }
-        let response = self.server.send(Method::POST, headers, request.text.clone()).await?;
-        if is_initialize && let Some(session) = self.session.lock().as_mut() {
+    }
+
+    async fn post_request(
+        &self,
+        request: &ForwardedRequest,
+        headers: HeaderMap,
+    ) -> Result<Messages, ExchangeError> {
+        let response = self.server.send(Method::POST, headers, Some(request.text.clone())).await?;
+        if request.method == "initialize"
+            && let Some(session) = self.session.lock().as_mut()
+        {
             session.id = response.headers().get(SESSION_HEADER).cloned();
         }
-        Ok(Messages::of(response))
+        Ok(Messages::new(response, None))
     }
 
-    /// Messages of the session: those that belong to no request, or those after an event of a stream that broke.
-    async fn get(&self, last_event: Option<&str>) -> Result<Messages, ExchangeError> {
-        let mut headers = self.session.lock().as_ref().map(Session::headers).unwrap_or_default();
-        if let Some(Ok(last)) = last_event.map(HeaderValue::from_str) {
+    /// Opens the session's stream, or resumes the one that ended after this event.
+    async fn open_stream(&self, last_event_id: Option<&str>) -> Result<Messages, ExchangeError> {
+        let mut headers = self.session_headers();
+        if let Some(Ok(last)) = last_event_id.map(HeaderValue::from_str) {
             headers.insert(LAST_EVENT_HEADER, last);
         }
-        self.server.send(Method::GET, headers, String::new()).await.map(Messages::of)
+        let response = self.server.send(Method::GET, headers, None).await?;
+        Ok(Messages::new(response, last_event_id.map(str::to_owned)))
     }
 
-    /// Remembers what later requests need of a message. Returns `true` if it is the answer to the request.
-    fn inspect(&self, request: &Request, text: &str) -> bool {
-        let Ok(Frame { id, method: None, result }) = serde_json::from_str::<Frame<'_>>(text) else {
-            return false;
-        };
-        let is_answer = serde_json::from_str::<Value>(request.id.as_json()).is_ok_and(|sent| sent == id);
-        if is_answer && let Some(result) = result {
-            match request.method.as_str() {
-                "initialize" => self.remember_version(result),
-                "tools/list" => self.remember_tools(result),
-                _other => {}
+    async fn forward_until_answer(
+        &self,
+        request: &ForwardedRequest,
+        messages: &mut Messages,
+    ) -> Result<(), ExchangeError> {
+        while let Some(text) = messages.next().await? {
+            let message = parse(&text)?;
+            if message.method.is_some() {
+                self.write_to_host(text).await;
+                continue;
             }
+            let sent_id = serde_json::from_str::<Value>(request.id.as_json()).ok();
+            if message.id.is_none() || message.id != sent_id {
+                tracing::debug!("the server sent an answer to another request");
+                continue;
+            }
+            if let Some(result) = message.result {
+                self.remember(&request.method, result);
+            }
+            self.write_to_host(text).await;
+            return Ok(());
         }
-        is_answer
+        Err(ExchangeError::Incomplete("it has no answer".to_owned()))
+    }
+
+    /// Remembers what later requests need of a result.
+    fn remember(&self, method: &str, result: &RawValue) {
+        match method {
+            "initialize" => self.remember_version(result),
+            "tools/list" => self.remember_schemas(result),
+            _other => {}
+        }
     }
 
     fn remember_version(&self, result: &RawValue) {
-        let version = serde_json::from_str::<Value>(result.get()).ok();
-        let version = version.as_ref().and_then(|result| result.get("protocolVersion")?.as_str());
-        if let Some(session) = self.session.lock().as_mut() {
-            session.version = version.and_then(|version| HeaderValue::from_str(version).ok());
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Initialized {
+            protocol_version: String,
+        }
+        if let Ok(initialized) = serde_json::from_str::<Initialized>(result.get())
+            && let Some(session) = self.session.lock().as_mut()
+        {
+            session.version = HeaderValue::try_from(initialized.protocol_version).ok();
         }
     }
 
-    fn remember_tools(&self, result: &RawValue) {
+    fn remember_schemas(&self, result: &RawValue) {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Tool {
@@ -357,7 +388,7 @@ impl Bridge {
             tools: Vec<Tool>,
         }
         let page = serde_json::from_str::<Page>(result.get());
-        let mut annotated = self.annotated_tools.lock();
+        let mut annotated = self.annotated_schemas.lock();
         for Tool { name, input_schema } in page.into_iter().flat_map(|page| page.tools) {
             if headers::has_annotations(&input_schema) {
                 annotated.insert(name, input_schema);
@@ -367,16 +398,7 @@ impl Bridge {
         }
     }
 
-    /// Opens the session again that a request was refused for. Returns `false` for a request that belongs to none.
-    async fn reopen(&self, refused: &Request) -> Result<bool, ExchangeError> {
-        if refused.revision == Revision::Stateless || refused.method == "initialize" {
-            return Ok(false);
-        }
-        let lost = self.session.lock().as_ref().and_then(|session| session.id.clone());
-        let Some(lost) = lost else { return Ok(false) };
-        self.reopen_session(&lost).await.map(|()| true)
-    }
-
+    /// Opens a session in the place of one that the server has lost, unless that has been done.
     async fn reopen_session(&self, lost: &HeaderValue) -> Result<(), ExchangeError> {
         let _guard = self.reopening.lock().await;
         let session = self.session.lock().clone().unwrap_or_default();
@@ -384,51 +406,59 @@ impl Bridge {
             return Ok(());
         }
         tracing::info!("the server has lost the session: opening another");
-        let response = self.server.send(Method::POST, HeaderMap::new(), session.initialize).await?;
+        let message = session.initialize_message;
+        let response = self.server.send(Method::POST, HeaderMap::new(), Some(message)).await?;
         let id = response.headers().get(SESSION_HEADER).cloned();
-        // The host has the answer to the first one.
-        let _answer = Messages::of(response).next().await?;
+        // The host already has the answer to its own `initialize`.
+        let _answer = Messages::new(response, None).next().await?;
         if let Some(session) = self.session.lock().as_mut() {
             session.id = id;
         }
-        if let Some(initialized) = session.initialized {
-            self.post(initialized).await;
+        if let Some(initialized) = session.initialized_message {
+            self.post_unanswered(initialized).await;
         }
         Ok(())
     }
 
-    /// Passes the session's messages on that belong to no request, until standard input ends.
-    async fn listen(self: Arc<Self>) {
-        let mut has_ended = self.has_ended.subscribe();
+    /// Forwards the session's messages that belong to no request, until standard input ends.
+    async fn follow_session_stream(self: Arc<Self>) {
+        let mut input_has_ended = self.input_has_ended.subscribe();
         tokio::select! {
-            () = self.pass_session_messages() => {}
-            () = until_true(&mut has_ended) => {}
+            () = self.forward_session_messages() => {}
+            () = until_true(&mut input_has_ended) => {}
         }
     }
 
-    async fn pass_session_messages(&self) {
-        let mut delay = MIN_DELAY;
+    async fn forward_session_messages(&self) {
+        let mut delay = FIRST_RETRY_DELAY;
         loop {
             let session = self.session.lock().as_ref().and_then(|session| session.id.clone());
             let Some(session) = session else { return };
-            match self.get(None).await {
+            match self.open_stream(None).await {
                 Ok(mut messages) => {
-                    delay = MIN_DELAY;
                     while let Ok(Some(text)) = messages.next().await {
-                        self.write(text).await;
+                        delay = FIRST_RETRY_DELAY;
+                        if parse(&text).is_ok_and(|message| message.method.is_some()) {
+                            self.write_to_host(text).await;
+                        }
                     }
                 }
                 Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {
                     if let Err(error) = self.reopen_session(&session).await {
-                        tracing::warn!("the session cannot be opened again: {error}");
+                        tracing::warn!(%error, "the session cannot be opened again");
                     }
                 }
                 // The server has no such stream.
                 Err(error) if error.status() == Some(StatusCode::METHOD_NOT_ALLOWED) => return,
-                Err(error) => tracing::debug!("the session's messages cannot be read: {error}"),
+                Err(error) => tracing::debug!(%error, "the session's stream cannot be opened"),
             }
             tokio::time::sleep(delay).await;
-            delay = (delay * 2).min(MAX_DELAY);
+            delay = (delay * 2).min(MAX_RETRY_DELAY);
         }
     }
+}
+
+/// Parses a message of the server, of which the host gets nothing unless it is one.
+fn parse(text: &str) -> Result<ServerMessage<'_>, ExchangeError> {
+    serde_json::from_str(text).map_err(|_error| ExchangeError::NotAMessage)
 }

@@ -1,6 +1,6 @@
 //! The requests of one client that are being answered: their ids, their number and their cancellation.
 
-use super::busy;
+use super::busy_fault;
 use a2g_types::fault::Fault;
 use a2g_wire::jsonrpc::Id;
 use parking_lot::Mutex;
@@ -28,7 +28,7 @@ impl OpenRequests {
             return Err(Fault::InvalidRequest(message.to_owned()));
         }
         if open.len() >= MAX_OPEN {
-            return Err(busy(format!("{MAX_OPEN} requests are being answered: wait for one of them")));
+            return Err(busy_fault(format!("{MAX_OPEN} requests are being answered: wait for one of them")));
         }
         open.insert(id.clone(), Arc::clone(&cancelled));
         drop(open);

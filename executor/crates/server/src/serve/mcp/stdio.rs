@@ -5,7 +5,7 @@ use super::requests::OpenRequests;
 use super::{McpDoor, RequestContext, VERSION, until_true};
 use crate::serve::body::charge;
 use crate::serve::protocol::DoorSettings;
-use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line};
+use crate::serve::transport::lines::{InputLine, open_stdin, open_stdout, read_line, write_line};
 use a2g_core::run::Executor;
 use a2g_govern::Caller;
 use a2g_types::memory::Charge;
@@ -19,7 +19,6 @@ use a2g_wire::mcp::{ClientCapabilities, MessageLevel, Revision};
 use a2g_wire::strict_json::{self, JsonBounds};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinError;
 
@@ -77,9 +76,9 @@ pub async fn serve_mcp_stdio(
         drop(conversation);
         read
     };
-    // On the threads where calls are answered: the thread of this function would be woken for each message.
+    // Both tasks run on the worker threads, where calls are answered: this thread would have to be woken for each message.
     let tasks = executor.sessions();
-    let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write(lines)));
+    let (read, written) = tokio::join!(tasks.spawn(reading), tasks.spawn(write_lines(lines)));
     flatten(read).and(flatten(written))
 }
 
@@ -89,12 +88,10 @@ fn flatten(ended: Result<Option<std::io::Result<()>>, JoinError>) -> std::io::Re
 }
 
 /// Writes lines until every sender is gone.
-pub(super) async fn write(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
+pub(super) async fn write_lines(mut lines: mpsc::Receiver<String>) -> std::io::Result<()> {
     let mut output = open_stdout()?;
-    while let Some(mut line) = lines.recv().await {
-        line.push('\n');
-        output.write_all(line.as_bytes()).await?;
-        output.flush().await?;
+    while let Some(line) = lines.recv().await {
+        write_line(&mut output, line).await?;
     }
     Ok(())
 }
@@ -115,7 +112,6 @@ impl Conversation {
                     self.send(error.response(None)).await;
                     continue;
                 }
-                InputLine::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => continue,
                 InputLine::Whole(line) => line,
             };
             self.receive(&line).await;
@@ -224,7 +220,6 @@ impl Conversation {
                 let text = answer.unwrap_or_else(|error| error.response(Some(&id)));
                 conversation.send(text).await;
             }
-            drop(open);
         });
         Ok(())
     }

@@ -10,9 +10,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt};
 use std::os::fd::AsFd;
 use std::pin::Pin;
-#[cfg(any(feature = "a2e", feature = "mcp"))]
-use tokio::io::AsyncWrite;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, BufReader};
+#[cfg(any(feature = "a2e", feature = "mcp"))]
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 /// An answer of lines, each sent as soon as the stream yields it.
 #[cfg(any(feature = "nexus", feature = "sovereign"))]
@@ -42,6 +42,17 @@ pub(in crate::serve) fn open_stdout() -> std::io::Result<Pin<Box<dyn AsyncWrite 
     })
 }
 
+/// Writes one line.
+#[cfg(any(feature = "a2e", feature = "mcp"))]
+pub(in crate::serve) async fn write_line(
+    output: &mut (impl AsyncWrite + Unpin),
+    mut line: String,
+) -> std::io::Result<()> {
+    line.push('\n');
+    output.write_all(line.as_bytes()).await?;
+    output.flush().await
+}
+
 /// One line of input.
 pub(in crate::serve) enum InputLine {
     /// The whole line, without its line end.
@@ -53,7 +64,7 @@ pub(in crate::serve) enum InputLine {
 }
 
 // tokio-util's `LinesCodec` ends at input that is not UTF-8; here such a line is one bad message, which is answered.
-/// Reads one line of at most `max_bytes` bytes. A longer one is read to its end and dropped.
+/// Reads one line of at most `max_bytes` bytes that is not blank. A longer one is read to its end and dropped.
 pub(in crate::serve) async fn read_line(
     input: &mut (impl AsyncBufRead + Unpin),
     max_bytes: usize,
@@ -63,7 +74,7 @@ pub(in crate::serve) async fn read_line(
     loop {
         let buffer = input.fill_buf().await?;
         if buffer.is_empty() {
-            return Ok(match (too_long, line.is_empty()) {
+            return Ok(match (too_long, line.iter().all(u8::is_ascii_whitespace)) {
                 (true, _) => InputLine::TooLong,
                 (false, true) => InputLine::End,
                 (false, false) => InputLine::Whole(line),
@@ -77,8 +88,11 @@ pub(in crate::serve) async fn read_line(
         }
         let consumed = piece.len() + usize::from(end.is_some());
         input.consume(consumed);
-        if end.is_some() {
-            return Ok(if too_long { InputLine::TooLong } else { InputLine::Whole(line) });
+        let is_blank = !too_long && line.iter().all(u8::is_ascii_whitespace);
+        match end {
+            Some(_) if is_blank => line.clear(),
+            Some(_) => return Ok(if too_long { InputLine::TooLong } else { InputLine::Whole(line) }),
+            None => {}
         }
     }
 }

@@ -1,8 +1,10 @@
-//! The HTTP client of the bridge: requests with the caller's token, and the messages of a response.
+//! The HTTP client of the proxy: requests with the caller's token, and the messages of a response.
 
+use crate::serve::http::is_loopback_host;
 use a2g_govern::{FileError, read_secret};
 use a2g_sandbox::egress::{TlsError, client_config};
 use a2g_types::error_chain::ErrorChain;
+use a2g_wire::jsonrpc::{self, Id};
 use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use axum::http::uri::Scheme;
@@ -14,61 +16,73 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sse_stream::SseByteStream;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The maximum size of a message of the server: a result of 16 MiB with its artifacts, twice encoded.
-const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// The maximum size of a message in either direction, in bytes: a result of 16 MiB with its artifacts, twice encoded.
+pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// The maximum part of a refusal's text that the host is told, in characters.
 const MAX_REFUSAL_CHARS: usize = 500;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A server that vanishes is noticed after about a minute, although a tool may run for longer without a message.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
+/// The idle time before the first keepalive probe, and the interval and the number of probes, after which a dead server
+/// is noticed. A tool may be silent for longer.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
+
+type BodyStream = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The reason why a server cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerUrlError {
+pub enum RemoteServerError {
     /// The URL is not that of a server.
-    #[error("`{0}` is not the URL of an MCP server: write `http://HOST:PORT/mcp`, or `https://`")]
-    Invalid(String),
+    #[error("`--connect`: `{0}` is not the URL of an MCP server, such as `https://HOST:PORT/mcp`")]
+    InvalidUrl(String),
     /// The token would be readable on the network.
-    #[error("a token is sent over `https://` only, unless the server is on this machine: change `{0}`")]
+    #[error(
+        "`--connect`: `{0}` would send the token unencrypted: use `https://`, or a server on this machine"
+    )]
     Unencrypted(String),
     /// The certificates cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
+    #[error("`--ca-file`: {}", ErrorChain(.0))]
+    Certificates(TlsError),
 }
 
-/// The reason why a request to the server has no answer.
+/// The reason why a request to the server failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExchangeError {
-    #[error("the token: {0}")]
-    Token(#[from] FileError),
-    #[error("the token in `{0}` cannot be sent: it must be one line of visible ASCII")]
+    #[error("the token cannot be read: {0}")]
+    Token(FileError),
+    #[error("the token in `{}` cannot be sent: it must be one line of visible ASCII", .0.display())]
     TokenText(PathBuf),
-    #[error("`{url}` cannot be reached: {}", ErrorChain(source))]
-    Unreachable { url: String, source: hyper_util::client::legacy::Error },
-    #[error("the connection to the server broke, so whether the request was carried out is unknown: {0}")]
-    Broken(String),
-    #[error("{}", refusal(*.status, .text))]
-    Refused { status: StatusCode, text: String },
+    #[error("`{url}` cannot be reached: {}", ErrorChain(error))]
+    Unreachable { url: String, error: hyper_util::client::legacy::Error },
+    #[error("the response ended early, so it is unknown if the request was carried out: {0}")]
+    Incomplete(String),
+    #[error(
+        "the server answered with something that is not a JSON-RPC message: is this the URL of its MCP endpoint?"
+    )]
+    NotAMessage,
+    #[error("{}", describe_refusal(*.status, .text, .token_file.as_deref()))]
+    Refused { status: StatusCode, text: String, token_file: Option<PathBuf> },
 }
 
-fn refusal(status: StatusCode, text: &str) -> String {
-    let text = text.trim();
-    let advice = match status {
-        StatusCode::UNAUTHORIZED => ": `--token-file` names the file with the token",
-        _other => "",
+fn describe_refusal(status: StatusCode, text: &str, token_file: Option<&Path>) -> String {
+    let advice = match (status, token_file) {
+        (StatusCode::UNAUTHORIZED, Some(path)) => {
+            format!(" to the token in `{}`, which may have expired", path.display())
+        }
+        (StatusCode::UNAUTHORIZED, None) => ": name the file with your token, by `--token-file`".to_owned(),
+        _other => String::new(),
     };
-    let colon = if text.is_empty() { "" } else { ": " };
-    let text = text.chars().take(MAX_REFUSAL_CHARS).collect::<String>();
-    format!("the server answered HTTP {status}{colon}{text}{advice}")
+    let text = text.trim().chars().take(MAX_REFUSAL_CHARS).collect::<String>();
+    let separator = if text.is_empty() { "" } else { ": " };
+    format!("the server answered HTTP {status}{advice}{separator}{text}")
 }
 
 impl ExchangeError {
@@ -76,15 +90,25 @@ impl ExchangeError {
     pub(super) fn status(&self) -> Option<StatusCode> {
         match self {
             Self::Refused { status, .. } => Some(*status),
-            Self::Token(_) | Self::TokenText(_) | Self::Unreachable { .. } | Self::Broken(_) => None,
+            Self::Token(_)
+            | Self::TokenText(_)
+            | Self::Unreachable { .. }
+            | Self::Incomplete(_)
+            | Self::NotAMessage => None,
         }
     }
 
-    /// The JSON-RPC error of a refusal that has one.
-    pub(super) fn rpc_error(&self) -> Option<Map<String, Value>> {
-        let Self::Refused { text, .. } = self else { return None };
-        let message = serde_json::from_str::<Map<String, Value>>(text).ok()?;
-        message.contains_key("error").then_some(message)
+    /// The error response to the request: the server's own error, if it sent one.
+    pub(super) fn response(&self, id: &Id) -> String {
+        if let Self::Refused { text, .. } = self
+            && let Ok(mut message) = serde_json::from_str::<Map<String, Value>>(text)
+            && let Some(error) = message.remove("error")
+        {
+            let id = serde_json::from_str::<Value>(id.as_json()).unwrap_or_default();
+            return json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+        }
+        let code = jsonrpc::INTERNAL_ERROR.into();
+        jsonrpc::error(Some(id), code, &self.to_string(), None).get().to_owned()
     }
 }
 
@@ -99,72 +123,83 @@ impl RemoteServer {
     /// Checks the URL. `token_file` has the bearer token; it is read for each request, so it may be renewed. `ca_file`
     /// has certificates to accept besides the machine's.
     ///
+    /// # Ambient Authority
+    /// Reads the machine's certificates and `ca_file`.
+    ///
     /// # Errors
-    /// [`ServerUrlError`].
+    /// For a URL that is not `http(s)://HOST…`, a token that would be sent unencrypted, or an unusable `ca_file`.
     pub fn new(
         url: &str,
         token_file: Option<PathBuf>,
         ca_file: Option<&Path>,
-    ) -> Result<Self, ServerUrlError> {
-        let invalid = || ServerUrlError::Invalid(url.to_owned());
-        let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-        let host = authority.ok_or_else(invalid)?.host().to_owned();
-        let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
-        if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
-            return Err(invalid());
-        }
-        if token_file.is_some() && !is_encrypted && !is_loopback(&host) {
-            return Err(ServerUrlError::Unencrypted(url.to_owned()));
-        }
+    ) -> Result<Self, RemoteServerError> {
+        let uri = check_url(url, token_file.is_some())?;
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        connector.set_keepalive(Some(TCP_KEEPALIVE));
+        connector.set_keepalive(Some(KEEPALIVE_IDLE));
+        connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+        connector.set_keepalive_retries(Some(KEEPALIVE_PROBES));
         connector.set_nodelay(true);
         connector.enforce_http(false);
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(client_config(ca_file)?)
+            .with_tls_config(client_config(ca_file).map_err(RemoteServerError::Certificates)?)
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
         Ok(Self { url: uri, token_file, client: Client::builder(TokioExecutor::new()).build(connector) })
     }
 
-    /// Sends a request and returns its response, which is a success.
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`ExchangeError`], also for a status that is no success.
     pub(super) async fn send(
         &self,
         method: Method,
         mut headers: HeaderMap,
-        body: String,
+        body: Option<String>,
     ) -> Result<Response<Incoming>, ExchangeError> {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(path) = &self.token_file {
-            headers.insert(AUTHORIZATION, bearer(path)?);
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let mut request = Request::new(Full::from(body));
+        if let Some(path) = &self.token_file {
+            headers.insert(AUTHORIZATION, read_bearer(path)?);
+        }
+        let mut request = Request::new(Full::from(body.unwrap_or_default()));
         *request.method_mut() = method;
         *request.uri_mut() = self.url.clone();
         *request.headers_mut() = headers;
         let sent = self.client.request(request).await;
         let response =
-            sent.map_err(|source| ExchangeError::Unreachable { url: self.url.to_string(), source })?;
+            sent.map_err(|error| ExchangeError::Unreachable { url: self.url.to_string(), error })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
         let text = read_text(response.into_body()).await.unwrap_or_default();
-        Err(ExchangeError::Refused { status, text })
+        Err(ExchangeError::Refused { status, text, token_file: self.token_file.clone() })
     }
 }
 
-fn is_loopback(host: &str) -> bool {
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
+    let invalid = || RemoteServerError::InvalidUrl(url.to_owned());
+    let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
+    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+    let host = authority.ok_or_else(invalid)?.host();
+    let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
+    if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
+        return Err(invalid());
+    }
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    if sends_token && !is_encrypted && !is_loopback_host(address) {
+        return Err(RemoteServerError::Unencrypted(url.to_owned()));
+    }
+    Ok(uri)
 }
 
-fn bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {
-    let token = read_secret(path)?;
+fn read_bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {
+    let token = read_secret(path).map_err(ExchangeError::Token)?;
     let header = [b"Bearer ", token.trim_ascii()].concat();
     let mut value = HeaderValue::from_bytes(&header)
         .ok()
@@ -176,62 +211,61 @@ fn bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {
 
 async fn read_text(body: Incoming) -> Result<String, ExchangeError> {
     let read = Limited::new(body, MAX_MESSAGE_BYTES).collect().await;
-    let bytes = read.map_err(|error| ExchangeError::Broken(error.to_string()))?.to_bytes();
+    let bytes = read.map_err(|error| ExchangeError::Incomplete(error.to_string()))?.to_bytes();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-type ResponseData = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
-
-/// The messages of a response, each on one line.
+/// The texts of a response, each on one line.
 pub(super) struct Messages {
     source: Source,
-    last_event: Option<String>,
+    last_event_id: Option<String>,
 }
 
 enum Source {
-    Body(Option<Incoming>),
+    Json(Option<Incoming>),
     Events {
-        events: Box<SseByteStream<ResponseData>>,
+        events: Box<SseByteStream<BodyStream>>,
         /// The bytes since the last event.
-        unfinished: Arc<AtomicUsize>,
+        pending_bytes: Arc<AtomicUsize>,
     },
 }
 
 impl Messages {
-    pub(super) fn of(response: Response<Incoming>) -> Self {
+    /// The messages of a response; `last_event_id` is that of the stream that it resumes.
+    pub(super) fn new(response: Response<Incoming>, last_event_id: Option<String>) -> Self {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let body = response.into_body();
         let source = if is_stream {
-            let unfinished = Arc::new(AtomicUsize::new(0));
-            let events = Box::new(SseByteStream::new(bounded_data(body, Arc::clone(&unfinished))));
-            Source::Events { events, unfinished }
+            let pending_bytes = Arc::new(AtomicUsize::new(0));
+            let events = Box::new(SseByteStream::new(limit_event_size(body, Arc::clone(&pending_bytes))));
+            Source::Events { events, pending_bytes }
         } else {
-            Source::Body(Some(body))
+            Source::Json(Some(body))
         };
-        Self { source, last_event: None }
+        Self { source, last_event_id }
     }
 
     /// The id of the last event, after which the stream can be resumed.
-    pub(super) fn last_event(&self) -> Option<&str> {
-        self.last_event.as_deref()
+    pub(super) fn last_event_id(&self) -> Option<&str> {
+        self.last_event_id.as_deref()
     }
 
-    /// The next message; `None` at the end of the response.
+    /// The next text; `None` at the end of the response.
     pub(super) async fn next(&mut self) -> Result<Option<String>, ExchangeError> {
         match &mut self.source {
-            Source::Body(body) => {
+            Source::Json(body) => {
                 let Some(body) = body.take() else { return Ok(None) };
                 let text = read_text(body).await?;
-                Ok(Some(text.trim()).filter(|text| !text.is_empty()).map(one_line))
+                Ok(Some(text.trim()).filter(|text| !text.is_empty()).map(join_lines))
             }
-            Source::Events { events, unfinished } => loop {
+            Source::Events { events, pending_bytes } => loop {
                 let Some(event) = events.next().await else { return Ok(None) };
-                let event = event.map_err(|error| ExchangeError::Broken(error.to_string()))?;
-                unfinished.store(0, Ordering::Relaxed);
-                self.last_event = event.id.filter(|id| !id.is_empty()).or(self.last_event.take());
+                let event = event.map_err(|error| ExchangeError::Incomplete(error.to_string()))?;
+                pending_bytes.store(0, Ordering::Relaxed);
+                self.last_event_id = event.id.filter(|id| !id.is_empty()).or(self.last_event_id.take());
                 if let Some(data) = event.data.filter(|data| !data.trim().is_empty()) {
-                    return Ok(Some(one_line(&data)));
+                    return Ok(Some(join_lines(&data)));
                 }
             },
         }
@@ -239,17 +273,17 @@ impl Messages {
 }
 
 /// The data of a response, until an event is longer than allowed.
-fn bounded_data(body: Incoming, unfinished: Arc<AtomicUsize>) -> ResponseData {
+fn limit_event_size(body: Incoming, pending_bytes: Arc<AtomicUsize>) -> BodyStream {
     Box::pin(BodyDataStream::new(body).map(move |chunk| {
         let chunk = chunk.map_err(std::io::Error::other)?;
-        if unfinished.fetch_add(chunk.len(), Ordering::Relaxed) > MAX_MESSAGE_BYTES {
+        if pending_bytes.fetch_add(chunk.len(), Ordering::Relaxed) > MAX_MESSAGE_BYTES {
             return Err(std::io::Error::other(format!("an event is longer than {MAX_MESSAGE_BYTES} bytes")));
         }
         Ok(chunk)
     }))
 }
 
-/// JSON has line ends between its tokens only.
-fn one_line(text: &str) -> String {
+/// Puts JSON on one line: it has line ends only between tokens.
+fn join_lines(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
