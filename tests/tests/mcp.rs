@@ -71,7 +71,7 @@ pub fn events(answer: &HttpAnswer) -> Vec<Value> {
 }
 
 /// The first message of a session of 2025-11-25.
-pub fn hello(capabilities: Value) -> Value {
+pub fn initialize_request(capabilities: Value) -> Value {
     let client = json!({ "name": "tests", "version": "1" });
     let params =
         json!({ "protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": client });
@@ -81,7 +81,8 @@ pub fn hello(capabilities: Value) -> Value {
 /// Opens a session of 2025-11-25, and gives its id.
 pub fn open_session(client: &mut HttpClient, more: &[(&str, &str)], capabilities: Value) -> String {
     let headers = [&[("Content-Type", "application/json")], more].concat();
-    let answer = client.request("POST", "/mcp", &headers, hello(capabilities).to_string().as_bytes());
+    let answer =
+        client.request("POST", "/mcp", &headers, initialize_request(capabilities).to_string().as_bytes());
     assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{}", answer.text());
     let session = answer.headers.iter().find(|(name, _)| name == "mcp-session-id");
     session.expect("a session").1.clone()

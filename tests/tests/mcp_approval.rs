@@ -2,7 +2,7 @@
 
 use crate::callers::{List, agent, bearer, rpc};
 use crate::harness::*;
-use crate::mcp::{Host, call, events, hello, open_session, post, request, stream};
+use crate::mcp::{Host, call, events, initialize_request, open_session, post, request, stream};
 use crate::methods::{self, ESCALATES, write};
 use serde_json::{Value, json};
 
@@ -247,7 +247,10 @@ fn the_person_at_a_host_decides() {
     assert_eq!(done["result"]["isError"], false, "{done}");
     assert_eq!(std::fs::read_to_string(host.path("x")).expect("a file"), ESCALATES);
 
-    assert_eq!(host.ask(&hello(json!({ "elicitation": {} })))["result"]["protocolVersion"], "2025-11-25");
+    assert_eq!(
+        host.ask(&initialize_request(json!({ "elicitation": {} })))["result"]["protocolVersion"],
+        "2025-11-25"
+    );
     let called = json!({ "jsonrpc": "2.0", "id": 11, "method": "tools/call", "params": {
         "name": "write_file", "arguments": { "path": host.path("y"), "content": ESCALATES } } });
     host.send(&called);

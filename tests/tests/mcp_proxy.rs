@@ -2,7 +2,7 @@
 
 use crate::callers::{List, agent, ends};
 use crate::harness::*;
-use crate::mcp::{Host, call, hello, request};
+use crate::mcp::{Host, call, initialize_request, request};
 use crate::methods::{self, ESCALATES, catalogue, write};
 use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -86,7 +86,7 @@ fn a_session_goes_on_after_the_server_was_restarted() {
     let executor = Executor::start(options());
     let address = executor.address();
     let mut host = Host::connect(address, &[]);
-    let opened = host.ask(&hello(json!({ "elicitation": {} })));
+    let opened = host.ask(&initialize_request(json!({ "elicitation": {} })));
     assert_eq!(opened["result"]["protocolVersion"], "2025-11-25", "{opened}");
     host.send(&notify("notifications/initialized", json!({})));
     // A question of the server, and the answer of the person at the host.
@@ -156,7 +156,7 @@ fn a_broken_stream_is_resumed_and_only_answers_reach_the_host() {
         ("DELETE", response("text/plain", "", "")),
     ]);
     let mut host = Host::connect(address, &[]);
-    assert_eq!(host.ask(&hello(json!({})))["id"], 1);
+    assert_eq!(host.ask(&initialize_request(json!({})))["id"], 1);
     host.send(&session_call(2, "write_file", &json!({})));
     assert_eq!(host.receive()["method"], "notifications/progress");
     assert_eq!(host.receive(), json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));

@@ -1,7 +1,7 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
-use crate::visible_text::visible;
+use crate::visible_text::escape_invisible;
 use a2g_types::limit::{Layer, Limit};
 use a2g_types::outcome::{End, Outcome, Receipt, Usage};
 use serde_json::{Map, Value, json};
@@ -133,5 +133,5 @@ fn layer_name(layer: Layer) -> &'static str {
 
 /// A guest's text on one line, truncated if long.
 fn escape_guest_text(text: &str) -> String {
-    visible(text, MAX_GUEST_TEXT_CHARS)
+    escape_invisible(text, MAX_GUEST_TEXT_CHARS)
 }

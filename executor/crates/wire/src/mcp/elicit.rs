@@ -3,7 +3,7 @@
 use super::encode::notify;
 use crate::field::Field;
 use crate::to_raw;
-use crate::visible_text::visible;
+use crate::visible_text::escape_invisible;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::tool::Digest;
@@ -106,7 +106,7 @@ impl Question {
         let mut message =
             format!("{} asks to run `{}`, and the governor leaves it to a person", call.agent, call.tool);
         match &verdict.reason {
-            Some(reason) => message.push_str(&format!(": {}\n", visible(reason, MAX_REASON_CHARS))),
+            Some(reason) => message.push_str(&format!(": {}\n", escape_invisible(reason, MAX_REASON_CHARS))),
             None => message.push_str(".\n"),
         }
         message.push_str(&format!("Arguments: {}\n", visible_arguments(call)));
@@ -131,7 +131,7 @@ fn manifest_text(manifest: &Manifest) -> String {
     let network = if network_allowed.unwrap_or_default() { "network" } else { "no network" };
     let files = match filesystem_scope.as_slice() {
         [] => "no files".to_owned(),
-        scope => format!("files {}", visible(&scope.join(", "), MAX_REASON_CHARS)),
+        scope => format!("files {}", escape_invisible(&scope.join(", "), MAX_REASON_CHARS)),
     };
     let limits = [
         max_memory.map(|limit| format!("memory {limit}")),
@@ -143,7 +143,7 @@ fn manifest_text(manifest: &Manifest) -> String {
 
 fn visible_arguments(call: &Call) -> String {
     let text = Value::Object(call.arguments.clone()).to_string();
-    let shown = visible(&text, MAX_ARGUMENT_CHARS);
+    let shown = escape_invisible(&text, MAX_ARGUMENT_CHARS);
     let length = text.chars().count();
     if length <= MAX_ARGUMENT_CHARS {
         return shown;

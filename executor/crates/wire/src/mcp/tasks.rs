@@ -25,12 +25,12 @@ pub enum TaskStatus {
     Cancelled,
 }
 
-/// A task.
+/// A call that goes on as a task.
 #[derive(Debug)]
 pub struct Task {
-    /// The intent.
+    /// Its intent, which is the id of the task.
     pub intent: IntentId,
-    /// The status.
+    /// Its state, as the client sees it.
     pub status: TaskStatus,
     /// The time of the first record.
     pub created: OffsetDateTime,

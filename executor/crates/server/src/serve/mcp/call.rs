@@ -56,7 +56,7 @@ impl McpDoor {
             Some(state) => (self.redeem(&context, &tool, state)?, false),
             None => intent_of(&context.meta),
         };
-        let agent = self.settings.agent_of(Door::Mcp, &context.caller, None)?;
+        let agent = self.agent_of(&context.caller)?;
         let call = Call {
             door: Door::Mcp,
             agent,

@@ -49,7 +49,8 @@ const MAX_UNREAD_NOTIFICATIONS: usize = 256;
 /// The longest wait for tools that are being compiled. Hosts give a server about a minute.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// The delay after which a client should repeat a request that was refused for lack of room, in milliseconds.
+/// The delay after which a client should repeat a request that was refused because as many requests or streams are open
+/// as allowed, in milliseconds.
 const BUSY_RETRY_MS: u64 = 500;
 
 fn busy_fault(message: String) -> Fault {
@@ -71,7 +72,7 @@ struct McpDoor {
     /// once, and may never do so again.
     waits_for_tools: bool,
     states: States,
-    /// Made for the first client that follows lists, because it costs every run of every door something.
+    /// Made for the first client that follows lists, because it adds work to every run.
     runs: OnceLock<FinishedRuns>,
 }
 
