@@ -66,7 +66,7 @@ pub fn post(client: &mut HttpClient, message: &Value, more: &[(&str, &str)]) -> 
 /// The messages of an answer of events.
 pub fn events(answer: &HttpAnswer) -> Vec<Value> {
     let text = answer.text();
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| !data.is_empty());
     data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
 }
 
@@ -284,7 +284,7 @@ fn a_call_that_its_client_gives_up_is_cancelled() {
 }
 
 #[test]
-fn a_tool_that_is_not_listed_reveals_no_header() {
+fn a_tool_that_is_not_listed_reveals_neither_name_nor_header() {
     let schema = json!({ "properties": { "region": { "type": "string", "x-mcp-header": "Region" } } });
     let says = wat::parse_str(saying(1, "1", 0)).expect("WAT");
     let catalogue = Catalogue::with_tools().add(Tool::command_bytes("says", says).schema(schema));
@@ -300,6 +300,9 @@ fn a_tool_that_is_not_listed_reveals_no_header() {
         let answer = post(&mut client, &call(1, "says", &json!({ "region": "x" })), &[]).json();
         assert_eq!(answer["error"]["code"], expected, "{answer}");
         assert!(allowed == "says" || answer["result"]["isError"] == true, "{answer}");
+        let misspelt = post(&mut client, &call(2, "sayz", &json!({})), &[]).json();
+        let message = misspelt["error"]["message"].as_str().expect("a text");
+        assert_eq!(message.contains("did you mean"), allowed == "says", "{message}");
     }
 }
 

@@ -13,7 +13,7 @@ use a2g_govern::{
 use a2g_journal::{ClaimResult, IntentSummary};
 use a2g_types::call::{Call, ContextSignature};
 use a2g_types::fault::{BlockedBy, Fault};
-use a2g_types::ident::{AgentDid, did_you_mean};
+use a2g_types::ident::{AgentDid, ToolName, did_you_mean};
 use a2g_types::memory;
 use a2g_types::outcome::{End, Receipt};
 use a2g_types::verdict::{Proof, Verdict};
@@ -210,7 +210,9 @@ impl Executor {
             }
             Some(CatalogEntry::Broken(error)) => return Err(unavailable(error.public_message())),
             None => {
-                let names = loaded.catalog.iter().map(|(name, _)| name.as_str());
+                // No name that the agent's policies do not reach.
+                let names = loaded.catalog.iter().map(|(name, _)| name);
+                let names = names.filter(|name| self.may_reach(&call.agent, name)).map(ToolName::as_str);
                 let nearest = did_you_mean(call.tool.as_str(), names);
                 let message = format!(
                     "there is no tool `{}` in the catalogue{nearest}: ask for the list of tools",

@@ -237,6 +237,7 @@ impl McpDoor {
         let started = Arc::new(Notify::new());
         let sink = event_sink(context, &call.tool, &started);
         let guard = self.cancel_guard(context, &call);
+        let is_listed = self.may_see(&context.caller, &call.agent, &call.tool);
         let becomes_task = async {
             started.notified().await;
             tokio::time::sleep(TASK_AFTER).await;
@@ -246,7 +247,16 @@ impl McpDoor {
             () = becomes_task, if context.offers_tasks() => Ok(Sent::GoesOn),
         };
         guard.disarm();
-        sent
+        sent.map_err(|fault| {
+            // A caller does not learn the state of a tool that its list does not have.
+            if !is_listed && matches!(fault, Fault::ToolUnavailable { .. } | Fault::Busy { .. }) {
+                return Fault::invalid(
+                    "/tool",
+                    "there is no such tool in the catalogue: ask for the list of tools",
+                );
+            }
+            fault
+        })
     }
 
     fn cancel_guard(&self, context: &RequestContext, call: &Call) -> CancelGuard<'_> {
