@@ -402,7 +402,10 @@ fn post(
     let text = answer.text();
     let kind = answer.headers.iter().find(|(name, _)| name == "content-type").map(|(_, value)| &**value);
     let bodies = match kind {
-        Some("text/event-stream") => text.lines().filter_map(|line| line.strip_prefix("data: ")).collect(),
+        Some("text/event-stream") => {
+            let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+            data.filter(|data| !data.is_empty()).collect()
+        }
         Some("application/x-ndjson") => text.lines().collect(),
         _ => vec![&*text],
     };

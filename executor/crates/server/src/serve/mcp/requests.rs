@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Requests of one client that are answered at once. They need no connection each, so connections do not bound them.
-const MAX_OPEN: usize = 64;
+pub(super) const MAX_OPEN: usize = 64;
 
 /// The requests of a session or of standard input.
 #[derive(Default)]
@@ -65,8 +65,13 @@ impl OpenRequest {
     pub(super) async fn run<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             answer = answer => Some(answer),
-            () = self.cancelled.notified() => None,
+            () = self.cancelled() => None,
         }
+    }
+
+    /// Resolves when the request is cancelled.
+    pub(super) async fn cancelled(&self) {
+        self.cancelled.notified().await;
     }
 }
 

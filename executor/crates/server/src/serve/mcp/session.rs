@@ -34,8 +34,8 @@ use tokio::time::Instant;
 
 /// Interval at which idle sessions are ended.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-/// Streams of a session that can be resumed.
-const MAX_STREAMS: usize = 32;
+/// Streams of a session that can be resumed: as many as requests may be open.
+const MAX_STREAMS: usize = super::requests::MAX_OPEN;
 /// Time for which a stream with its answer can be resumed.
 const REPLAY_TIME: Duration = Duration::from_secs(60);
 /// Events of one stream that are sent again.
@@ -215,6 +215,8 @@ impl McpSession {
         request: McpRequest,
     ) -> impl Stream<Item = (String, String)> + Send + use<> {
         let stream = self.open_stream();
+        // An event without a message, so that a client can resume before the first one.
+        stream.push(String::new());
         let (notifications, mut unread) = mpsc::channel::<String>(MAX_UNREAD_NOTIFICATIONS);
         context.elicitor =
             Some(Elicitor { questions: Arc::clone(&self.questions), output: notifications.clone() });
@@ -245,7 +247,8 @@ impl McpSession {
         let stream = Arc::new(EventStream::new(number, &self.owner));
         let mut streams = self.streams.lock();
         if streams.len() >= MAX_STREAMS {
-            streams.pop_front();
+            let finished = streams.iter().position(|stream| stream.state.borrow().finished.is_some());
+            streams.remove(finished.unwrap_or(0));
         }
         streams.push_back(Arc::clone(&stream));
         stream
