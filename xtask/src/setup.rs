@@ -31,8 +31,9 @@ of the distribution replace it for wasm32-wasip1: this needs root or a sudo
 without a password, installs about 1 GB with apt-get, removes nothing, and
 builds the standard library once. apt-get also installs strace and libfaketime
 for some tests, and pip and npm install below target/ the A2A and MCP libraries
-of Python and JavaScript, the conformance suite of MCP, and what makes components
-of both languages; the tests of missing ones are skipped, by name.
+of Python and JavaScript, the conformance suite of MCP, and the programs that
+make components of both languages; the tests of missing ones are skipped, by
+name.
 
 The other commands call this one. A second run takes less than a second.";
 
