@@ -229,7 +229,7 @@ fn heavy_dependencies_are_used_in_their_rooms_only() {
         ("hyper", vec!["serve", "egress"]),
         ("hyper_util", vec!["serve", "egress"]),
         ("rustls", vec!["egress", "serve"]),
-        ("hyper_rustls", vec!["cli"]),
+        ("hyper_rustls", vec!["cli", "serve/mcp"]),
         ("tokio_rustls", vec!["egress", "serve"]),
         ("jsonrpsee", vec!["serve", "govern"]),
         ("tower", vec!["govern"]),

@@ -147,11 +147,13 @@ fn a_broken_stream_is_resumed_and_only_answers_reach_the_host() {
         (
             "last-event-id: e1",
             events(
-                "id: e2\ndata: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\n\
+                "event: ping\ndata: now\n\n\
+                 id: e2\ndata: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\n\
                  id: e3\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"id\":2,\"result\":{}}\n\n",
             ),
         ),
         ("ping", response("text/html", "", "<html>\nnot MCP\n</html>")),
+        ("ping", response("application/json", "", "[\"2.0\", 4]")),
         ("ping", response("application/json", "", "")),
         ("DELETE", response("text/plain", "", "")),
     ]);
@@ -160,7 +162,7 @@ fn a_broken_stream_is_resumed_and_only_answers_reach_the_host() {
     host.send(&session_call(2, "write_file", &json!({})));
     assert_eq!(host.receive()["method"], "notifications/progress");
     assert_eq!(host.receive(), json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
-    for (id, expected) in [(3, "not a JSON-RPC message"), (4, "no answer")] {
+    for (id, expected) in [(3, "not a JSON-RPC message"), (4, "not a JSON-RPC message"), (5, "no answer")] {
         let failed = host.ask(&json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }));
         let text = failed["error"]["message"].as_str().unwrap_or_else(|| panic!("{failed}"));
         assert!(failed["id"] == id && text.contains(expected), "{failed}");
@@ -177,6 +179,8 @@ fn a_server_that_cannot_be_used_is_refused_at_start() {
         (&["--connect", "executor.example"][..], "is not the URL"),
         (&["--connect", "ftp://executor.example/mcp"], "is not the URL"),
         (&["--connect", "http://me@127.0.0.1/mcp"], "is not the URL"),
+        (&["--connect", "http://127.0.0.1:70420/mcp"], "is not the URL"),
+        (&["--connect", "http://[::1].evil.example/mcp"], "is not the URL"),
         (&["--connect", "http://executor.example/mcp", "--token-file", &token], "send the token unencrypted"),
         (&["--connect", "https://executor.example/mcp", "--ca-file", &token], "no certificate"),
         (&["--connect", "http://127.0.0.1/mcp", "--tools", "x"], "cannot be used with"),

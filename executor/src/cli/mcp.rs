@@ -10,8 +10,10 @@ use a2g_capability::Area;
 use a2g_govern::Granter;
 use a2g_govern::local::PolicySet;
 use a2g_journal::IfMissing;
+use a2g_sandbox::egress::client_config;
 use a2g_server::config::Config;
 use a2g_server::serve::mcp::{RemoteServer, proxy_mcp_stdio};
+use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use anyhow::{Context as _, bail};
@@ -51,7 +53,9 @@ pub(super) fn main(arguments: Mcp) -> anyhow::Result<ExitCode> {
 
 /// Forwards the host's messages to a running server.
 fn connect(url: &str, arguments: &Mcp) -> anyhow::Result<ExitCode> {
-    let server = RemoteServer::new(url, arguments.token_file.clone(), arguments.ca_file.as_deref())
+    let tls = client_config(arguments.ca_file.as_deref())
+        .map_err(|error| UsageError(format!("`--ca-file`: {}", ErrorChain(&error))))?;
+    let server = RemoteServer::new(url, arguments.token_file.clone(), tls)
         .map_err(|error| UsageError(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(proxy_mcp_stdio(server));

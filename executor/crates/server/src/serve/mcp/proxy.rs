@@ -36,8 +36,16 @@ use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
+/// Timeout of a message that has no answer, and of opening and ending a session.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum length of a list of tools of which the schemas are kept, in bytes.
+const MAX_SCHEMAS_BYTES: usize = 4 << 20;
+/// The maximum length of an id that is compared by value, in bytes: an id of [`Id::MAX_BYTES`] with every byte escaped.
+const MAX_ID_BYTES: usize = 6 * Id::MAX_BYTES;
+/// The maximum estimated memory of a message of the host, parsed, in bytes.
+const MAX_TREE_BYTES: usize = 256 << 20;
 /// Attempts to resume a stream whose answer has not arrived.
 const MAX_RESUMES: u32 = 5;
 /// The delay before a stream is opened again; it doubles with each attempt.
@@ -77,15 +85,17 @@ struct ForwardedRequest {
     mirrored: HeaderMap,
 }
 
-/// The members of a server's message that tell an answer from a request or notification.
+/// The members of a message that tell an answer from a request or notification.
 #[derive(Deserialize)]
-struct ServerMessage<'a> {
-    #[serde(default)]
-    id: Option<Value>,
+struct PeerMessage<'a> {
+    #[serde(default, borrow)]
+    id: Option<&'a RawValue>,
     #[serde(default)]
     method: Option<IgnoredAny>,
     #[serde(default, borrow)]
     result: Option<&'a RawValue>,
+    #[serde(default)]
+    error: Option<IgnoredAny>,
 }
 
 /// Forwards messages until standard input ends and every request but subscriptions is answered; then ends the session.
@@ -117,7 +127,7 @@ pub async fn proxy_mcp_stdio(server: RemoteServer) -> std::io::Result<()> {
     let ((read, headers), written) = tokio::join!(reading, write_lines(lines));
     if headers.contains_key(SESSION_HEADER) {
         // If this fails, the server ends the session once it is idle.
-        let _ended = server.send(Method::DELETE, headers, None).await;
+        let _ended = tokio::time::timeout(SEND_TIMEOUT, server.send(Method::DELETE, headers, None)).await;
     }
     read.and(written)
 }
@@ -135,8 +145,11 @@ impl Session {
 impl Proxy {
     async fn read(self: &Arc<Self>, mut input: impl tokio::io::AsyncBufRead + Unpin) -> std::io::Result<()> {
         // Generous: the server applies its own bounds.
-        let bounds =
-            JsonBounds { max_bytes: MAX_MESSAGE_BYTES, max_tree_bytes: usize::MAX, ..JsonBounds::default() };
+        let bounds = JsonBounds {
+            max_bytes: MAX_MESSAGE_BYTES,
+            max_tree_bytes: MAX_TREE_BYTES,
+            ..JsonBounds::default()
+        };
         loop {
             let line = tokio::select! {
                 line = read_line(&mut input, bounds.max_bytes) => line?,
@@ -162,43 +175,54 @@ impl Proxy {
             Ok(text) => text,
             Err(fault) => return self.write_to_host(McpError::from(fault).response(None)).await,
         };
+        // The answers that `decode` knows are those to this program's own questions.
+        if parse(text).is_ok_and(|message| message.is_answer()) {
+            return self.spawn_post(text.to_owned());
+        }
         match decode::message(text) {
             Ok(ClientMessage::Request(request)) => self.begin(&request, text).await,
-            Ok(ClientMessage::Notification(notification)) => {
-                self.forward_notification(notification, text).await;
-            }
-            Ok(ClientMessage::Answer { .. }) => self.post_unanswered(text.to_owned()).await,
+            Ok(ClientMessage::Notification(notification)) => self.forward_notification(notification, text),
+            Ok(ClientMessage::Answer { .. }) => self.spawn_post(text.to_owned()),
             Err(McpDecodeError { id, error }) => self.write_to_host(error.response(id.as_ref())).await,
         }
     }
 
     /// Forwards a notification of a session. 2026-07-28 has none over HTTP: closing the response cancels a request.
-    async fn forward_notification(self: &Arc<Self>, notification: ClientNotification, text: &str) {
-        let has_session = match self.session.lock().as_mut() {
-            Some(session) => {
-                if notification == ClientNotification::Initialized {
-                    session.initialized_message = Some(text.to_owned());
-                }
-                true
-            }
-            None => false,
-        };
-        if has_session {
-            self.post_unanswered(text.to_owned()).await;
-        }
+    fn forward_notification(self: &Arc<Self>, notification: ClientNotification, text: &str) {
         match notification {
+            // The task of the request tells the server, because the request has to arrive first.
             ClientNotification::Cancelled(id) => self.requests.cancel(&id),
             ClientNotification::Initialized => {
-                self.tasks.spawn(Arc::clone(self).follow_session_stream());
+                let is_first =
+                    self.session.lock().as_mut().is_some_and(|session| {
+                        session.initialized_message.replace(text.to_owned()).is_none()
+                    });
+                if is_first {
+                    self.spawn_post(text.to_owned());
+                    self.tasks.spawn(Arc::clone(self).follow_session_stream());
+                }
             }
-            ClientNotification::Other => {}
+            ClientNotification::Other => {
+                let has_session = self.session.lock().is_some();
+                if has_session {
+                    self.spawn_post(text.to_owned());
+                }
+            }
         }
+    }
+
+    fn spawn_post(self: &Arc<Self>, text: String) {
+        let proxy = Arc::clone(self);
+        self.tasks.spawn(async move { proxy.post_unanswered(text).await });
     }
 
     /// Sends a message of the session that has no answer.
     async fn post_unanswered(&self, text: String) {
-        if let Err(error) = self.server.send(Method::POST, self.session_headers(), Some(text)).await {
-            tracing::warn!(%error, "a message of the host was not delivered");
+        let sent = self.server.send(Method::POST, self.session_headers(), Some(text));
+        match tokio::time::timeout(SEND_TIMEOUT, sent).await {
+            Ok(Ok(_accepted)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "a message of the host was not delivered"),
+            Err(_elapsed) => tracing::warn!("the server did not accept a message of the host in time"),
         }
     }
 
@@ -258,21 +282,35 @@ impl Proxy {
     async fn answer(self: Arc<Self>, request: ForwardedRequest, open: OpenRequest) {
         let mut input_has_ended = self.input_has_ended.subscribe();
         let is_subscription = request.method == "subscriptions/listen";
-        let exchange = async {
-            tokio::select! {
-                exchanged = self.exchange(&request) => exchanged,
-                () = until_true(&mut input_has_ended), if is_subscription => Ok(()),
+        let arrived = Notify::new();
+        let exchange = self.exchange(&request, &arrived);
+        tokio::pin!(exchange);
+        tokio::select! {
+            exchanged = &mut exchange => {
+                if let Err(error) = exchanged {
+                    self.write_to_host(error.response(&request.id)).await;
+                }
             }
-        };
-        // A cancelled request has no answer.
-        if let Some(Err(error)) = open.run(exchange).await {
-            self.write_to_host(error.response(&request.id)).await;
+            () = until_true(&mut input_has_ended), if is_subscription => {}
+            // A cancelled request has no answer.
+            () = open.cancelled() => {
+                if request.revision == Revision::Session {
+                    tokio::select! {
+                        _exchanged = &mut exchange => return,
+                        () = arrived.notified() => {}
+                        () = tokio::time::sleep(SEND_TIMEOUT) => {}
+                    }
+                    self.post_unanswered(cancellation(&request.id)).await;
+                }
+            }
         }
     }
 
     /// Sends a request, and forwards the messages of its response up to the answer.
-    async fn exchange(&self, request: &ForwardedRequest) -> Result<(), ExchangeError> {
-        let mut messages = self.send_or_reopen(request).await?;
+    /// `arrived` is notified once the server has the request.
+    async fn exchange(&self, request: &ForwardedRequest, arrived: &Notify) -> Result<(), ExchangeError> {
+        let (mut messages, session) = self.send_or_reopen(request).await?;
+        arrived.notify_one();
         let (mut resumes, mut delay) = (0, FIRST_RETRY_DELAY);
         loop {
             let Err(broken) = self.forward_until_answer(request, &mut messages).await else { return Ok(()) };
@@ -283,25 +321,30 @@ impl Proxy {
             resumes += 1;
             tokio::time::sleep(delay).await;
             delay *= 2;
-            match self.open_stream(Some(last_event_id)).await {
+            // In the session of the request: another one has other events of the same ids.
+            match self.open_stream(session.clone(), Some(last_event_id)).await {
                 Ok(resumed) => messages = resumed,
                 // `messages` has ended, and keeps its last event for the next attempt.
-                Err(ExchangeError::Unreachable { .. }) => {}
-                Err(error) => return Err(error),
+                Err(ExchangeError::Unreachable { .. } | ExchangeError::Incomplete(_)) => {}
+                Err(_refused) => return Err(broken),
             }
         }
     }
 
-    /// Sends a request. If the server has lost the session, opens it again and sends the request once more.
-    async fn send_or_reopen(&self, request: &ForwardedRequest) -> Result<Messages, ExchangeError> {
+    /// Sends a request. If the server has lost the session, opens it again and sends the request once more. Returns the
+    /// headers with which the server accepted it, too.
+    async fn send_or_reopen(
+        &self,
+        request: &ForwardedRequest,
+    ) -> Result<(Messages, HeaderMap), ExchangeError> {
         let headers = self.request_headers(request);
-        let lost_session = headers.get(SESSION_HEADER).cloned();
-        match (self.post_request(request, headers).await, lost_session) {
+        match (self.post_request(request, headers.clone()).await, headers.get(SESSION_HEADER)) {
             (Err(error), Some(lost)) if error.status() == Some(StatusCode::NOT_FOUND) => {
-                self.reopen_session(&lost).await?;
-                self.post_request(request, self.request_headers(request)).await
+                self.reopen_session(lost).await?;
+                let headers = self.request_headers(request);
+                Ok((self.post_request(request, headers.clone()).await?, headers))
             }
-            (sent, _) => sent,
+            (sent, _) => Ok((sent?, headers)),
         }
     }
 
@@ -319,9 +362,12 @@ impl Proxy {
         Ok(Messages::new(response, None))
     }
 
-    /// Opens the session's stream, or resumes the one that ended after this event.
-    async fn open_stream(&self, last_event_id: Option<&str>) -> Result<Messages, ExchangeError> {
-        let mut headers = self.session_headers();
+    /// Opens the stream of the session that the headers name, or resumes the one that ended after this event.
+    async fn open_stream(
+        &self,
+        mut headers: HeaderMap,
+        last_event_id: Option<&str>,
+    ) -> Result<Messages, ExchangeError> {
         if let Some(Ok(last)) = last_event_id.map(HeaderValue::from_str) {
             headers.insert(LAST_EVENT_HEADER, last);
         }
@@ -340,8 +386,7 @@ impl Proxy {
                 self.write_to_host(text).await;
                 continue;
             }
-            let sent_id = serde_json::from_str::<Value>(request.id.as_json()).ok();
-            if message.id.is_none() || message.id != sent_id {
+            if !message.id.is_some_and(|id| is_same_id(id.get(), request.id.as_json())) {
                 tracing::debug!("the server sent an answer to another request");
                 continue;
             }
@@ -387,6 +432,10 @@ impl Proxy {
         struct Page {
             tools: Vec<Tool>,
         }
+        if result.get().len() > MAX_SCHEMAS_BYTES {
+            tracing::warn!("the list of tools is too long to read the headers of its arguments");
+            return;
+        }
         let page = serde_json::from_str::<Page>(result.get());
         let mut annotated = self.annotated_schemas.lock();
         for Tool { name, input_schema } in page.into_iter().flat_map(|page| page.tools) {
@@ -406,13 +455,21 @@ impl Proxy {
             return Ok(());
         }
         tracing::info!("the server has lost the session: opening another");
-        let message = session.initialize_message;
-        let response = self.server.send(Method::POST, HeaderMap::new(), Some(message)).await?;
-        let id = response.headers().get(SESSION_HEADER).cloned();
-        // The host already has the answer to its own `initialize`.
-        let _answer = Messages::new(response, None).next().await?;
+        let opening = async {
+            let message = Some(session.initialize_message);
+            let response = self.server.send(Method::POST, HeaderMap::new(), message).await?;
+            let id = response.headers().get(SESSION_HEADER).cloned();
+            // The host already has the answer to its own `initialize`.
+            let answer = Messages::new(response, None).next().await?;
+            let is_open = answer.is_some_and(|text| parse(&text).is_ok_and(|answer| answer.result.is_some()));
+            Ok(id.filter(|_| is_open))
+        };
+        let lost =
+            || ExchangeError::Incomplete("the server has lost the session and opens no other".to_owned());
+        let opened = tokio::time::timeout(SEND_TIMEOUT, opening).await.map_err(|_elapsed| lost())??;
+        let id = opened.ok_or_else(lost)?;
         if let Some(session) = self.session.lock().as_mut() {
-            session.id = id;
+            session.id = Some(id);
         }
         if let Some(initialized) = session.initialized_message {
             self.post_unanswered(initialized).await;
@@ -434,7 +491,7 @@ impl Proxy {
         loop {
             let session = self.session.lock().as_ref().and_then(|session| session.id.clone());
             let Some(session) = session else { return };
-            match self.open_stream(None).await {
+            match self.open_stream(self.session_headers(), None).await {
                 Ok(mut messages) => {
                     while let Ok(Some(text)) = messages.next().await {
                         delay = FIRST_RETRY_DELAY;
@@ -458,7 +515,28 @@ impl Proxy {
     }
 }
 
-/// Parses a message of the server, of which the host gets nothing unless it is one.
-fn parse(text: &str) -> Result<ServerMessage<'_>, ExchangeError> {
-    serde_json::from_str(text).map_err(|_error| ExchangeError::NotAMessage)
+/// Parses a message, which is an object: a request, a notification, or an answer with a result or an error.
+fn parse(text: &str) -> Result<PeerMessage<'_>, ExchangeError> {
+    // An array would be taken for the members in order.
+    let message =
+        if text.starts_with('{') { serde_json::from_str::<PeerMessage<'_>>(text).ok() } else { None };
+    let message = message.filter(|message| message.method.is_some() || message.is_answer());
+    message.ok_or(ExchangeError::NotAMessage)
+}
+
+impl PeerMessage<'_> {
+    fn is_answer(&self) -> bool {
+        self.method.is_none() && self.result.is_some() != self.error.is_some()
+    }
+}
+
+/// Compares ids, which a server may write in another way: with other escapes, for example.
+fn is_same_id(received: &str, sent: &str) -> bool {
+    let value = |text: &str| serde_json::from_str::<Value>(text).ok();
+    received == sent || (received.len() <= MAX_ID_BYTES && value(received) == value(sent))
+}
+
+fn cancellation(id: &Id) -> String {
+    let id = id.as_json();
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#)
 }

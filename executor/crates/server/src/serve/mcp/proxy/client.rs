@@ -2,7 +2,6 @@
 
 use crate::serve::http::is_loopback_host;
 use a2g_govern::{FileError, read_secret};
-use a2g_sandbox::egress::{TlsError, client_config};
 use a2g_types::error_chain::ErrorChain;
 use a2g_wire::jsonrpc::{self, Id};
 use axum::body::Bytes;
@@ -16,7 +15,8 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 use sse_stream::SseByteStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -26,6 +26,7 @@ use std::time::Duration;
 
 /// The maximum size of a message in either direction, in bytes: a result of 16 MiB with its artifacts, twice encoded.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64 << 20;
+const MAX_REFUSAL_BYTES: usize = 1 << 20;
 /// The maximum part of a refusal's text that the host is told, in characters.
 const MAX_REFUSAL_CHARS: usize = 500;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,9 +49,6 @@ pub enum RemoteServerError {
         "`--connect`: `{0}` would send the token unencrypted: use `https://`, or a server on this machine"
     )]
     Unencrypted(String),
-    /// The certificates cannot be used.
-    #[error("`--ca-file`: {}", ErrorChain(.0))]
-    Certificates(TlsError),
 }
 
 /// The reason why a request to the server failed.
@@ -100,15 +98,29 @@ impl ExchangeError {
 
     /// The error response to the request: the server's own error, if it sent one.
     pub(super) fn response(&self, id: &Id) -> String {
-        if let Self::Refused { text, .. } = self
-            && let Ok(mut message) = serde_json::from_str::<Map<String, Value>>(text)
-            && let Some(error) = message.remove("error")
-        {
-            let id = serde_json::from_str::<Value>(id.as_json()).unwrap_or_default();
-            return json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string();
+        #[derive(Deserialize)]
+        struct Refusal {
+            error: RpcError,
         }
-        let code = jsonrpc::INTERNAL_ERROR.into();
-        jsonrpc::error(Some(id), code, &self.to_string(), None).get().to_owned()
+        #[derive(Deserialize)]
+        struct RpcError {
+            code: i64,
+            message: String,
+            data: Option<Value>,
+        }
+        let refusal = match self {
+            Self::Refused { text, .. } => serde_json::from_str::<Refusal>(text).ok(),
+            Self::Token(_)
+            | Self::TokenText(_)
+            | Self::Unreachable { .. }
+            | Self::Incomplete(_)
+            | Self::NotAMessage => None,
+        };
+        let error = refusal.map_or_else(
+            || RpcError { code: jsonrpc::INTERNAL_ERROR.into(), message: self.to_string(), data: None },
+            |refusal| refusal.error,
+        );
+        jsonrpc::error(Some(id), error.code, &error.message, error.data.as_ref()).get().to_owned()
     }
 }
 
@@ -120,18 +132,14 @@ pub struct RemoteServer {
 }
 
 impl RemoteServer {
-    /// Checks the URL. `token_file` has the bearer token; it is read for each request, so it may be renewed. `ca_file`
-    /// has certificates to accept besides the machine's.
-    ///
-    /// # Ambient Authority
-    /// Reads the machine's certificates and `ca_file`.
+    /// Checks the URL. `token_file` has the bearer token; it is read for each request, so it may be renewed.
     ///
     /// # Errors
-    /// For a URL that is not `http(s)://HOST…`, a token that would be sent unencrypted, or an unusable `ca_file`.
+    /// For a URL that is not `http(s)://HOST…`, and for a token that would be sent unencrypted.
     pub fn new(
         url: &str,
         token_file: Option<PathBuf>,
-        ca_file: Option<&Path>,
+        tls: rustls::ClientConfig,
     ) -> Result<Self, RemoteServerError> {
         let uri = check_url(url, token_file.is_some())?;
         let mut connector = HttpConnector::new();
@@ -142,7 +150,7 @@ impl RemoteServer {
         connector.set_nodelay(true);
         connector.enforce_http(false);
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(client_config(ca_file).map_err(RemoteServerError::Certificates)?)
+            .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
@@ -171,13 +179,15 @@ impl RemoteServer {
         *request.uri_mut() = self.url.clone();
         *request.headers_mut() = headers;
         let sent = self.client.request(request).await;
-        let response =
-            sent.map_err(|error| ExchangeError::Unreachable { url: self.url.to_string(), error })?;
+        let response = sent.map_err(|error| match error.is_connect() {
+            true => ExchangeError::Unreachable { url: self.url.to_string(), error },
+            false => ExchangeError::Incomplete(ErrorChain(&error).to_string()),
+        })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let text = read_text(response.into_body()).await.unwrap_or_default();
+        let text = read_text(response.into_body(), MAX_REFUSAL_BYTES).await.unwrap_or_default();
         Err(ExchangeError::Refused { status, text, token_file: self.token_file.clone() })
     }
 }
@@ -185,8 +195,13 @@ impl RemoteServer {
 fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
     let invalid = || RemoteServerError::InvalidUrl(url.to_owned());
     let uri = url.parse::<Uri>().map_err(|_error| invalid())?;
-    let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-    let host = authority.ok_or_else(invalid)?.host();
+    let authority = uri.authority().ok_or_else(invalid)?;
+    let host = authority.host();
+    // Not with a user, nor with a port that is no number of 16 bits, which the client would ignore.
+    let expected = authority.port_u16().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
+    if authority.as_str() != expected {
+        return Err(invalid());
+    }
     let is_encrypted = uri.scheme() == Some(&Scheme::HTTPS);
     if !is_encrypted && uri.scheme() != Some(&Scheme::HTTP) {
         return Err(invalid());
@@ -200,17 +215,17 @@ fn check_url(url: &str, sends_token: bool) -> Result<Uri, RemoteServerError> {
 
 fn read_bearer(path: &Path) -> Result<HeaderValue, ExchangeError> {
     let token = read_secret(path).map_err(ExchangeError::Token)?;
-    let header = [b"Bearer ", token.trim_ascii()].concat();
-    let mut value = HeaderValue::from_bytes(&header)
+    let token = token.trim_ascii();
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat())
         .ok()
-        .filter(|value| value.to_str().is_ok())
+        .filter(|value| value.to_str().is_ok() && !token.is_empty())
         .ok_or_else(|| ExchangeError::TokenText(path.to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-async fn read_text(body: Incoming) -> Result<String, ExchangeError> {
-    let read = Limited::new(body, MAX_MESSAGE_BYTES).collect().await;
+async fn read_text(body: Incoming, max_bytes: usize) -> Result<String, ExchangeError> {
+    let read = Limited::new(body, max_bytes).collect().await;
     let bytes = read.map_err(|error| ExchangeError::Incomplete(error.to_string()))?.to_bytes();
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -234,7 +249,7 @@ impl Messages {
     /// The messages of a response; `last_event_id` is that of the stream that it resumes.
     pub(super) fn new(response: Response<Incoming>, last_event_id: Option<String>) -> Self {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let is_stream = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
+        let is_stream = kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with("text/event-stream"));
         let body = response.into_body();
         let source = if is_stream {
             let pending_bytes = Arc::new(AtomicUsize::new(0));
@@ -256,7 +271,7 @@ impl Messages {
         match &mut self.source {
             Source::Json(body) => {
                 let Some(body) = body.take() else { return Ok(None) };
-                let text = read_text(body).await?;
+                let text = read_text(body, MAX_MESSAGE_BYTES).await?;
                 Ok(Some(text.trim()).filter(|text| !text.is_empty()).map(join_lines))
             }
             Source::Events { events, pending_bytes } => loop {
@@ -264,7 +279,9 @@ impl Messages {
                 let event = event.map_err(|error| ExchangeError::Incomplete(error.to_string()))?;
                 pending_bytes.store(0, Ordering::Relaxed);
                 self.last_event_id = event.id.filter(|id| !id.is_empty()).or(self.last_event_id.take());
-                if let Some(data) = event.data.filter(|data| !data.trim().is_empty()) {
+                let is_message =
+                    event.event.as_deref().is_none_or(|kind| kind.is_empty() || kind == "message");
+                if let Some(data) = event.data.filter(|data| is_message && !data.trim().is_empty()) {
                     return Ok(Some(join_lines(&data)));
                 }
             },
@@ -283,7 +300,8 @@ fn limit_event_size(body: Incoming, pending_bytes: Arc<AtomicUsize>) -> BodyStre
     }))
 }
 
-/// Puts JSON on one line: it has line ends only between tokens.
+/// Puts JSON on one line: it has line ends only between tokens. Unicode's line separators, which some readers of lines
+/// know, occur in strings only.
 fn join_lines(text: &str) -> String {
-    text.replace(['\n', '\r'], " ")
+    text.replace(['\n', '\r'], " ").replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
 }
