@@ -293,7 +293,7 @@ impl McpHttp {
             let text = session.answer(&self.door, context, decoded).await?;
             return Ok(json_response(StatusCode::OK, text));
         }
-        let events = session.answer_on_stream(&self.door, context, decoded);
+        let events = session.answer_on_stream(&self.door, context, decoded)?;
         Ok(streamed_events(hold(events, work)))
     }
 

@@ -7,7 +7,7 @@
 
 use super::approval::{Elicitor, Questions};
 use super::http::SESSION_HEADER;
-use super::requests::OpenRequests;
+use super::requests::{OpenRequest, OpenRequests};
 use super::{MAX_UNREAD_NOTIFICATIONS, McpDoor, RequestContext, until_true};
 use crate::serve::McpSettings;
 use crate::serve::body::share_used_up;
@@ -191,10 +191,20 @@ impl McpSession {
     pub(super) async fn answer(
         self: &Arc<Self>,
         door: &McpDoor,
-        mut context: RequestContext,
+        context: RequestContext,
         request: McpRequest,
     ) -> Result<String, McpError> {
         let open = self.requests.begin(&context.id)?;
+        self.answer_open(&open, door, context, request).await
+    }
+
+    async fn answer_open(
+        self: &Arc<Self>,
+        open: &OpenRequest,
+        door: &McpDoor,
+        mut context: RequestContext,
+        request: McpRequest,
+    ) -> Result<String, McpError> {
         context.log_level = *self.log_level.lock();
         context.capabilities = self.capabilities;
         let id = context.id.clone();
@@ -208,12 +218,17 @@ impl McpSession {
 
     /// Answers a request on a stream of its own. The request goes on when the connection breaks: only a cancel or the
     /// end of the session stops it.
+    ///
+    /// # Errors
+    /// If the id is in use, or the session has as many requests as allowed.
     pub(super) fn answer_on_stream(
         self: &Arc<Self>,
         door: &Arc<McpDoor>,
         mut context: RequestContext,
         request: McpRequest,
-    ) -> impl Stream<Item = (String, String)> + Send + use<> {
+    ) -> Result<impl Stream<Item = (String, String)> + Send + use<>, McpError> {
+        // Before the response begins: a cancellation may follow it at once.
+        let open = self.requests.begin(&context.id)?;
         let stream = self.open_stream();
         // An event without a message, so that a client can resume before the first one.
         stream.push(String::new());
@@ -224,7 +239,7 @@ impl McpSession {
         let (session, door, events) = (Arc::clone(self), Arc::clone(door), Arc::clone(&stream));
         door.executor.sessions().clone().spawn(async move {
             let id = context.id.clone();
-            let answer = session.answer(&door, context, request);
+            let answer = session.answer_open(&open, &door, context, request);
             tokio::pin!(answer);
             let text = loop {
                 tokio::select! {
@@ -239,7 +254,7 @@ impl McpSession {
             // The receipt is in the journal: a repeat with the intent's id gets the answer.
             events.finish(text, || McpError::from(share_used_up()).response(Some(&id)));
         });
-        read_events(stream, 0)
+        Ok(read_events(stream, 0))
     }
 
     fn open_stream(&self) -> Arc<EventStream> {
