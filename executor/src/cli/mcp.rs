@@ -195,6 +195,8 @@ fn command_words(arguments: &Mcp) -> anyhow::Result<Vec<String>> {
         add("--journal", journal)?;
     }
     if arguments.setup.config.is_none() {
+        // Nothing is printed that would not start.
+        configure(arguments)?;
         let here = [PathBuf::from(".")];
         let folders = if arguments.scope.is_empty() { here.as_slice() } else { &arguments.scope };
         for folder in folders {
