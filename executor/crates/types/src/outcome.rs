@@ -115,35 +115,13 @@ impl End {
     /// The result of a successful run.
     #[must_use]
     pub fn result(&self) -> Option<&JsonText> {
-        match self {
-            Self::Returned(result) => Some(result),
-            Self::ToolError { .. }
-            | Self::Exited { .. }
-            | Self::ResultNotJson
-            | Self::ResultInvalid { .. }
-            | Self::Trapped(_)
-            | Self::NotStarted(_)
-            | Self::Crashed(_)
-            | Self::LimitReached(_)
-            | Self::Aborted(_) => None,
-        }
+        if let Self::Returned(result) = self { Some(result) } else { None }
     }
 
     /// The reason of a run that was stopped from outside.
     #[must_use]
     pub fn abort_reason(&self) -> Option<AbortReason> {
-        match self {
-            Self::Aborted(reason) => Some(*reason),
-            Self::Returned(_)
-            | Self::ToolError { .. }
-            | Self::Exited { .. }
-            | Self::ResultNotJson
-            | Self::ResultInvalid { .. }
-            | Self::Trapped(_)
-            | Self::NotStarted(_)
-            | Self::Crashed(_)
-            | Self::LimitReached(_) => None,
-        }
+        if let Self::Aborted(reason) = self { Some(*reason) } else { None }
     }
 
     /// The status of this end.

@@ -6,6 +6,8 @@
 //! ```
 //! A call is an intent like that of any other door. When a client gives a request up, its call is cancelled: by closing
 //! the response in 2026-07-28, by `notifications/cancelled` in a session and on standard input.
+//!
+//! [`proxy`] is the other side: `mcp --connect` forwards a host's messages to such a door.
 
 mod approval;
 mod authorization;

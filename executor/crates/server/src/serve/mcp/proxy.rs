@@ -175,14 +175,14 @@ impl Proxy {
             Ok(text) => text,
             Err(fault) => return self.write_to_host(McpError::from(fault).response(None)).await,
         };
-        // The answers that `decode` knows are those to this program's own questions.
-        if parse(text).is_ok_and(|message| message.is_answer()) {
-            return self.spawn_post(text.to_owned());
-        }
         match decode::message(text) {
             Ok(ClientMessage::Request(request)) => self.begin(&request, text).await,
             Ok(ClientMessage::Notification(notification)) => self.forward_notification(notification, text),
             Ok(ClientMessage::Answer { .. }) => self.spawn_post(text.to_owned()),
+            // `decode` knows the answers to this program's own questions only.
+            Err(_) if parse(text).is_ok_and(|message| message.is_answer()) => {
+                self.spawn_post(text.to_owned())
+            }
             Err(McpDecodeError { id, error }) => self.write_to_host(error.response(id.as_ref())).await,
         }
     }
@@ -306,8 +306,8 @@ impl Proxy {
         }
     }
 
-    /// Sends a request, and forwards the messages of its response up to the answer.
-    /// `arrived` is notified once the server has the request.
+    /// Sends a request, and forwards the messages of its response up to the answer. `arrived` is notified once the server
+    /// has the request.
     async fn exchange(&self, request: &ForwardedRequest, arrived: &Notify) -> Result<(), ExchangeError> {
         let (mut messages, session) = self.send_or_reopen(request).await?;
         arrived.notify_one();
@@ -464,10 +464,13 @@ impl Proxy {
             let is_open = answer.is_some_and(|text| parse(&text).is_ok_and(|answer| answer.result.is_some()));
             Ok(id.filter(|_| is_open))
         };
-        let lost =
-            || ExchangeError::Incomplete("the server has lost the session and opens no other".to_owned());
-        let opened = tokio::time::timeout(SEND_TIMEOUT, opening).await.map_err(|_elapsed| lost())??;
-        let id = opened.ok_or_else(lost)?;
+        let id = match tokio::time::timeout(SEND_TIMEOUT, opening).await {
+            Ok(Ok(Some(id))) => id,
+            Ok(Err(error @ (ExchangeError::Refused { .. } | ExchangeError::Unreachable { .. }))) => {
+                return Err(error);
+            }
+            Ok(Ok(None) | Err(_)) | Err(_) => return Err(ExchangeError::SessionLost),
+        };
         if let Some(session) = self.session.lock().as_mut() {
             session.id = Some(id);
         }
@@ -518,8 +521,11 @@ impl Proxy {
 /// Parses a message, which is an object: a request, a notification, or an answer with a result or an error.
 fn parse(text: &str) -> Result<PeerMessage<'_>, ExchangeError> {
     // An array would be taken for the members in order.
-    let message =
-        if text.starts_with('{') { serde_json::from_str::<PeerMessage<'_>>(text).ok() } else { None };
+    let message = if text.trim_start().starts_with('{') {
+        serde_json::from_str::<PeerMessage<'_>>(text).ok()
+    } else {
+        None
+    };
     let message = message.filter(|message| message.method.is_some() || message.is_answer());
     message.ok_or(ExchangeError::NotAMessage)
 }

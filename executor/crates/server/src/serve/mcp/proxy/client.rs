@@ -66,6 +66,10 @@ pub(super) enum ExchangeError {
         "the server answered with something that is not a JSON-RPC message: is this the URL of its MCP endpoint?"
     )]
     NotAMessage,
+    #[error(
+        "the server has lost the session and opens no other, so nothing was carried out: start the host again"
+    )]
+    SessionLost,
     #[error("{}", describe_refusal(*.status, .text, .token_file.as_deref()))]
     Refused { status: StatusCode, text: String, token_file: Option<PathBuf> },
 }
@@ -92,6 +96,7 @@ impl ExchangeError {
             | Self::TokenText(_)
             | Self::Unreachable { .. }
             | Self::Incomplete(_)
+            | Self::SessionLost
             | Self::NotAMessage => None,
         }
     }
@@ -114,6 +119,7 @@ impl ExchangeError {
             | Self::TokenText(_)
             | Self::Unreachable { .. }
             | Self::Incomplete(_)
+            | Self::SessionLost
             | Self::NotAMessage => None,
         };
         let error = refusal.map_or_else(
