@@ -51,6 +51,8 @@ const CONFORMANCE_SUITE: &str = "@modelcontextprotocol/conformance@0.2.0-alpha.1
 /// The programs that make components of Python and JavaScript.
 const COMPONENTIZE_PY: &str = "componentize-py==0.25.1";
 const COMPONENTIZE_JS: &str = "@bytecodealliance/componentize-js@0.23.0";
+/// [`COMPONENTIZE_JS`] imports it and does not name it as a dependency, so npm may put it where it is not found.
+const COMPONENTIZE_JS_IMPORT: &str = "@bytecodealliance/preview2-shim@0.17.9";
 /// The Node.js for MCP and components: that of the machine may be older.
 const NODE: &str = "node@22";
 /// Time limit of an installation, which takes only seconds if the server answers.
@@ -160,7 +162,7 @@ pub(crate) fn prepare_clients(workspace: &Workspace) -> Result<()> {
         (MCP_JAVASCRIPT_CLIENT, vec![npm(&[NODE, MCP_JAVASCRIPT_CLIENT], "node22")]),
         (CONFORMANCE_SUITE, vec![npm(&[NODE, CONFORMANCE_SUITE], "node22")]),
         (COMPONENTIZE_PY, python(COMPONENTIZE_PY)),
-        (COMPONENTIZE_JS, vec![npm(&[NODE, COMPONENTIZE_JS], "node22")]),
+        (COMPONENTIZE_JS, vec![npm(&[NODE, COMPONENTIZE_JS, COMPONENTIZE_JS_IMPORT], "node22")]),
     ];
     for (name, mut steps) in clients {
         let installed = folder.join(format!("{}-installed", name.replace(['@', '/', '='], "-")));
