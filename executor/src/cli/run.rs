@@ -87,6 +87,7 @@ async fn run_tool(arguments: &Run, config: Config, run_as: RunAs) -> anyhow::Res
         intent: IntentId::random(),
         is_new: true,
         charge: a2g_types::memory::Charge::default(),
+        parent: None,
         tool: ToolName::parse(&arguments.tool).map_err(|error| UsageError(error.to_string()))?,
         arguments: read_arguments(&arguments.arguments)?,
         context: None,

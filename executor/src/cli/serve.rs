@@ -256,6 +256,11 @@ pub(super) fn check(setup: &Setup) -> anyhow::Result<ExitCode> {
         budgets.fuel.map_or("unlimited".to_owned(), |fuel| fuel.to_string()),
         if budgets.hard_links { "opened" } else { "refused" }
     ));
+    let calls = ceilings.calls;
+    print(format_args!(
+        "calls       {} of a run, {} at once, {} runs deep",
+        calls.max_calls, calls.max_parallel, calls.max_depth
+    ));
     if ceilings.network {
         let hosts = ceilings.hosts.allowed.iter().flatten().map(ToString::to_string).collect::<Vec<_>>();
         let allowed = if hosts.is_empty() {

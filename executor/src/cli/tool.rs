@@ -133,7 +133,16 @@ fn inspect(tool: &Descriptor) {
         is_idempotent,
         capabilities,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+    let DeclaredCapabilities {
+        filesystem,
+        network,
+        memory,
+        cpu,
+        timeout,
+        calls,
+        max_calls,
+        max_parallel_calls,
+    } = capabilities;
     let limit_text = |limit: Option<String>| limit.unwrap_or_else(|| "the executor's ceiling".to_owned());
     print(format_args!("{name} {}: {}\n", one_line(version), one_line(description)));
     if let Some(title) = title {
@@ -146,6 +155,11 @@ fn inspect(tool: &Descriptor) {
     print(format_args!("memory     {}", limit_text(memory.map(|limit| limit.to_string()))));
     print(format_args!("cpu        {}", limit_text(cpu.map(|limit| limit.to_string()))));
     print(format_args!("timeout    {}", limit_text(timeout.map(|limit| limit.to_string()))));
+    if !calls.is_empty() {
+        let count = |max: &Option<u32>| limit_text(max.map(|max| max.to_string()));
+        print(format_args!("calls      {}", calls.to_names().join(", ")));
+        print(format_args!("           {} calls, {} at once", count(max_calls), count(max_parallel_calls)));
+    }
     print(format_args!("idempotent {}", if *is_idempotent { "yes" } else { "not declared" }));
     print(format_args!("arguments  {}", pretty(arguments_schema)));
     if let Some(schema) = result_schema {

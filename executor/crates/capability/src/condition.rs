@@ -5,6 +5,7 @@ use super::scope::{Area, ScopeError};
 use a2g_types::ident::excerpt;
 use a2g_types::limit::Access;
 use a2g_types::quantity::{MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
+use a2g_types::tool::CallTargets;
 
 /// The reason why a condition is refused. If one condition is refused, so is the whole verdict.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +13,7 @@ pub enum ConditionError {
     /// The condition is not one that this executor can enforce.
     #[error(
         "this executor cannot enforce the condition `{0}`, only `read_only`, `no_network`, `max_memory_mb:N`, \
-         `timeout_seconds:N`, `filesystem_scope:GLOB` and `max_output_bytes:N`"
+         `timeout_seconds:N`, `filesystem_scope:GLOB`, `max_output_bytes:N`, `calls:TOOL` and `max_calls:N`"
     )]
     Unknown(String),
     /// The condition is known, but its number is out of range.
@@ -53,6 +54,16 @@ pub fn parse_condition(condition: &str) -> Result<Claims, ConditionError> {
         }
         "max_output_bytes" => {
             Ok(Claims { output: Some(OutputLimit::from_bytes(number()?).map_err(range)?), ..no_claims })
+        }
+        "max_calls" => {
+            let max = number()?;
+            let max =
+                u32::try_from(max).map_err(|_| range(OutOfRangeError { min: 0, max: u32::MAX.into() }))?;
+            Ok(Claims { max_calls: Some(max), ..no_claims })
+        }
+        "calls" => {
+            let targets = CallTargets::parse(&[value]).map_err(|_| unknown())?;
+            Ok(Claims { calls: Some(targets), ..no_claims })
         }
         "filesystem_scope" => Ok(Claims { areas: Some(Area::parse(value)?), ..no_claims }),
         _other => Err(unknown()),

@@ -5,8 +5,10 @@ use super::limits::{Claims, Limits};
 use super::reach::{HostClaims, Reach};
 use super::root::{Root, RootTransfer};
 use super::scope::{Area, ScopeError};
-use a2g_types::limit::{Access, Bound, Budgets, Layer, NetworkBudgets};
+use a2g_types::ident::ToolName;
+use a2g_types::limit::{Access, Bound, Budgets, CallCeilings, Layer, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::CallTargets;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -40,6 +42,8 @@ pub struct Ceilings {
     pub access: Access,
     /// The other host resources that one run may hold and consume.
     pub budgets: Budgets,
+    /// The calls of other tools by one run.
+    pub calls: CallCeilings,
 }
 
 impl Ceilings {
@@ -58,6 +62,7 @@ impl Ceilings {
             areas: Vec::new(),
             access: Access::ReadOnly,
             budgets: Budgets::DEFAULT,
+            calls: CallCeilings::DEFAULT,
         }
     }
 }
@@ -78,6 +83,73 @@ pub struct Grant {
     emptied_by: Option<Layer>,
     access: Bound<Access>,
     budgets: Budgets,
+    calls: CallGrant,
+}
+
+/// The calls of other tools that a run may make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallGrant {
+    targets: BTreeSet<(Layer, CallTargets)>,
+    max_calls: Bound<u32>,
+    max_parallel: Bound<u32>,
+    max_depth: u32,
+}
+
+impl CallGrant {
+    /// No calls. Also the form in a guest's process, which sends its calls to the server for a decision.
+    fn none() -> Self {
+        let none = cap_with_ceiling(0, None);
+        Self { targets: BTreeSet::new(), max_calls: none, max_parallel: none, max_depth: 0 }
+    }
+
+    fn from_limits(limits: &mut Limits, ceilings: CallCeilings) -> Self {
+        let CallCeilings { max_calls, max_parallel, max_depth } = ceilings;
+        Self {
+            targets: std::mem::take(&mut limits.calls),
+            max_calls: cap_with_ceiling(max_calls, limits.max_calls),
+            max_parallel: cap_with_ceiling(max_parallel, limits.max_parallel_calls),
+            max_depth,
+        }
+    }
+
+    /// `true` if the run may make calls. Without a layer that names tools, it may make none.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        let names_tools =
+            !self.targets.is_empty() && !self.targets.iter().any(|(_, targets)| targets.is_empty());
+        names_tools && self.max_calls.value > 0 && self.max_parallel.value > 0 && self.max_depth > 0
+    }
+
+    /// Checks that the run may call `tool`.
+    ///
+    /// # Errors
+    /// The layer that does not allow it.
+    pub fn check(&self, tool: &ToolName) -> Result<(), Layer> {
+        let refusing = self.targets.iter().find(|(_, targets)| !targets.includes(tool));
+        match refusing {
+            Some((layer, _)) => Err(*layer),
+            None if self.targets.is_empty() => Err(Layer::Executor),
+            None => Ok(()),
+        }
+    }
+
+    /// Maximum number of calls, with the layer that set it.
+    #[must_use]
+    pub fn max_calls(&self) -> Bound<u32> {
+        self.max_calls
+    }
+
+    /// Maximum number of calls at once, with the layer that set it.
+    #[must_use]
+    pub fn max_parallel(&self) -> Bound<u32> {
+        self.max_parallel
+    }
+
+    /// Maximum number of runs above a call.
+    #[must_use]
+    pub fn max_depth(&self) -> u32 {
+        self.max_depth
+    }
 }
 
 /// A read-only view of a grant that became a permit, for observers of the run. It cannot be turned back into a grant.
@@ -134,6 +206,7 @@ impl Grant {
             emptied_by,
             access,
             budgets,
+            calls: _,
         } = self;
         GrantTransfer {
             memory: *memory,
@@ -176,6 +249,7 @@ impl Grant {
             emptied_by,
             access,
             budgets,
+            calls: CallGrant::none(),
         })
     }
 
@@ -213,6 +287,7 @@ impl Grant {
             emptied_by: Some(Layer::Executor),
             access: cap_with_ceiling(Access::ReadOnly, None),
             budgets: ceilings.budgets,
+            calls: CallGrant::none(),
         }
     }
 
@@ -247,6 +322,7 @@ impl Grant {
             Some(_) | None => network,
         };
         let (roots, blocked_by) = Root::from_limits(&limits);
+        let calls = CallGrant::from_limits(&mut limits, ceilings.calls);
         Ok(Self {
             memory: cap_with_ceiling(ceilings.memory, limits.memory),
             cpu: cap_with_ceiling(ceilings.cpu, limits.cpu),
@@ -259,6 +335,7 @@ impl Grant {
             roots: roots.into_iter().map(Arc::new).collect(),
             emptied_by: emptied_by.or(blocked_by),
             budgets: ceilings.budgets,
+            calls,
         })
     }
 
@@ -327,6 +404,13 @@ impl Grant {
     #[must_use]
     pub fn budgets(&self) -> Budgets {
         self.budgets
+    }
+
+    /// The calls of other tools that the run may make. None in a guest's process, which sends its calls to the server
+    /// for a decision.
+    #[must_use]
+    pub fn calls(&self) -> &CallGrant {
+        &self.calls
     }
 
     /// The granted access to files, with the layer that set it.

@@ -58,7 +58,7 @@ mod tests;
 pub use authority::Authority;
 pub use condition::{ConditionError, parse_condition};
 pub use glob::Glob;
-pub use grant::{Ceilings, Grant, GrantView};
+pub use grant::{CallGrant, Ceilings, Grant, GrantView};
 pub use handover::Handover;
 pub use limits::{Claims, Limits};
 pub use permit::{OperatorPermitError, Permit};

@@ -9,6 +9,7 @@ use super::reach::{HostClaims, Reach};
 use super::scope::Area;
 use a2g_types::limit::{Access, Bound, Layer};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use a2g_types::tool::CallTargets;
 use std::collections::BTreeSet;
 
 /// The limits that one layer sets. `None` leaves a limit to the other layers.
@@ -32,6 +33,12 @@ pub struct Claims {
     pub access: Option<Access>,
     /// Patterns of the paths that may not be accessed, with everything below their matches.
     pub blocked: Vec<Glob>,
+    /// The tools that the run may call.
+    pub calls: Option<CallTargets>,
+    /// Maximum number of calls of the run.
+    pub max_calls: Option<u32>,
+    /// Maximum number of calls at once.
+    pub max_parallel_calls: Option<u32>,
 }
 
 /// The meet of the limits of some layers.
@@ -49,6 +56,10 @@ pub struct Limits {
     pub(super) named: BTreeSet<(Area, Layer)>,
     pub(super) access: Option<Bound<Access>>,
     pub(super) blocked: BTreeSet<(Glob, Layer)>,
+    /// Every layer's targets, all of which have to include a called tool.
+    pub(super) calls: BTreeSet<(Layer, CallTargets)>,
+    pub(super) max_calls: Option<Bound<u32>>,
+    pub(super) max_parallel_calls: Option<Bound<u32>>,
 }
 
 impl Limits {
@@ -58,7 +69,20 @@ impl Limits {
         fn bound<T>(layer: Layer, value: Option<T>) -> Option<Bound<T>> {
             value.map(|value| Bound { value, layer })
         }
-        let Claims { memory, cpu, timeout, output, network, hosts, areas, access, blocked } = claims;
+        let Claims {
+            memory,
+            cpu,
+            timeout,
+            output,
+            network,
+            hosts,
+            areas,
+            access,
+            blocked,
+            calls,
+            max_calls,
+            max_parallel_calls,
+        } = claims;
         Self {
             memory: bound(layer, memory),
             cpu: bound(layer, cpu),
@@ -70,6 +94,9 @@ impl Limits {
             areas: areas.map(|areas| remove_covered(areas.into_iter().collect())),
             access: bound(layer, access),
             blocked: blocked.into_iter().map(|glob| (glob, layer)).collect(),
+            calls: calls.into_iter().map(|targets| (layer, targets)).collect(),
+            max_calls: bound(layer, max_calls),
+            max_parallel_calls: bound(layer, max_parallel_calls),
         }
     }
 
@@ -107,6 +134,8 @@ impl Limits {
         blocked.extend(other.blocked);
         let mut named = self.named;
         named.extend(other.named);
+        let mut calls = self.calls;
+        calls.extend(other.calls);
         Self {
             memory: narrower(self.memory, other.memory),
             cpu: narrower(self.cpu, other.cpu),
@@ -121,6 +150,9 @@ impl Limits {
             named,
             access: narrower(self.access, other.access),
             blocked,
+            calls,
+            max_calls: narrower(self.max_calls, other.max_calls),
+            max_parallel_calls: narrower(self.max_parallel_calls, other.max_parallel_calls),
         }
     }
 }

@@ -14,7 +14,7 @@ use a2g_types::ident::{IntentId, ProofId};
 use a2g_types::limit::{Access, Layer};
 use a2g_types::quantity::Timeout;
 use a2g_types::stored::v1;
-use a2g_types::tool::{DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
+use a2g_types::tool::{CallTargets, DeclaredCapabilities, DeclaredFilesystem, Descriptor, Digest};
 use a2g_types::verdict::{Decision, Directive, Manifest, Proof, Verdict};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
@@ -344,15 +344,23 @@ fn admit_manifest(
     check_count(manifest.filesystem_scope.len().max(verdict.conditions.len()))
         .map_err(|message| refuse(BlockedBy::ScopeUnenforceable, message))?;
     let mut layers = vec![(Layer::Verdict, manifest_claims(manifest).map_err(scope)?)];
+    let mut named_calls = None;
     for condition in &verdict.conditions {
-        let claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
+        let mut claim = a2g_capability::parse_condition(condition).map_err(|error| match error {
             a2g_capability::ConditionError::Scope(error) => scope(error),
             other @ (a2g_capability::ConditionError::Unknown(_)
             | a2g_capability::ConditionError::Number { .. }) => {
                 refuse(BlockedBy::ConditionUnknown, other.to_string())
             }
         })?;
+        // Together, the conditions `calls` name the tools that may be called.
+        if let Some(calls) = claim.calls.take() {
+            named_calls = Some(named_calls.map_or(calls.clone(), |named: CallTargets| named.union(calls)));
+        }
         layers.push((Layer::Condition, claim));
+    }
+    if named_calls.is_some() {
+        layers.push((Layer::Condition, Claims { calls: named_calls, ..Claims::default() }));
     }
     let expiries = verdict.expires_at.into_iter().chain(proof.as_ref().map(|proof| proof.expires_at));
     let keep_until = expiries.fold(expires_at, OffsetDateTime::max);
@@ -382,6 +390,9 @@ fn manifest_claims(manifest: &Manifest) -> Result<Claims, ScopeError> {
         areas: Some(areas.collect::<Result<Vec<_>, _>>()?.concat()),
         access: None,
         blocked: Vec::new(),
+        calls: None,
+        max_calls: None,
+        max_parallel_calls: None,
     })
 }
 
@@ -496,7 +507,16 @@ fn caller_claims(timeout: Timeout) -> Claims {
 
 /// The limits that a tool sets: no tool gets more than it declares.
 fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = declared;
+    let DeclaredCapabilities {
+        filesystem,
+        network,
+        memory,
+        cpu,
+        timeout,
+        calls,
+        max_calls,
+        max_parallel_calls,
+    } = declared;
     let (areas, access) = match filesystem {
         DeclaredFilesystem::None => (Some(Vec::new()), Some(Access::ReadOnly)),
         DeclaredFilesystem::Read => (None, Some(Access::ReadOnly)),
@@ -512,6 +532,9 @@ fn tool_claims(declared: &DeclaredCapabilities) -> Claims {
         areas,
         access,
         blocked: Vec::new(),
+        calls: Some(calls.clone()),
+        max_calls: *max_calls,
+        max_parallel_calls: *max_parallel_calls,
     }
 }
 

@@ -151,14 +151,14 @@ impl Rule {
         arguments.paths().try_for_each(|path| self.check_path(path))
     }
 
-    /// The areas of `paths` that the arguments need.
+    /// The areas of `paths` that the arguments need, or all of them.
     ///
     /// # Errors
     /// [`Breach::Inseparable`] when one of these areas may contain a blocked path: a manifest cannot express "all of
     /// this tree but that file".
-    pub(super) fn areas_for(&self, arguments: &Arguments<'_>) -> Result<Vec<Area>, Breach> {
+    pub(super) fn areas_for(&self, arguments: &Arguments<'_>, all: bool) -> Result<Vec<Area>, Breach> {
         let paths: Vec<String> = arguments.paths().filter_map(normalize).collect();
-        let is_needed = |area: &&Area| paths.iter().any(|path| is_in_area_or_root(area, path));
+        let is_needed = |area: &&Area| all || paths.iter().any(|path| is_in_area_or_root(area, path));
         let areas: Vec<Area> = self.paths.iter().flatten().filter(is_needed).cloned().collect();
         for area in &areas {
             if let Some(blocked) = self.blocked_paths.iter().find(|blocked| blocked.may_lie_in(area)) {

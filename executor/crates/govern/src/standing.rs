@@ -273,6 +273,9 @@ impl PolicyEntry {
             areas: rule.areas().map(<[Area]>::to_vec),
             access: resources.max_disk_mb.map(|_| Access::ReadOnly),
             blocked: rule.blocked_globs().cloned().collect(),
+            calls: tool_rule.calls.clone(),
+            max_calls: tool_rule.max_calls,
+            max_parallel_calls: None,
         }
     }
 
@@ -309,6 +312,7 @@ mod tests {
             intent: IntentId::random(),
             is_new: false,
             charge: a2g_types::memory::Charge::default(),
+            parent: None,
             tool: ToolName::parse(tool).unwrap(),
             arguments: arguments.as_object().unwrap().clone(),
             context: None,

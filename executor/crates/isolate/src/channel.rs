@@ -81,14 +81,16 @@ pub(super) struct Exit {
 }
 
 /// The only message from the server to a child. The descriptors of the granted folders are attached, followed by the
-/// network socket if there is one.
+/// relay's socket if the run has a network or may call tools.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) tool: String,
     pub(super) task: Task,
     pub(super) permit: Handover,
-    /// `true` if the run has a network, whose socket is attached.
+    /// `true` if the run has a network.
     pub(super) network: bool,
+    /// Maximum number of calls of other tools at once; 0 if the run may make none.
+    pub(super) max_parallel_calls: u32,
     /// The user that the child changes to; `None` keeps the zygote's.
     pub(super) user: Option<User>,
 }
@@ -179,6 +181,13 @@ impl From<SerializedContract> for Contract {
             SerializedContract::Command => Self::Command,
             SerializedContract::Typed => Self::Typed,
         }
+    }
+}
+
+impl Job {
+    /// `true` if the relay's socket is attached.
+    pub(super) fn has_relay(&self) -> bool {
+        self.network || self.max_parallel_calls > 0
     }
 }
 

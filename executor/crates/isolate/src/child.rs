@@ -1,10 +1,10 @@
 //! One child: it waits for its job, confines itself, waits for the signal to begin, runs one guest and ends.
 
 use super::channel::{EndReport, FromChild, Job, Task, receive, send, wait_for_begin};
-use super::network::RemoteNetwork;
+use super::relay::Relay;
 use super::zygote::{ZygoteState, confine_io_error};
 use a2g_sandbox::egress::Network;
-use a2g_sandbox::{Accounting, EventSink, Execution, Input};
+use a2g_sandbox::{Accounting, Calls, EventSink, Execution, Input, Outside};
 use a2g_types::clock::{Clock as _, SystemClock};
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::limit::Access;
@@ -46,17 +46,22 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     zygote.sandbox.start_ticker(move || confinement.confine_aux_thread().map_err(confine_io_error))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     zygote.sandbox.warm_up();
-    let Some((Job { tool, task, permit, network, user }, mut handles)) = receive(socket)? else {
+    let Some((job, mut handles)) = receive::<Job>(socket)? else {
         return Ok(());
     };
-    let network = match network {
-        true => {
-            let socket =
-                handles.pop().ok_or_else(|| Error::other("the job arrived without its network socket"))?;
-            Network::Remote(RemoteNetwork::start(socket, &zygote.confinement)?)
+    let outside = if job.has_relay() {
+        let socket =
+            handles.pop().ok_or_else(|| Error::other("the job arrived without its relay's socket"))?;
+        let relay = Relay::start(socket, job.max_parallel_calls, &zygote.confinement)?;
+        let may_call = job.max_parallel_calls > 0;
+        Outside {
+            calls: if may_call { Calls::new(Arc::<Relay>::clone(&relay)) } else { Calls::default() },
+            network: if job.network { Network::Remote(relay) } else { Network::Off },
         }
-        false => Network::Off,
+    } else {
+        Outside::default()
     };
+    let Job { tool, task, permit, network: _, max_parallel_calls: _, user } = job;
     let permit = permit
         .receive(handles)
         .ok_or_else(|| Error::other("the job arrived without its folder descriptors"))?;
@@ -87,7 +92,7 @@ fn run(zygote: &ZygoteState, socket: &Arc<UnixStream>) -> Result<()> {
     };
     let now = SystemClock.monotonic();
     let execution =
-        Execution::begin(permit.grant().clone(), network, Arc::default(), Accounting::Process, events, now);
+        Execution::begin(permit.grant().clone(), outside, Arc::default(), Accounting::Process, events, now);
     // The server subtracts this: the child's own start-up is not the guest's CPU time.
     let cpu = clock_gettime(ClockId::ProcessCPUTime);
     let cpu_ns =

@@ -10,9 +10,9 @@ mod compiler;
 mod confine;
 mod error;
 mod inline;
-mod network;
 mod probe;
 mod process;
+mod relay;
 mod supervisor;
 mod user;
 mod zygote;
@@ -33,8 +33,7 @@ pub use user::{Owner, RunAs, User, UserError};
 pub use zygote::run_zygote;
 
 use a2g_capability::{Grant, GrantView, Permit};
-use a2g_sandbox::egress::Network;
-use a2g_sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Sandbox};
+use a2g_sandbox::{Abort, Accounting, Artifact, Code, EventSink, Execution, Input, Outside, Sandbox};
 use a2g_types::clock::Clock;
 use a2g_types::error_chain::ErrorChain;
 use a2g_types::ident::ToolName;
@@ -220,24 +219,24 @@ impl Isolate {
         }
     }
 
-    /// Starts the clock of a run that uses `network` and returns the run's observer. `abort` can stop the run, and
+    /// Starts the clock of a run that reaches `outside` and returns the run's observer. `abort` can stop the run, and
     /// `events` receives its events.
     #[must_use]
     pub fn begin(
         &self,
         request: &RunRequest,
-        network: Network,
+        outside: Outside,
         abort: Arc<Abort>,
         events: EventSink,
     ) -> Execution {
         let grant = request.grant.clone();
-        Execution::begin(grant, network, abort, Accounting::Thread, events, self.clock.monotonic())
+        Execution::begin(grant, outside, abort, Accounting::Thread, events, self.clock.monotonic())
     }
 
     /// The outcome to be reported if this process dies during the run.
     #[must_use]
     pub fn lost_outcome(&self, request: &RunRequest) -> Outcome {
-        let execution = self.begin(request, Network::Off, Arc::default(), EventSink::default());
+        let execution = self.begin(request, Outside::default(), Arc::default(), EventSink::default());
         execution.outcome(End::Aborted(AbortReason::Lost), execution.started_at())
     }
 

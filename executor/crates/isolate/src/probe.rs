@@ -8,7 +8,7 @@ use a2g_capability::{Ceilings, HostClaims, Permit};
 use a2g_sandbox::Code;
 use a2g_types::clock::Clock;
 use a2g_types::ident::ToolName;
-use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_types::limit::{Access, Budgets, CallCeilings, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_types::tool::Contract;
 use std::io::Result;
@@ -96,5 +96,6 @@ fn ceilings() -> std::result::Result<Ceilings, OutOfRangeError> {
             fuel: None,
             hard_links: false,
         },
+        calls: CallCeilings { max_calls: 0, max_parallel: 0, max_depth: 0 },
     })
 }

@@ -10,8 +10,8 @@
 use super::cgroup::Cgroups;
 use super::channel::{EndReport, Exit, FromChild, Job, ReportedEnd, Task};
 use super::error::ChildError;
-use super::network::serve_network;
 use super::process::{cpu_of, peak_resident_of};
+use super::relay::{CallService, Services, serve_child};
 use super::user::Owner;
 use super::zygote_handle::{Child, Refill};
 use super::zygote_pool::ZygotePool;
@@ -71,7 +71,8 @@ impl Supervisor {
         let owners = permit.roots().as_slice().iter().map(|root| Owner::of(&root.dir));
         let user = self.pool.run_as().user_for(owners);
         let (permit, folders) = Handover::from_permit(permit);
-        JobRequest { job: Job { tool: tool.to_string(), task, permit, network: false, user }, folders }
+        let job = Job { tool: tool.to_string(), task, permit, network: false, max_parallel_calls: 0, user };
+        JobRequest { job, folders }
     }
 
     /// Ends the zygote and waits until it is reaped. Call this when no run is left.
@@ -83,13 +84,13 @@ impl Supervisor {
     /// waits or the job cannot be sent yet; [`Self::run`] then finds a child.
     pub(super) async fn prepare(&self, request: &JobRequest, grant: &Grant) -> Option<PreparedChild> {
         // The start of the run has to be in the journal, on the disk, before the guest's first instruction; meanwhile a
-        // child can read its job and apply the job's confinement. A job with a network has to wait, because its network
-        // proxy starts with the execution.
-        if grant.network().value || !request.is_short() {
+        // child can read its job and apply the job's confinement. A job with a network or with calls has to wait,
+        // because its relay starts with the execution.
+        if grant.network().value || grant.calls().is_allowed() || !request.is_short() {
             return None;
         }
         let prepared = match self.pool.try_take_child()? {
-            Ok((child, refill)) => child.assign(refill, request, grant, NetworkProxyGuard(None), None).await,
+            Ok((child, refill)) => child.assign(refill, request, grant, RelayGuard(None), None).await,
             Err(error) => Err(error),
         };
         let log = |error: &ChildError| {
@@ -107,6 +108,8 @@ impl Supervisor {
         execution: &Execution,
     ) -> Outcome {
         request.job.network = execution.network().session().is_some();
+        let max_parallel = execution.grant().calls().max_parallel().value;
+        request.job.max_parallel_calls = execution.calls().backend().map_or(0, |_| max_parallel);
         let mut last_error = String::new();
         // All waiting children may have been killed at once.
         for _ in 0..self.pool.waiting().saturating_add(MAX_ATTEMPTS) {
@@ -140,7 +143,7 @@ impl Supervisor {
         let request = self.job_request(tool, permit, Task::Describe);
         let description = async {
             let (child, refill) = self.pool.take_child().await?;
-            let mut prepared = child.assign(refill, &request, &grant, NetworkProxyGuard(None), None).await?;
+            let mut prepared = child.assign(refill, &request, &grant, RelayGuard(None), None).await?;
             let channel = &mut prepared.child.channel;
             channel.begin().await?;
             match channel.receive().await? {
@@ -177,9 +180,9 @@ impl Supervisor {
                 return Ok(execution.outcome(end, self.clock.monotonic()));
             }
         };
-        let (proxy, network) = start_network_proxy(execution)?;
+        let (relay, socket) = start_relay(execution)?;
         tokio::select! {
-            prepared = child.assign(refill, request, execution.grant(), proxy, network) => {
+            prepared = child.assign(refill, request, execution.grant(), relay, socket) => {
                 self.supervise(prepared?, execution).await
             }
             stop = await_stop(execution) => Ok(execution.outcome(stop.into(), self.clock.monotonic())),
@@ -192,7 +195,7 @@ impl Supervisor {
         prepared: PreparedChild,
         execution: &Execution,
     ) -> std::result::Result<Outcome, ChildError> {
-        let PreparedChild { mut child, _network_proxy } = prepared;
+        let PreparedChild { mut child, _relay } = prepared;
         let result = tokio::select! {
             result = child.channel.begin() => result,
             stop = await_stop(execution) => return Ok(execution.outcome(stop.into(), self.clock.monotonic())),
@@ -324,13 +327,13 @@ impl JobRequest {
 /// A child that has received its job, applies the job's confinement to itself and waits for the signal to begin.
 pub struct PreparedChild {
     child: Child,
-    _network_proxy: NetworkProxyGuard,
+    _relay: RelayGuard,
 }
 
-/// The task that serves the network of one child. Dropping the guard aborts the task, which ends all requests.
-struct NetworkProxyGuard(Option<AbortHandle>);
+/// The task that serves the requests of one child. Dropping the guard aborts the task, which ends all requests.
+struct RelayGuard(Option<AbortHandle>);
 
-impl Drop for NetworkProxyGuard {
+impl Drop for RelayGuard {
     fn drop(&mut self) {
         if let Some(task) = &self.0 {
             task.abort();
@@ -338,22 +341,32 @@ impl Drop for NetworkProxyGuard {
     }
 }
 
-/// Starts the network proxy of a run that has a network. Returns the child's end of the socket.
-fn start_network_proxy(execution: &Execution) -> Result<(NetworkProxyGuard, Option<UnixStream>)> {
-    let Some(session) = execution.network().session().map(Arc::clone) else {
-        return Ok((NetworkProxyGuard(None), None));
+/// Starts the server's side of the relay of a run that has a network or may call tools. Returns the child's end of the
+/// socket.
+fn start_relay(execution: &Execution) -> Result<(RelayGuard, Option<UnixStream>)> {
+    let calls = execution.grant().calls();
+    let services = Services {
+        network: execution.network().session().map(Arc::clone),
+        calls: execution.calls().backend().map(|backend| CallService {
+            backend: Arc::clone(backend),
+            max_calls: calls.max_calls().value,
+            max_parallel: calls.max_parallel().value,
+        }),
     };
-    // Runs with a network have an additional socket pair. On the child's channel, bodies would be JSON, the limit on
-    // output would apply to them, and the loop that supervises the run would have to read them.
+    if services.network.is_none() && services.calls.is_none() {
+        return Ok((RelayGuard(None), None));
+    }
+    // These runs have an additional socket pair. On the child's channel, bodies would be JSON, the limit on output would
+    // apply to them, and the loop that supervises the run would have to read them.
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     let ours = tokio::net::UnixStream::from_std(ours)?;
     let task = spawn::spawn_run_task(async move {
-        if let Err(error) = serve_network(session, ours).await {
-            tracing::warn!(%error, "the network proxy of a run has failed");
+        if let Err(error) = serve_child(services, ours).await {
+            tracing::warn!(%error, "the relay of a run has failed");
         }
     });
-    Ok((NetworkProxyGuard(Some(task.abort_handle())), Some(theirs)))
+    Ok((RelayGuard(Some(task.abort_handle())), Some(theirs)))
 }
 
 /// The server's reason to end a run.
@@ -404,19 +417,19 @@ fn truncate(text: String) -> String {
 }
 
 impl Child {
-    /// Sends the child its job and its end of the network's socket pair.
+    /// Sends the child its job and its end of the relay's socket pair.
     async fn assign(
         mut self,
         refill: Refill,
         request: &JobRequest,
         grant: &Grant,
-        proxy: NetworkProxyGuard,
-        network: Option<UnixStream>,
+        relay: RelayGuard,
+        socket: Option<UnixStream>,
     ) -> std::result::Result<PreparedChild, ChildError> {
         if let Some(group) = &self.group {
             group.limit(grant)?;
         }
-        let handles = request.folders.iter().map(AsFd::as_fd).chain(network.as_ref().map(AsFd::as_fd));
+        let handles = request.folders.iter().map(AsFd::as_fd).chain(socket.as_ref().map(AsFd::as_fd));
         let handles = handles.collect::<Vec<_>>();
         // Output is reported as JSON, in which one byte becomes up to six. The factor 8 leaves room for the other
         // members of the report.
@@ -427,7 +440,7 @@ impl Child {
         // because that delays the answer.
         drop(refill);
         // From here on only the child has its end of the socket pair, so that the connection closes when it exits.
-        drop(network);
-        Ok(PreparedChild { child: self, _network_proxy: proxy })
+        drop(socket);
+        Ok(PreparedChild { child: self, _relay: relay })
     }
 }

@@ -405,7 +405,7 @@ pub(super) fn close_intent(open_intents: &OpenIntents, intent: IntentId, stage: 
     }
 }
 
-/// The hash of a call's agent, tool and arguments. Members are hashed in the order of their names, so that their order
+/// The hash of a call's agent, tool, arguments and parent. Members are hashed in the order of their names, so that their order
 /// in the message is irrelevant.
 pub(super) fn content_hash(call: &Call) -> [u8; 32] {
     let mut hasher = Sha256::new();
@@ -415,6 +415,11 @@ pub(super) fn content_hash(call: &Call) -> [u8; 32] {
         hasher.update(part);
     }
     hash_object(&call.arguments, &mut hasher);
+    if let Some(parent) = &call.parent {
+        // A call from outside with the same id is another call.
+        hasher.update(b"nested");
+        hasher.update(parent.intent.as_bytes());
+    }
     hasher.finalize().into()
 }
 

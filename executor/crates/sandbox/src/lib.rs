@@ -52,6 +52,7 @@
 mod artifact;
 mod budget;
 mod budgeted;
+mod calls;
 mod denials;
 pub mod egress;
 mod engine;
@@ -75,6 +76,9 @@ mod typed;
 mod walk;
 
 pub use artifact::{Artifact, ArtifactError, Code, ModuleCompiler, is_component};
+pub use calls::{
+    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, Calls, ToolDefinition,
+};
 pub use events::{Event, EventSink};
 pub use termination::Abort;
 
@@ -161,17 +165,27 @@ pub struct Execution {
     stats: Arc<RunStats>,
     grant: GrantView,
     network: Network,
+    calls: Calls,
     abort: Arc<Abort>,
     started_at: Instant,
 }
 
+/// What a run reaches outside its own process: the server decides about both.
+#[derive(Debug, Clone, Default)]
+pub struct Outside {
+    /// Its network access.
+    pub network: Network,
+    /// Its calls of other tools.
+    pub calls: Calls,
+}
+
 impl Execution {
-    /// Begins a run under `grant` with network access over `network`. The run's clock starts at `now`, its events go to
-    /// `events`, and `accounting` selects the CPU clock that is charged to the guest.
+    /// Begins a run under `grant` that reaches `outside`. The run's clock starts at `now`, its events go to `events`,
+    /// and `accounting` selects the CPU clock that is charged to the guest.
     #[must_use]
     pub fn begin(
         grant: GrantView,
-        network: Network,
+        outside: Outside,
         abort: Arc<Abort>,
         accounting: Accounting,
         events: EventSink,
@@ -188,7 +202,8 @@ impl Execution {
                 events,
             }),
             grant,
-            network,
+            network: outside.network,
+            calls: outside.calls,
             abort,
             started_at: now,
         }
@@ -231,6 +246,12 @@ impl Execution {
     #[must_use]
     pub fn network(&self) -> &Network {
         &self.network
+    }
+
+    /// The run's calls of other tools.
+    #[must_use]
+    pub fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     /// The start of the run, on the monotonic clock.
@@ -454,7 +475,7 @@ impl Sandbox {
     pub fn begin(&self, permit: &Permit, network: Network, abort: Arc<Abort>) -> Execution {
         Execution::begin(
             permit.grant().clone(),
-            network,
+            Outside { network, calls: Calls::default() },
             abort,
             Accounting::Thread,
             EventSink::default(),
@@ -580,6 +601,7 @@ impl Sandbox {
         let state = StoreState {
             wasi,
             http: network::Http::new(execution.network.backend()),
+            calls: calls::PendingCalls::new(execution.calls.clone()),
             network: grant.network(),
             limiter: limiter::Limiter::new(grant.memory(), Arc::clone(&stats.memory)),
             throttle: throttle::Throttle::new(grant.cpu(), now),
@@ -647,7 +669,7 @@ fn check_at_tick(
         Some(sleep) => UpdateDeadline::YieldCustom(1, Box::pin(tokio::time::sleep(sleep))),
         // A child has one thread, which sends the guest's bytes when the guest yields. Without this yield, a
         // guest that polls in a loop until it may write would never finish.
-        None if state.http.is_on() => UpdateDeadline::Yield(1),
+        None if state.http.is_on() || state.calls.is_on() => UpdateDeadline::Yield(1),
         None => UpdateDeadline::Continue(1),
     })
 }

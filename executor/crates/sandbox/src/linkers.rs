@@ -4,7 +4,7 @@
 
 use super::state::StoreState;
 use super::{budgeted, filesystem, path_text, preview1, typed};
-use wasmtime::component::{HasData, HasSelf, Linker as ComponentLinker, ResourceTable};
+use wasmtime::component::{HasData, Linker as ComponentLinker, ResourceTable};
 use wasmtime::{Engine, Linker as CoreLinker};
 use wasmtime_wasi::WasiView as _;
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
@@ -49,6 +49,6 @@ pub(super) fn component_linker(engine: &Engine) -> wasmtime::Result<ComponentLin
     cli::terminal_stdin::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
     cli::terminal_stdout::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
     cli::terminal_stderr::add_to_linker::<StoreState, WasiCli>(l, StoreState::cli)?;
-    typed::add_to_linker::<StoreState, HasSelf<StoreState>>(l, |state| state)?;
+    typed::add_to_linker(l)?;
     Ok(linker)
 }

@@ -1,6 +1,7 @@
 //! The data of one wasmtime store, and the part of it that other threads observe.
 
 use super::budget::Budget;
+use super::calls::PendingCalls;
 use super::denials::Denials;
 use super::events::EventSink;
 use super::limiter::{Limiter, MemoryGauge};
@@ -24,6 +25,7 @@ pub(super) struct StoreState {
     /// The context of both WASI versions, with preview 1's descriptor table.
     pub(super) wasi: WasiP1Ctx,
     pub(super) http: Http,
+    pub(super) calls: PendingCalls,
     /// The grant's decision about the network, and the layer that made it.
     pub(super) network: Bound<bool>,
     pub(super) limiter: Limiter,

@@ -87,6 +87,21 @@ pub struct Call {
     pub priority: Priority,
     /// The memory of the arguments, counted against the caller's share.
     pub charge: Charge,
+    /// The run that makes this call; `None` for a call from outside.
+    pub parent: Option<ParentRun>,
+}
+
+/// The run that makes a nested call, and the call's place in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentRun {
+    /// The intent of the run.
+    pub intent: IntentId,
+    /// The tool of the run.
+    pub tool: ToolName,
+    /// The number of the call among those of its run, from 1.
+    pub ordinal: u32,
+    /// The number of runs above the call: 1 if its run was called from outside.
+    pub depth: u32,
 }
 
 /// The value of `context.signature`, as set by an agent's SDK.

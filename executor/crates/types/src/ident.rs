@@ -149,6 +149,12 @@ impl IntentId {
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4())
     }
+
+    /// The identifier of a nested call (UUID version 5): `self` is the namespace, the decimal `ordinal` the name.
+    #[must_use]
+    pub fn nested(&self, ordinal: u32) -> Self {
+        Self(uuid::Uuid::new_v5(&self.0, ordinal.to_string().as_bytes()))
+    }
 }
 
 impl fmt::Display for IntentId {

@@ -182,6 +182,28 @@ impl Budgets {
     }
 }
 
+/// The executor's own ceilings for the calls of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CallCeilings {
+    /// Maximum number of calls.
+    pub max_calls: u32,
+    /// Maximum number of calls at once.
+    pub max_parallel: u32,
+    /// Maximum number of runs above a call.
+    pub max_depth: u32,
+}
+
+impl CallCeilings {
+    /// The ceilings if nothing is configured.
+    pub const DEFAULT: Self = Self { max_calls: 1000, max_parallel: 8, max_depth: 4 };
+    /// Maximum configurable number of calls, and of calls at once.
+    pub const MAX_CALLS: u64 = 100_000;
+    /// Maximum configurable number of calls at once.
+    pub const MAX_PARALLEL: u64 = 64;
+    /// Maximum configurable depth.
+    pub const MAX_DEPTH: u64 = 16;
+}
+
 /// The network budgets of one run. Only the executor's own ceilings set them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkBudgets {

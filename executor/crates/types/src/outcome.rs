@@ -5,11 +5,13 @@
 //! A type that derives `Serialize` is exchanged between the processes of this program (`isolate`), and nowhere else:
 //! the journal stores the types of `stored`, and each protocol has its own message types.
 
+use crate::call::ParentRun;
 use crate::durability::Durability;
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::json::JsonText;
 use crate::limit::{Access, Bound, BudgetUsage, Budgets, Limit, NetworkBudgets};
 use crate::quantity::{BYTES_PER_MB, CpuPercent, MemoryLimit, OutputLimit, Timeout};
+use crate::verdict::Decision;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -49,6 +51,8 @@ pub enum AbortReason {
     Shutdown,
     /// The executor ended without warning. The next executor that starts reports it.
     Lost,
+    /// The run that made this nested call has ended.
+    ParentEnded,
 }
 
 impl AbortReason {
@@ -63,6 +67,7 @@ impl AbortReason {
                 "the executor ended without warning: the tool may have run up to any point, its usage is not \
                  known, and it is not run again"
             }
+            Self::ParentEnded => "the run that made this call ended before it",
         }
     }
 }
@@ -491,6 +496,90 @@ impl Usage {
     pub const MAX_CONTACTS: usize = 32;
 }
 
+/// The end of a nested call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
+pub enum NestedEnd {
+    /// The call has not ended.
+    Pending,
+    /// The call was refused: nothing ran.
+    Refused,
+    /// As [`Status::Success`].
+    Success,
+    /// As [`Status::Failure`].
+    Failure,
+    /// As [`Status::Timeout`].
+    Timeout,
+    /// As [`Status::Aborted`].
+    Aborted,
+}
+
+impl NestedEnd {
+    /// The name used on the wire.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+}
+
+impl From<Status> for NestedEnd {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Success => Self::Success,
+            Status::Failure => Self::Failure,
+            Status::Timeout => Self::Timeout,
+            Status::Aborted => Self::Aborted,
+        }
+    }
+}
+
+/// A call that a run made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NestedCall {
+    /// The number of the call, from 1.
+    pub ordinal: u32,
+    /// The called tool, as the run named it.
+    pub tool: String,
+    /// The intent of the call.
+    pub intent: IntentId,
+    /// The governor's decision; `None` if the call was refused before the governor was asked.
+    pub decision: Option<Decision>,
+    /// The end of the call.
+    pub end: NestedEnd,
+    /// The time from the start of the call to its answer.
+    pub duration: Duration,
+}
+
+impl NestedCall {
+    /// The end of the call as progress of its parent.
+    #[must_use]
+    pub fn to_progress(&self) -> Progress {
+        let Self { ordinal, tool, intent, decision, end, duration } = self;
+        let decision = decision.map_or("-", Decision::as_str);
+        let (end, ms) = (end.as_str(), duration.as_millis());
+        let message = format!("call {ordinal}: {tool} {decision} {end} in {ms} ms ({intent})");
+        Progress { percent: None, message }
+    }
+}
+
+/// The calls that a run made, with the limits on them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallUsage {
+    /// Maximum number of calls.
+    pub max_calls: Bound<u32>,
+    /// Maximum number of calls at once.
+    pub max_parallel: Bound<u32>,
+    /// The number of calls, including refused ones.
+    pub count: u32,
+    /// The first [`CallUsage::MAX_LISTED`] calls.
+    pub calls: Vec<NestedCall>,
+}
+
+impl CallUsage {
+    /// Maximum number of calls in a report.
+    pub const MAX_LISTED: usize = 1000;
+}
+
 /// The complete outcome of one run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
@@ -517,6 +606,10 @@ pub struct Receipt {
     pub approved_by: Option<String>,
     /// The durability level at which this receipt was written.
     pub durability: Durability,
+    /// The run that made this call; `None` for a call from outside.
+    pub parent: Option<ParentRun>,
+    /// The calls that the run made; `None` for a run that could make none.
+    pub calls: Option<CallUsage>,
     /// The outcome of the run.
     pub outcome: Outcome,
 }

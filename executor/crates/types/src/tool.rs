@@ -1,8 +1,9 @@
 //! The description of a tool, known before the tool runs.
 
-use crate::ident::ToolName;
+use crate::ident::{IdentError, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -101,6 +102,86 @@ pub struct DeclaredCapabilities {
     pub cpu: Option<crate::quantity::CpuPercent>,
     /// Maximum duration that the tool needs.
     pub timeout: Option<crate::quantity::Timeout>,
+    /// The tools that it calls.
+    pub calls: CallTargets,
+    /// Maximum number of calls that it makes.
+    pub max_calls: Option<u32>,
+    /// Maximum number of calls that it makes at once.
+    pub max_parallel_calls: Option<u32>,
+}
+
+/// The tools that a run may call.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallTargets {
+    /// Every tool, written `"*"`.
+    All,
+    /// These tools.
+    Named(BTreeSet<ToolName>),
+}
+
+impl CallTargets {
+    /// No tool.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::Named(BTreeSet::new())
+    }
+
+    /// Parses a list of names of tools, of which one may be `*`.
+    ///
+    /// # Errors
+    /// If a name is not that of a tool.
+    pub fn parse<S: AsRef<str>>(names: &[S]) -> Result<Self, IdentError> {
+        let mut named = BTreeSet::new();
+        for name in names.iter().map(AsRef::as_ref) {
+            if name == "*" {
+                return Ok(Self::All);
+            }
+            named.insert(ToolName::parse(name)?);
+        }
+        Ok(Self::Named(named))
+    }
+
+    /// The names as [`Self::parse`] reads them.
+    #[must_use]
+    pub fn to_names(&self) -> Vec<String> {
+        match self {
+            Self::All => vec!["*".to_owned()],
+            Self::Named(named) => named.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// The tools of both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Named(mut named), Self::Named(others)) => {
+                named.extend(others);
+                Self::Named(named)
+            }
+            (Self::All, _) | (_, Self::All) => Self::All,
+        }
+    }
+
+    /// `true` if `tool` is one of them.
+    #[must_use]
+    pub fn includes(&self, tool: &ToolName) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(named) => named.contains(tool),
+        }
+    }
+
+    /// `true` if there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Named(named) if named.is_empty())
+    }
+}
+
+impl Default for CallTargets {
+    fn default() -> Self {
+        Self::none()
+    }
 }
 
 /// The declared use of files by a tool.

@@ -5,6 +5,7 @@
 
 use crate::ident::{AgentDid, IntentId, ToolName};
 use crate::quantity::{CpuPercent, MemoryLimit, Timeout};
+use crate::tool::CallTargets;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use strum::{IntoStaticStr, VariantArray};
@@ -153,6 +154,13 @@ pub struct ToolRule {
     pub max_size_bytes: Option<u64>,
     /// Maximum duration of a run of the tool.
     pub timeout: Option<Timeout>,
+    /// The tools that a run of the tool may call; `None` leaves them to the other layers.
+    pub calls: Option<CallTargets>,
+    /// Maximum number of calls of a run of the tool.
+    pub max_calls: Option<u32>,
+    /// `true` if a manifest grants all of `paths`, and not only the parts that the arguments name: for a tool whose
+    /// arguments are a program.
+    pub grants_all_paths: bool,
 }
 
 /// The network part of a standing policy.

@@ -12,7 +12,6 @@
 pub mod a2a;
 pub mod a2e;
 pub mod a2g;
-mod failure_message;
 mod field;
 pub mod jsonrpc;
 pub mod jwk;
@@ -24,7 +23,6 @@ pub mod nexus;
 pub mod sovereign;
 #[cfg(test)]
 mod tests;
-mod visible_text;
 pub use a2g_types::strict_json;
 
 use serde::Serialize;

@@ -3,8 +3,9 @@
 use super::code::read_regular_file;
 use super::{CatalogError, Schema};
 use a2g_types::ident::ToolName;
-use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
-use a2g_types::tool::{Contract, DeclaredCapabilities, DeclaredFilesystem};
+use a2g_types::limit::CallCeilings;
+use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, Timeout};
+use a2g_types::tool::{CallTargets, Contract, DeclaredCapabilities, DeclaredFilesystem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -87,6 +88,12 @@ struct CapabilitiesTable {
     max_cpu_percent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    calls: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_calls: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_parallel_calls: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
@@ -241,7 +248,16 @@ impl ToolManifest {
             result,
             idempotent,
         } = self;
-        let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+        let DeclaredCapabilities {
+            filesystem,
+            network,
+            memory,
+            cpu,
+            timeout,
+            calls,
+            max_calls,
+            max_parallel_calls,
+        } = capabilities;
         let file = ManifestFile {
             name: name.as_str().to_owned(),
             title: title.clone(),
@@ -264,6 +280,9 @@ impl ToolManifest {
                 max_memory_mb: memory.map(MemoryLimit::mb),
                 max_cpu_percent: cpu.map(|cpu| u64::from(cpu.get())),
                 timeout_seconds: timeout.map(Timeout::seconds),
+                calls: calls.to_names(),
+                max_calls: max_calls.map(u64::from),
+                max_parallel_calls: max_parallel_calls.map(u64::from),
             },
             arguments: arguments.clone(),
             result: result.clone(),
@@ -286,11 +305,26 @@ fn check_length(key: &str, text: &str, max: usize) -> Result<(), ManifestError> 
 
 impl CapabilitiesTable {
     fn check(self) -> Result<DeclaredCapabilities, ManifestError> {
-        let Self { filesystem, network, max_memory_mb, max_cpu_percent, timeout_seconds } = self;
+        let Self {
+            filesystem,
+            network,
+            max_memory_mb,
+            max_cpu_percent,
+            timeout_seconds,
+            calls,
+            max_calls,
+            max_parallel_calls,
+        } = self;
+        fn parse_count(max: u64) -> impl Fn(u64) -> Result<u32, OutOfRangeError> {
+            move |count| match u32::try_from(count) {
+                Ok(number) if (1..=max).contains(&count) => Ok(number),
+                Ok(_) | Err(_) => Err(OutOfRangeError { min: 1, max }),
+            }
+        }
         fn parse_in_range<T>(
             key: &str,
             value: Option<u64>,
-            parse: impl Fn(u64) -> Result<T, a2g_types::quantity::OutOfRangeError>,
+            parse: impl Fn(u64) -> Result<T, OutOfRangeError>,
         ) -> Result<Option<T>, ManifestError> {
             value
                 .map(parse)
@@ -307,6 +341,13 @@ impl CapabilitiesTable {
             memory: parse_in_range("max_memory_mb", max_memory_mb, MemoryLimit::from_mb)?,
             cpu: parse_in_range("max_cpu_percent", max_cpu_percent, CpuPercent::new)?,
             timeout: parse_in_range("timeout_seconds", timeout_seconds, Timeout::from_seconds)?,
+            calls: CallTargets::parse(&calls).map_err(|error| format!("`capabilities.calls`: {error}"))?,
+            max_calls: parse_in_range("max_calls", max_calls, parse_count(CallCeilings::MAX_CALLS))?,
+            max_parallel_calls: parse_in_range(
+                "max_parallel_calls",
+                max_parallel_calls,
+                parse_count(CallCeilings::MAX_PARALLEL),
+            )?,
         })
     }
 }

@@ -67,7 +67,7 @@ pub async fn deliver_reports(executor: Arc<Executor>) {
 
 /// The span of one delivery attempt.
 fn delivery_span(receipt: &Receipt) -> Span {
-    let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
+    let Receipt { agent, intent, tool, .. } = receipt;
     let (agent, tool) = (agent.as_str(), tool.as_str());
     // Level `error`, so that warnings also have these fields at `RUST_LOG=warn`.
     tracing::error_span!("delivery", %intent, agent, tool, failed = Empty)

@@ -1,18 +1,31 @@
 //! The runs that other calls can stop.
 
 use super::AgentFilter;
+use super::nested::NestedCalls;
 use a2g_sandbox::Abort;
+use a2g_types::call::Call;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::outcome::AbortReason;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-type AbortSwitches = HashMap<IntentId, (AgentDid, Arc<Abort>)>;
+/// A claimed intent that has not ended.
+#[derive(Debug)]
+struct RunEntry {
+    agent: AgentDid,
+    abort: Arc<Abort>,
+    /// The run that makes this call.
+    parent: Option<IntentId>,
+    /// The calls of the run, once it has begun.
+    calls: Option<Arc<NestedCalls>>,
+}
+
+type RunEntries = HashMap<IntentId, RunEntry>;
 
 /// All claimed intents that have not ended, with their abort switches.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ActiveRuns(Arc<Mutex<AbortSwitches>>);
+pub(super) struct ActiveRuns(Arc<Mutex<RunEntries>>);
 
 /// A claimed intent, which is removed from [`ActiveRuns`] on drop.
 #[derive(Debug)]
@@ -23,14 +36,32 @@ pub(super) struct ActiveRun {
 }
 
 impl ActiveRuns {
-    fn lock(&self) -> MutexGuard<'_, AbortSwitches> {
+    fn lock(&self) -> MutexGuard<'_, RunEntries> {
         self.0.lock()
     }
 
-    pub(super) fn register(&self, intent: IntentId, agent: AgentDid) -> ActiveRun {
-        let abort = Arc::new(Abort::default());
-        self.lock().insert(intent, (agent, Arc::clone(&abort)));
-        ActiveRun { all: self.clone(), intent, abort }
+    /// Registers a claimed intent. A nested call whose parent has ended is stopped at once.
+    pub(super) fn register(&self, call: &Call) -> ActiveRun {
+        let (abort, parent) = (Arc::new(Abort::default()), call.parent.as_ref().map(|parent| parent.intent));
+        let mut runs = self.lock();
+        if parent.is_some_and(|parent| !runs.contains_key(&parent)) {
+            abort.trigger(AbortReason::ParentEnded);
+        }
+        let entry = RunEntry { agent: call.agent.clone(), abort: Arc::clone(&abort), parent, calls: None };
+        runs.insert(call.intent, entry);
+        ActiveRun { all: self.clone(), intent: call.intent, abort }
+    }
+
+    /// The calls that a run makes; `None` if it makes none or has ended.
+    pub(super) fn calls_of(&self, intent: IntentId) -> Option<Arc<NestedCalls>> {
+        self.lock().get(&intent)?.calls.clone()
+    }
+
+    /// Stops the calls of a run that has ended.
+    pub(super) fn abort_children(&self, parent: IntentId) {
+        let runs = self.lock();
+        let children = runs.values().filter(|run| run.parent == Some(parent));
+        children.for_each(|run| run.abort.trigger(AbortReason::ParentEnded));
     }
 
     /// Stops a run of the selected agents. Returns `true` if nothing stopped it before; `None` if there is no such run.
@@ -41,7 +72,7 @@ impl ActiveRuns {
         reason: AbortReason,
     ) -> Option<bool> {
         let runs = self.lock();
-        let (_, abort) = runs.get(&intent).filter(|(agent, _)| filter(agent))?;
+        let abort = &runs.get(&intent).filter(|run| filter(&run.agent))?.abort;
         let is_first = abort.reason().is_none();
         abort.trigger(reason);
         Some(is_first)
@@ -51,10 +82,10 @@ impl ActiveRuns {
     /// before.
     pub(super) fn abort_all(&self, filter: AgentFilter<'_>, reason: AbortReason) -> (usize, Vec<IntentId>) {
         let runs = self.lock();
-        let selected = runs.iter().filter(|(_, (agent, _))| filter(agent)).collect::<Vec<_>>();
-        let newly_stopped = selected.iter().filter(|(_, (_, abort))| abort.reason().is_none());
+        let selected = runs.iter().filter(|(_, run)| filter(&run.agent)).collect::<Vec<_>>();
+        let newly_stopped = selected.iter().filter(|(_, run)| run.abort.reason().is_none());
         let newly_stopped = newly_stopped.map(|(intent, _)| **intent).collect();
-        selected.iter().for_each(|(_, (_, abort))| abort.trigger(reason));
+        selected.iter().for_each(|(_, run)| run.abort.trigger(reason));
         (selected.len(), newly_stopped)
     }
 }
@@ -62,6 +93,12 @@ impl ActiveRuns {
 impl ActiveRun {
     pub(super) fn abort(&self) -> &Arc<Abort> {
         &self.abort
+    }
+
+    pub(super) fn set_calls(&self, calls: Option<&Arc<NestedCalls>>) {
+        if let Some(run) = self.all.lock().get_mut(&self.intent) {
+            run.calls = calls.map(Arc::clone);
+        }
     }
 
     /// Removes an intent whose guest has ended, so that it can no longer be stopped. Returns the reason if it was

@@ -280,7 +280,11 @@ impl Executor {
             return Err(admitted.refusal(BlockedBy::ScopeUnenforceable, message));
         }
         let permit = self.open_permit(&admitted, grant)?;
-        let place = self.reserve_place(&admitted.call().agent)?;
+        let Call { agent, parent, .. } = admitted.call();
+        let place = match parent {
+            Some(_) => self.slots.reserve_nested(agent),
+            None => self.reserve_place(agent)?,
+        };
         if !self.output.has_room(permit.grant().output().value.bytes()) {
             return Err(self.busy_fault(NO_MEMORY));
         }
@@ -291,10 +295,12 @@ impl Executor {
                 return Ok(ClaimOutcome::Known(Box::new(admitted.call().clone()), known));
             }
         }
-        let Call { intent, agent, .. } = admitted.call();
-        let running = self.active_runs.register(*intent, agent.clone());
+        let running = self.active_runs.register(admitted.call());
+        let parent = admitted.call().parent.as_ref().map(|parent| parent.intent);
+        let lent_slot = parent.and_then(|parent| self.active_runs.calls_of(parent)).map(|calls| calls.slot());
         let approved_by = None;
-        let claimed = ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running };
+        let claimed =
+            ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, lent_slot, running };
         Ok(ClaimOutcome::Claimed(Box::new(claimed)))
     }
 

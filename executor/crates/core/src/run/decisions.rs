@@ -29,6 +29,8 @@ const UNDECIDED: &str = "nobody decided before its verdict expired";
 const CANCELLED: &str = "it was cancelled while it waited for a directive";
 /// The recorded reason why a revoked intent did not run.
 const REVOKED: &str = "it was revoked while it waited for a directive";
+/// The recorded reason why a nested call did not run.
+const PARENT_ENDED: &str = "the run that made this call has ended";
 /// The first delay between two attempts to run an approved intent; each delay is twice the previous one.
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(RETRY_AFTER_MS);
 /// The maximum of these delays.
@@ -102,6 +104,19 @@ impl Executor {
             }
             Ok(HoldResult::Denied(denial)) => Err(denial_fault(call.intent, &denial)),
             Err(error) => Err(self.journal_fault(&error)),
+        }
+    }
+
+    /// Ends the wait of a nested call whose parent has ended.
+    pub(super) async fn withdraw_nested(&self, intent: IntentId) {
+        let now = self.clock.now();
+        let recording = self.escalations.remove_waiting(intent, &all_agents, |removed| {
+            record_end_of_wait(&self.journal, removed, Resolution::Cancelled, PARENT_ENDED, PARENT_ENDED, now)
+        });
+        if let Some(recording) = recording
+            && let Err(error) = recording.await
+        {
+            tracing::warn!(%error, "the end of a nested call cannot be recorded yet");
         }
     }
 

@@ -104,7 +104,8 @@ impl Escalations {
         self.waiting.lock()
     }
 
-    /// Restores the intents of an earlier process. Returns those with an expired verdict separately.
+    /// Restores the intents of an earlier process. Returns those with an expired verdict separately, and nested calls,
+    /// whose parents have ended with that process.
     pub(super) fn new(held: Vec<HeldIntent>, now: OffsetDateTime) -> (Self, Vec<Escalated>) {
         let held = held.into_iter().filter_map(|HeldIntent { text, approval }| {
             Escalated::from_journal(&text)
@@ -115,8 +116,10 @@ impl Escalations {
                 .map(|escalated| (escalated.call().intent, WaitingIntent::new(escalated, approval)))
         });
         let mut held = held.collect::<HashMap<_, _>>();
-        let expired =
-            held.extract_if(|_, held| !held.is_pending(now)).map(|(_, held)| held.escalated).collect();
+        let expired = held
+            .extract_if(|_, held| !held.is_pending(now) || held.call().parent.is_some())
+            .map(|(_, held)| held.escalated)
+            .collect();
         (Self { waiting: Mutex::new(held), changes: watch::Sender::new(()) }, expired)
     }
 
@@ -318,7 +321,7 @@ fn extract_expired(waiting: &mut HashMap<IntentId, WaitingIntent>, now: OffsetDa
 }
 
 fn is_same_call(a: &Call, b: &Call) -> bool {
-    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments
+    a.agent == b.agent && a.tool == b.tool && a.arguments == b.arguments && a.parent == b.parent
 }
 
 #[cfg(test)]

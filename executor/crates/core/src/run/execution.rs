@@ -1,6 +1,7 @@
 //! The run of a claimed intent: the slot, the start record, the guest, the receipt.
 
 use super::faults::receipt_pending_fault;
+use super::nested::NestedCalls;
 use super::trace::Stopwatch;
 use super::{
     ClaimOutcome, ClaimedRun, Executor, LoadedCatalog, RECEIPT_TIMEOUT, RunEvent, RunEventSink, trace,
@@ -9,6 +10,7 @@ use a2g_govern::Admitted;
 use a2g_journal::{StartRequest, StartResult};
 use a2g_runtime::spawn;
 use a2g_sandbox::egress::{Egress, Network};
+use a2g_sandbox::{Calls, Outside};
 use a2g_types::call::Call;
 use a2g_types::fault::{BlockedBy, Fault};
 use a2g_types::ident::IntentId;
@@ -50,7 +52,8 @@ impl Executor {
         mut stopwatch: Stopwatch,
         sink: RunEventSink,
     ) -> Result<Arc<Receipt>, Fault> {
-        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, running } = claimed;
+        let ClaimedRun { admitted, loaded, verdict, approved_by, permit, place, lent_slot, running } =
+            claimed;
         let call = admitted.call();
         let queued_at = self.clock.monotonic();
         let slot = {
@@ -58,7 +61,7 @@ impl Executor {
             let slot = async {
                 tracing::debug!("queued");
                 tokio::select! {
-                    slot = place.acquire_slot(call.priority) => slot,
+                    slot = place.acquire_slot_or(call.priority, lent_slot) => slot,
                     _cancelled = running.abort().wait() => None,
                 }
             };
@@ -84,13 +87,13 @@ impl Executor {
         }
         let arguments = Value::Object(call.arguments.clone()).to_string();
         let run_request = loaded.isolate.request(&call.tool, permit, arguments);
-        let receipt = |outcome| {
-            let Call { agent, intent, tool, .. } = call;
+        let receipt = |calls, outcome| {
+            let Call { agent, intent, tool, parent, .. } = call;
             let (approved_by, durability) = (approved_by.clone(), self.journal.durability());
-            let (agent, intent, tool) = (agent.clone(), *intent, tool.clone());
-            Receipt { agent, intent, tool, approved_by, durability, outcome }
+            let (agent, intent, tool, parent) = (agent.clone(), *intent, tool.clone(), parent.clone());
+            Receipt { agent, intent, tool, approved_by, durability, parent, calls, outcome }
         };
-        let fallback = receipt(loaded.isolate.lost_outcome(&run_request));
+        let fallback = receipt(None, loaded.isolate.lost_outcome(&run_request));
         let persistence = sink.persistence();
         let task = persistence.as_ref().and_then(|persistence| persistence.fallback_task());
         let (keep_until, proof) = (admitted.keep_until(), admitted.proof_id());
@@ -120,8 +123,12 @@ impl Executor {
         let open = |egress: &Arc<Egress>| egress.open(&call.agent, run_request.grant());
         let network = self.egress.as_ref().map_or(Network::Off, open);
         sink.send(RunEvent::Started);
+        let calls = NestedCalls::open(&self, call, run_request.grant(), &sink);
+        running.set_calls(calls.as_ref());
+        let backend = calls.clone().map(|calls| Calls::new(calls));
+        let outside = Outside { network, calls: backend.unwrap_or_default() };
         let abort = Arc::clone(running.abort());
-        let execution = loaded.isolate.begin(&run_request, network, abort, sink.event_sink());
+        let execution = loaded.isolate.begin(&run_request, outside, abort, sink.event_sink());
         let mut outcome = match running.abort().reason() {
             Some(reason) => {
                 drop((run_request, prepared));
@@ -139,10 +146,14 @@ impl Executor {
         if let Some(reason) = running.deregister() {
             outcome.end = End::Aborted(reason);
         }
+        let calls = match calls {
+            Some(calls) => Some(calls.close().await),
+            None => None,
+        };
         Self::check_result(&loaded, &call.tool, &mut outcome.end).await;
         // Released before the receipt is written: another guest may run, and this run produces no more output.
         drop((slot, output));
-        let receipt = Arc::new(receipt(outcome));
+        let receipt = Arc::new(receipt(calls, outcome));
         let task = persistence.map(|persistence| persistence.final_task(&receipt, verdict.as_deref()));
         let intent = call.intent;
         let finish = async move {

@@ -14,6 +14,7 @@ mod escalations;
 mod events;
 mod execution;
 mod faults;
+mod nested;
 mod output;
 mod query;
 mod refusal_log;
@@ -51,7 +52,7 @@ use slots::{Place, Slots};
 use std::sync::Arc;
 use std::time::Duration;
 use subscribers::Subscribers;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// The delay after which a caller that was refused for lack of capacity should retry.
 const RETRY_AFTER_MS: u64 = 500;
@@ -325,5 +326,7 @@ struct ClaimedRun {
     approved_by: Option<String>,
     permit: Permit,
     place: Place,
+    /// The slot of the call's parent, which the call may use.
+    lent_slot: Option<Arc<Semaphore>>,
     running: ActiveRun,
 }

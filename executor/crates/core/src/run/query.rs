@@ -8,7 +8,7 @@ use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::memory;
-use a2g_types::outcome::Receipt;
+use a2g_types::outcome::{NestedCall, Receipt};
 use a2g_types::verdict::Verdict;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +59,12 @@ impl Executor {
     #[must_use]
     pub fn may_reach(&self, agent: &AgentDid, tool: &ToolName) -> bool {
         self.governor.may_reach(agent, tool) && self.standing.may_reach(agent, tool)
+    }
+
+    /// The calls that a run has made so far; empty for a run that has ended or makes none.
+    #[must_use]
+    pub fn nested_calls(&self, intent: IntentId) -> Vec<NestedCall> {
+        self.active_runs.calls_of(intent).map_or_else(Vec::new, |calls| calls.list())
     }
 
     /// The call and the verdict of an intent about which a person has to decide.

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use strum::VariantArray as _;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 /// The maximum number of slots given to a higher priority ahead of an earlier arrival before one goes to the earliest
 /// arrival.
@@ -102,6 +102,14 @@ pub(super) struct ExecutionSlot {
     agent: AgentDid,
 }
 
+/// The slot of a run: its own, or its parent's.
+#[derive(Debug)]
+#[allow(dead_code, reason = "the values are held until they are dropped")]
+pub(super) enum RunSlot {
+    Own(ExecutionSlot),
+    Lent(OwnedSemaphorePermit),
+}
+
 /// Removes its waiter from the queue on drop.
 struct WaitGuard<'a> {
     place: &'a Place,
@@ -127,18 +135,7 @@ impl Slots {
     /// Reserves a queue place for an intent of an agent.
     pub(super) fn reserve(self: &Arc<Self>, agent: &AgentDid) -> Result<Place, CapacityError> {
         let Capacity { concurrent, concurrent_per_agent, queue: max_queue, queue_per_agent } = self.capacity;
-        let mut queue = self.lock();
-        let share = queue.agents.entry(agent.clone()).or_default();
-        let places_of_agent = share.places;
-        share.places += 1;
-        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
-        // A refusal below drops the place, which takes the lock.
-        drop(queue);
-        let mut places = 0;
-        self.places.send_modify(|count| {
-            places = *count;
-            *count += 1;
-        });
+        let (place, places, places_of_agent) = self.take_place(agent);
         // Checked after the count, so that either `wait_until_idle` counts this place or this call sees `close`.
         if *self.closing.borrow() {
             return Err(CapacityError::Closing);
@@ -150,6 +147,29 @@ impl Slots {
             return Err(CapacityError::AgentQueueFull);
         }
         Ok(place)
+    }
+
+    /// A queue place for a nested call, beyond the limits of the queue and while the executor closes: its parent has a
+    /// place, and may need the call to end.
+    pub(super) fn reserve_nested(self: &Arc<Self>, agent: &AgentDid) -> Place {
+        self.take_place(agent).0
+    }
+
+    /// A place, with the numbers of places that were taken before, in all and by the agent.
+    fn take_place(self: &Arc<Self>, agent: &AgentDid) -> (Place, usize, usize) {
+        let mut queue = self.lock();
+        let share = queue.agents.entry(agent.clone()).or_default();
+        let places_of_agent = share.places;
+        share.places += 1;
+        let place = Place { slots: Arc::clone(self), agent: agent.clone() };
+        // A refusal drops the place, which takes the lock.
+        drop(queue);
+        let mut places = 0;
+        self.places.send_modify(|count| {
+            places = *count;
+            *count += 1;
+        });
+        (place, places, places_of_agent)
     }
 
     /// The numbers of executions that run and that wait for a slot.
@@ -292,6 +312,22 @@ impl Place {
         });
         let _guard = WaitGuard { place: self, arrival, priority };
         slot.await.ok()
+    }
+}
+
+impl Place {
+    /// Like [`Self::acquire_slot`], or takes `lent`, the slot of a nested call's parent, if that is free first.
+    pub(super) async fn acquire_slot_or(
+        &self,
+        priority: Priority,
+        lent: Option<Arc<Semaphore>>,
+    ) -> Option<RunSlot> {
+        let Some(lent) = lent else { return self.acquire_slot(priority).await.map(RunSlot::Own) };
+        tokio::select! {
+            biased;
+            lent = lent.acquire_owned() => lent.ok().map(RunSlot::Lent),
+            slot = self.acquire_slot(priority) => slot.map(RunSlot::Own),
+        }
     }
 }
 

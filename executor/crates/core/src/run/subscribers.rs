@@ -60,7 +60,7 @@ impl Subscribers {
     }
 
     pub(super) fn publish_finished(&self, receipt: &Receipt) {
-        let Receipt { agent, intent, tool, approved_by: _, durability: _, outcome: _ } = receipt;
+        let Receipt { agent, intent, tool, .. } = receipt;
         let subscribers = self.current();
         if subscribers.is_empty() {
             return;

@@ -24,6 +24,7 @@ fn call(door: Door, priority: Priority) -> Call {
         caller_timeout: Timeout::from_millis(1500).ok(),
         priority,
         charge: Charge::default(),
+        parent: None,
     }
 }
 

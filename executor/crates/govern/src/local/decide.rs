@@ -105,7 +105,8 @@ fn permit<'a>(
     rule.check_paths(arguments).map_err(|breach| breach_error(&breach))?;
     rule.check_texts(arguments).map_err(|breach| breach_error(&breach))?;
     domains::check(hosts, arguments).map_err(|error| breach_error(&error))?;
-    let areas = rule.areas_for(arguments).map_err(|breach| breach_error(&breach))?;
+    let areas = rule.areas_for(arguments, tool_rule.grants_all_paths);
+    let areas = areas.map_err(|breach| breach_error(&breach))?;
     if policy.resources.max_disk_mb.is_some() && !risk::only_reads(tool) {
         return Err(denial_error(format!(
             "sets `resources.max_disk_mb`, which no executor of this version can enforce, so `{tool}` may \

@@ -36,6 +36,7 @@ fn call(name: &str, arguments: &Value) -> Call {
         intent: IntentId::random(),
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
+        parent: None,
         tool: tool(name),
         arguments: arguments.as_object().unwrap().clone(),
         context: None,

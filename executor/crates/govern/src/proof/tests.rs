@@ -44,6 +44,7 @@ fn call() -> Call {
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
+        parent: None,
         tool: ToolName::parse("write_file").unwrap(),
         arguments: json!({ "path": "/workspace/x", "n": 1 }).as_object().unwrap().clone(),
         context: None,

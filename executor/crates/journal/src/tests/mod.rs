@@ -33,6 +33,7 @@ fn call(arguments: &str) -> Call {
         intent: IntentId::parse("550e8400-e29b-41d4-a716-446655440000").unwrap(),
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
+        parent: None,
         tool: ToolName::parse("t").unwrap(),
         arguments: serde_json::from_str(arguments).unwrap(),
         context: None,

@@ -1,7 +1,7 @@
 //! The configuration file as written. `docs/configuration.md` describes every key.
 
 use a2g_types::durability::Durability;
-use a2g_types::limit::Budgets;
+use a2g_types::limit::{Budgets, CallCeilings};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -300,6 +300,9 @@ pub(super) struct Ceilings {
     pub(super) max_random_bytes: u64,
     pub(super) max_directory_entries: u64,
     pub(super) max_fuel: Option<u64>,
+    pub(super) max_calls: u64,
+    pub(super) max_parallel_calls: u64,
+    pub(super) max_call_depth: u64,
     pub(super) hard_links: bool,
     pub(super) network_allowed: bool,
     pub(super) read_only: bool,
@@ -410,7 +413,7 @@ impl Default for Network {
 
 impl Default for Ceilings {
     fn default() -> Self {
-        let budgets = Budgets::DEFAULT;
+        let (budgets, calls) = (Budgets::DEFAULT, CallCeilings::DEFAULT);
         Self {
             max_memory_mb: MemoryLimit::DEFAULT.mb(),
             max_cpu_percent: CpuPercent::DEFAULT.get().into(),
@@ -423,6 +426,9 @@ impl Default for Ceilings {
             max_random_bytes: budgets.random_bytes,
             max_directory_entries: budgets.directory_entries,
             max_fuel: budgets.fuel,
+            max_calls: calls.max_calls.into(),
+            max_parallel_calls: calls.max_parallel.into(),
+            max_call_depth: calls.max_depth.into(),
             hard_links: budgets.hard_links,
             network_allowed: false,
             read_only: false,

@@ -17,7 +17,7 @@ use a2g_isolate::{Isolation, User};
 use a2g_sandbox::egress::{AllowedAddress, EgressSettings};
 use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, Issuer, ToolName, did_you_mean};
-use a2g_types::limit::{Access, Budgets, NetworkBudgets};
+use a2g_types::limit::{Access, Budgets, CallCeilings, NetworkBudgets};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutOfRangeError, OutputLimit, Timeout};
 use a2g_wire::strict_json::JsonBounds;
 use file::File;
@@ -330,6 +330,11 @@ fn check_max(key: &'static str, value: u64, max: u64) -> Result<u64, InvalidValu
     check_range(key, value, 1, max)
 }
 
+fn check_count(key: &'static str, value: u64, max: u64) -> Result<u32, InvalidValueError> {
+    // Every maximum of a count fits.
+    check_range(key, value, 0, max).map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+}
+
 fn check_range(key: &'static str, value: u64, min: u64, max: u64) -> Result<u64, InvalidValueError> {
     if (min..=max).contains(&value) { Ok(value) } else { Err(invalid(key)(&OutOfRangeError { min, max })) }
 }
@@ -520,6 +525,19 @@ fn check_file(file: File, base: &Path) -> Result<Config, InvalidValueError> {
                     .map(|fuel| check_max("ceilings.max_fuel", fuel, Budgets::MAX_FUEL))
                     .transpose()?,
                 hard_links: ceilings.hard_links,
+            },
+            calls: CallCeilings {
+                max_calls: check_count("ceilings.max_calls", ceilings.max_calls, CallCeilings::MAX_CALLS)?,
+                max_parallel: check_count(
+                    "ceilings.max_parallel_calls",
+                    ceilings.max_parallel_calls,
+                    CallCeilings::MAX_PARALLEL,
+                )?,
+                max_depth: check_count(
+                    "ceilings.max_call_depth",
+                    ceilings.max_call_depth,
+                    CallCeilings::MAX_DEPTH,
+                )?,
             },
             network: ceilings.network_allowed,
             hosts,

@@ -176,6 +176,7 @@ impl Sovereign {
             caller_timeout: hints.timeout,
             priority: Priority::Normal,
             charge,
+            parent: None,
         };
         let intent = call.intent;
         check_call_agent(&self.executor, &caller, &call).map_err(encode_fault)?;

@@ -67,9 +67,12 @@ macro_rules! list {
     };
 }
 
+optional_twin!(optional_calls, outcome::CallUsage, "CallUsage");
+optional_twin!(optional_decision, verdict::Decision, "Decision");
 optional_twin!(optional_layer, limit::Layer, "Layer");
 optional_twin!(pub optional_manifest, verdict::Manifest, "Manifest");
 optional_twin!(optional_network, outcome::NetworkUsage, "NetworkUsage");
+optional_twin!(optional_parent, call::ParentRun, "ParentRun");
 optional_twin!(optional_progress, outcome::Progress, "Progress");
 optional_twin!(optional_rate, limit::Bound<u32>, "Bound");
 optional_twin!(optional_risk, verdict::Risk, "Risk");
@@ -80,6 +83,7 @@ list!(contacts, outcome::Contact, "Contact");
 list!(denials, outcome::Denial, "Denial");
 list!(host_rules, outcome::HostRule, "HostRule");
 list!(log_lines, outcome::LogLine, "LogLine");
+list!(nested_calls, outcome::NestedCall, "NestedCall");
 list!(patterns, limit::Bound<String>, "Bound");
 
 #[derive(Serialize, Deserialize)]
@@ -92,8 +96,57 @@ pub struct Receipt {
     approved_by: Option<String>,
     #[serde(default, skip_serializing_if = "durability::Durability::is_default", with = "Durability")]
     durability: durability::Durability,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_parent")]
+    parent: Option<call::ParentRun>,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_calls")]
+    calls: Option<outcome::CallUsage>,
     #[serde(with = "Outcome")]
     outcome: outcome::Outcome,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "call::ParentRun")]
+struct ParentRun {
+    intent: IntentId,
+    tool: ToolName,
+    ordinal: u32,
+    depth: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::CallUsage")]
+struct CallUsage {
+    #[serde(with = "Bound")]
+    max_calls: limit::Bound<u32>,
+    #[serde(with = "Bound")]
+    max_parallel: limit::Bound<u32>,
+    count: u32,
+    #[serde(with = "nested_calls")]
+    calls: Vec<outcome::NestedCall>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::NestedCall")]
+struct NestedCall {
+    ordinal: u32,
+    tool: String,
+    intent: IntentId,
+    #[serde(default, with = "optional_decision")]
+    decision: Option<verdict::Decision>,
+    #[serde(with = "NestedEnd")]
+    end: outcome::NestedEnd,
+    duration: Duration,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "outcome::NestedEnd")]
+enum NestedEnd {
+    Pending,
+    Refused,
+    Success,
+    Failure,
+    Timeout,
+    Aborted,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -167,6 +220,7 @@ enum AbortReason {
     Revoked,
     Shutdown,
     Lost,
+    ParentEnded,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -478,6 +532,8 @@ pub struct Call {
     priority: call::Priority,
     #[serde(skip)]
     charge: Charge,
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "optional_parent")]
+    parent: Option<call::ParentRun>,
 }
 
 #[derive(Serialize, Deserialize)]

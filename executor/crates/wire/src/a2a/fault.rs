@@ -4,8 +4,8 @@
 
 use super::Dialect;
 use super::message::TaskState;
-use crate::failure_message;
 use crate::jsonrpc::{self, Id};
+use a2g_types::failure_message;
 use a2g_types::fault::{Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::outcome::{AbortReason, Receipt};
 use serde_json::{Map, Value};
@@ -216,7 +216,9 @@ pub fn end_for_receipt(receipt: &Receipt) -> (TaskState, Option<String>) {
         return (TaskState::Completed, None);
     }
     let state = match end.abort_reason() {
-        Some(AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown) => TaskState::Canceled,
+        Some(
+            AbortReason::Cancelled | AbortReason::Revoked | AbortReason::Shutdown | AbortReason::ParentEnded,
+        ) => TaskState::Canceled,
         Some(AbortReason::Lost) | None => TaskState::Failed,
     };
     (state, Some(describe(receipt)))

@@ -1,7 +1,7 @@
 //! The error codes of this door: the protocol's core codes and those of its tools.
 
 use super::TOOLS;
-use crate::failure_message;
+use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::ident::{IntentId, did_you_mean, excerpt};
 use a2g_types::limit::Limit;
@@ -221,6 +221,8 @@ pub fn receipt_error(receipt: &Receipt) -> Option<(A2eCode, String)> {
         End::Aborted(AbortReason::Revoked) => (A2eCode::ToolDenied, message()),
         // The shared sentence names `a2g/cancel`, which this door does not have.
         End::Aborted(AbortReason::Cancelled) => (A2eCode::RuntimeError, "the call was cancelled".to_owned()),
-        End::Aborted(AbortReason::Shutdown | AbortReason::Lost) => (A2eCode::RuntimeError, message()),
+        End::Aborted(AbortReason::Shutdown | AbortReason::Lost | AbortReason::ParentEnded) => {
+            (A2eCode::RuntimeError, message())
+        }
     })
 }

@@ -6,14 +6,17 @@
 use super::decode::ProofClaims;
 use super::schema::{UpTo, WireName};
 use super::{message, usage};
-use crate::failure_message;
 use crate::to_raw;
-use a2g_types::call::Call;
+use a2g_types::call::{Call, ParentRun};
+use a2g_types::failure_message;
 use a2g_types::ident::{AgentDid, IntentId};
 use a2g_types::json::JsonText;
-use a2g_types::outcome::{Artifact, End, LogLine, Outcome, Receipt, RunMetrics, RunOutput};
+use a2g_types::limit::Bound;
+use a2g_types::outcome::{
+    Artifact, CallUsage, End, LogLine, NestedCall, Outcome, Receipt, RunMetrics, RunOutput,
+};
 use a2g_types::quantity::Timeout;
-use a2g_types::tool::{DeclaredCapabilities, Descriptor};
+use a2g_types::tool::{CallTargets, DeclaredCapabilities, Descriptor};
 use a2g_types::verdict::{Manifest, NetworkRule, Policy, ResourceRule, Risk, ToolRule, Verdict};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,6 +40,7 @@ pub fn intent(call: &Call) -> Box<RawValue> {
         priority: _,
         is_new: _,
         charge: _,
+        parent: _,
     } = call;
     to_raw(&message::IntentMessage {
         agent_did: agent,
@@ -318,7 +322,7 @@ fn manifest_message(manifest: &Manifest) -> message::ManifestMessage<'_> {
 
 /// The report of a receipt, for use inside another message.
 pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
-    let Receipt { agent, intent, tool: _, approved_by: _, durability, outcome } = receipt;
+    let Receipt { agent, intent, tool: _, approved_by: _, durability, parent, calls, outcome } = receipt;
     let Outcome { end, output, metrics, usage } = outcome;
     let RunOutput { logs, progress: _, artifacts, truncated } = output;
     let (result, tool_error) = split_end(end);
@@ -335,6 +339,44 @@ pub(super) fn report_message(receipt: &Receipt) -> message::ReportMessage<'_> {
         truncated: *truncated,
         usage: usage::usage_message(usage, metrics),
         durability: (!durability.is_default()).then_some(WireName(*durability)),
+        parent: parent.as_ref().map(parent_message),
+        calls: calls.as_ref().map(calls_message),
+    }
+}
+
+fn parent_message(parent: &ParentRun) -> message::ParentMessage<'_> {
+    let ParentRun { intent, tool, ordinal, depth } = parent;
+    message::ParentMessage { intent_id: *intent, tool, ordinal: *ordinal, depth: *depth }
+}
+
+fn calls_message(usage: &CallUsage) -> message::CallsMessage<'_> {
+    let CallUsage { max_calls, max_parallel, count, calls } = usage;
+    let Bound { value: granted, layer } = *max_calls;
+    message::CallsMessage {
+        max_calls: message::Amount {
+            granted,
+            used: *count,
+            slack: granted.saturating_sub(*count),
+            set_by: WireName(layer),
+        },
+        max_parallel_calls: message::Rate {
+            granted: max_parallel.value,
+            set_by: WireName(max_parallel.layer),
+        },
+        list: calls.iter().map(nested_call_message).collect(),
+    }
+}
+
+/// A call that a run made.
+pub(super) fn nested_call_message(call: &NestedCall) -> message::NestedCallMessage<'_> {
+    let NestedCall { ordinal, tool, intent, decision, end, duration } = call;
+    message::NestedCallMessage {
+        ordinal: *ordinal,
+        tool,
+        intent_id: *intent,
+        verdict: decision.map(WireName),
+        status: WireName(*end),
+        duration_ms: u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX),
     }
 }
 
@@ -389,7 +431,17 @@ fn policy_message(policy: &Policy) -> message::PolicyMessage<'_> {
 }
 
 fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
-    let ToolRule { allowed, paths, blocked_paths, blocked_patterns, max_size_bytes, timeout } = rule;
+    let ToolRule {
+        allowed,
+        paths,
+        blocked_paths,
+        blocked_patterns,
+        max_size_bytes,
+        timeout,
+        calls,
+        max_calls,
+        grants_all_paths,
+    } = rule;
     message::ToolRuleMessage {
         allowed: *allowed,
         constraints: message::Constraints {
@@ -398,6 +450,9 @@ fn tool_rule(rule: &ToolRule) -> message::ToolRuleMessage<'_> {
             blocked_patterns,
             max_size_bytes: max_size_bytes.map(UpTo),
             timeout_seconds: timeout.map(seconds),
+            calls: calls.as_ref().map(CallTargets::to_names),
+            max_calls: *max_calls,
+            grant_all_paths: *grants_all_paths,
         },
     }
 }
@@ -433,7 +488,16 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
         is_idempotent,
         capabilities,
     } = tool;
-    let DeclaredCapabilities { filesystem, network, memory, cpu, timeout } = capabilities;
+    let DeclaredCapabilities {
+        filesystem,
+        network,
+        memory,
+        cpu,
+        timeout,
+        calls,
+        max_calls,
+        max_parallel_calls,
+    } = capabilities;
     message::ToolMessage {
         name,
         title: title.as_deref(),
@@ -450,6 +514,9 @@ fn tool_message(tool: &Descriptor) -> message::ToolMessage<'_> {
             max_memory_mb: *memory,
             max_cpu_percent: *cpu,
             timeout_seconds: timeout.map(seconds),
+            calls: calls.to_names(),
+            max_calls: *max_calls,
+            max_parallel_calls: *max_parallel_calls,
         },
     }
 }

@@ -3,7 +3,7 @@
 //! The numbers have other meanings at other doors, so no other door may use this table.
 
 use super::encode;
-use crate::failure_message;
+use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING};
 use a2g_types::ident::IntentId;
 use a2g_types::outcome::Receipt;

@@ -11,7 +11,7 @@ use a2g_types::durability::Durability;
 use a2g_types::ident::{AgentDid, IntentId, ToolName};
 use a2g_types::json::JsonText;
 use a2g_types::limit::{Access, Budgets, Layer, NetworkBudgets};
-use a2g_types::outcome::{DenialReason, LogLevel, Status};
+use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
 use a2g_types::quantity::{CpuPercent, MemoryLimit, OutputLimit, Timeout};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
@@ -135,6 +135,48 @@ pub(super) struct ReportMessage<'a> {
     /// Present when a power failure can lose the latest entries of the journal, such as this report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) durability: Option<WireName<Durability>>,
+    /// The run that made this call; absent for a call from outside.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parent: Option<ParentMessage<'a>>,
+    /// The calls that the run made; absent when it could make none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) calls: Option<CallsMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "ParentRun")]
+pub(super) struct ParentMessage<'a> {
+    pub(super) intent_id: IntentId,
+    pub(super) tool: &'a ToolName,
+    /// The number of the call among those of its run, from 1.
+    #[schemars(range(min = 1))]
+    pub(super) ordinal: u32,
+    /// The number of runs above the call.
+    #[schemars(range(min = 1))]
+    pub(super) depth: u32,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Calls")]
+pub(super) struct CallsMessage<'a> {
+    pub(super) max_calls: Amount<u32, u32>,
+    pub(super) max_parallel_calls: Rate,
+    /// The first 1000 calls, in order.
+    pub(super) list: Vec<NestedCallMessage<'a>>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "NestedCall")]
+pub(super) struct NestedCallMessage<'a> {
+    #[schemars(range(min = 1))]
+    pub(super) ordinal: u32,
+    pub(super) tool: &'a str,
+    pub(super) intent_id: IntentId,
+    /// Absent when the call was refused before the governor was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) verdict: Option<WireName<Decision>>,
+    pub(super) status: WireName<NestedEnd>,
+    pub(super) duration_ms: u64,
 }
 
 /// An error that the tool itself reported.
@@ -425,6 +467,13 @@ pub(super) struct DeclaredMessage {
     pub(super) max_cpu_percent: Option<CpuPercent>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_seconds: Option<WholeSeconds>,
+    /// The tools that it calls; `*` stands for every tool.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) calls: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_calls: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_parallel_calls: Option<u32>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -467,6 +516,14 @@ pub(super) struct Constraints<'a> {
     pub(super) max_size_bytes: Option<UpTo<MAX_SIZE_BYTES>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) timeout_seconds: Option<WholeSeconds>,
+    /// The tools that a run may call; `*` stands for every tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) calls: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_calls: Option<u32>,
+    /// Present when a manifest grants all of `paths`, and not only the parts that the arguments name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) grant_all_paths: bool,
 }
 
 #[derive(Serialize, JsonSchema)]

@@ -5,7 +5,7 @@
 
 use a2g_types::durability::Durability;
 use a2g_types::limit::{Access, Layer};
-use a2g_types::outcome::{DenialReason, LogLevel, Status};
+use a2g_types::outcome::{DenialReason, LogLevel, NestedEnd, Status};
 use a2g_types::tool::{Contract, DeclaredFilesystem};
 use a2g_types::verdict::{Decision, RiskLevel};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -59,6 +59,7 @@ wire_enums! {
     "DenialReason": DenialReason,
     "Durability": Durability,
     "LogLevel": LogLevel,
+    "NestedEnd": NestedEnd,
     "RiskLevel": RiskLevel,
     "SetBy": Layer,
     "Status": Status,

@@ -3,11 +3,11 @@
 use super::encode::notify;
 use crate::field::Field;
 use crate::to_raw;
-use crate::visible_text::escape_invisible;
 use a2g_types::call::Call;
 use a2g_types::fault::Fault;
 use a2g_types::tool::Digest;
 use a2g_types::verdict::{Manifest, Verdict};
+use a2g_types::visible_text::escape_invisible;
 use serde_json::{Value, json};
 
 /// The key of the question among `inputRequests` and `inputResponses`.

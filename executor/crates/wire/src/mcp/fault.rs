@@ -140,7 +140,7 @@ impl McpError {
                 | Fault::SessionExpired(message)
                 | Fault::Busy { message, .. } => message.clone(),
                 Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
-                    crate::failure_message::describe_failure(&receipt.outcome)
+                    a2g_types::failure_message::describe_failure(&receipt.outcome)
                 }
                 Fault::ReceiptPending { .. } => a2g_types::fault::RECEIPT_PENDING.to_owned(),
                 Fault::Internal(_) => INTERNAL.to_owned(),

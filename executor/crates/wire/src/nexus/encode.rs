@@ -289,7 +289,7 @@ pub fn run_report(receipt: &Receipt) -> (ResponseStatus, Box<RawValue>, Option<N
         #[serde(skip_serializing_if = "Vec::is_empty")]
         artifacts: Vec<Value>,
     }
-    let Receipt { agent: _, intent, tool, approved_by: _, durability: _, outcome } = receipt;
+    let Receipt { intent, tool, outcome, .. } = receipt;
     let data = to_raw(&RunReport {
         intent_id: intent.to_string(),
         tool: tool.as_str(),

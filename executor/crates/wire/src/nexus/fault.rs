@@ -2,7 +2,7 @@
 //!
 //! The codes have a meaning only at this door, so no other door may use this table.
 
-use crate::failure_message;
+use a2g_types::failure_message;
 use a2g_types::fault::{BlockedBy, Fault, RECEIPT_PENDING, RefusalClass};
 use a2g_types::limit::Limit;
 use a2g_types::outcome::{End, Receipt};

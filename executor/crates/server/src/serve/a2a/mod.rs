@@ -473,6 +473,7 @@ impl A2a {
                     priority: Priority::Normal,
                     caller_timeout: tool_call.timeout,
                     charge: request_context.charge.clone(),
+                    parent: None,
                 };
                 check_call_agent(&self.executor, caller, &call)?;
                 self.executor.check_tool(&call).map_err(|fault| tool_call.relocate_fault(fault))?;

@@ -374,6 +374,7 @@ impl Session {
             priority: Priority::Normal,
             caller_timeout: Some(timeout),
             charge: charge.map_err(|fault| fault::to_error(&fault))?,
+            parent: None,
         };
         check_call_agent(&self.shared.executor, &caller, &call).map_err(|fault| fault::to_error(&fault))?;
         // Checked before queueing, so that a call that cannot run takes no place in the queue.

@@ -68,6 +68,7 @@ impl McpDoor {
             caller_timeout: None,
             priority: Priority::Normal,
             charge: context.charge.clone(),
+            parent: None,
         };
         let answered = async {
             check_call_agent(&self.executor, &context.caller, &call)?;

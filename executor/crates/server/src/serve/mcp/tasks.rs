@@ -78,7 +78,7 @@ impl McpDoor {
             Some(IntentState::Finished(Some(receipt))) => {
                 match receipt.outcome.end.abort_reason() {
                     Some(AbortReason::Cancelled | AbortReason::Revoked) => return Ok(TaskStatus::Cancelled),
-                    Some(AbortReason::Shutdown | AbortReason::Lost) | None => {}
+                    Some(AbortReason::Shutdown | AbortReason::Lost | AbortReason::ParentEnded) | None => {}
                 }
                 let verdict = self.executor.verdict(task)?;
                 let digest = self.executor.receipt_hash(task);

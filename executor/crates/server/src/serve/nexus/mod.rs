@@ -474,6 +474,7 @@ impl Nexus {
             caller_timeout: timeout,
             priority: sender.priority,
             charge: sender.charge.clone(),
+            parent: None,
         };
         check_call_agent(&self.executor, sender.caller, &call).map_err(execution_failure)?;
         let intent = call.intent.to_string();

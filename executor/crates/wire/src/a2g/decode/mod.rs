@@ -133,6 +133,7 @@ fn decode_call(field: Field<'_>) -> Result<Call, Fault> {
         intent: object.require("intent_id")?.parse_with(IntentId::parse)?,
         is_new: false,
         charge: a2g_types::memory::Charge::default(),
+        parent: None,
         tool: object.require("tool")?.parse_with(ToolName::parse)?,
         arguments: object.require("arguments")?.map()?,
         context: object.take_unless_null("context")?.map(|field| field.map()).transpose()?,

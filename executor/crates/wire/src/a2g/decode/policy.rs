@@ -4,7 +4,9 @@ use crate::field::{Field, Object};
 use crate::strict_json::{self, JsonBounds};
 use a2g_types::fault::Fault;
 use a2g_types::ident::{AgentDid, ToolName};
+use a2g_types::limit::CallCeilings;
 use a2g_types::quantity::{CpuPercent, MemoryLimit, Timeout};
+use a2g_types::tool::CallTargets;
 use a2g_types::verdict::{NetworkRule, Policy, ResourceRule, ToolRule};
 use std::collections::BTreeMap;
 
@@ -111,6 +113,9 @@ fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
     let mut object = constraints.object()?;
     let timeout = object.take("timeout_seconds")?;
     let size = object.take("max_size_bytes")?;
+    let max_calls = object.take("max_calls")?;
+    let all_paths = object.take("grant_all_paths")?;
+    let calls = object.take("calls")?;
     let rule = ToolRule {
         allowed,
         paths: object.take("paths")?.map(Field::strings).transpose()?,
@@ -118,9 +123,24 @@ fn decode_tool(field: Field<'_>) -> Result<ToolRule, Fault> {
         blocked_patterns: optional_strings(&mut object, "blocked_patterns")?,
         max_size_bytes: size.map(|field| field.integer(1, MAX_SIZE_BYTES)).transpose()?,
         timeout: timeout.map(|field| field.quantity(Timeout::from_seconds)).transpose()?,
+        calls: calls.map(decode_calls).transpose()?,
+        max_calls: max_calls
+            .map(|field| field.integer(0, CallCeilings::MAX_CALLS))
+            .transpose()?
+            .map(saturate),
+        grants_all_paths: all_paths.map(|field| field.boolean()).transpose()?.unwrap_or(false),
     };
     object.finish()?;
     Ok(rule)
+}
+
+fn decode_calls(field: Field<'_>) -> Result<CallTargets, Fault> {
+    let pointer = field.pointer().to_owned();
+    CallTargets::parse(&field.strings()?).map_err(|error| Fault::invalid(pointer, error.to_string()))
+}
+
+fn saturate(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 fn decode_network(field: Field<'_>) -> Result<NetworkRule, Fault> {

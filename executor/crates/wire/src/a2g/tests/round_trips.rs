@@ -54,6 +54,7 @@ fn call() -> impl Strategy<Value = Call> {
             intent,
             is_new: false,
             charge: a2g_types::memory::Charge::default(),
+            parent: None,
             tool,
             arguments,
             context,

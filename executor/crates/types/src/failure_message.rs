@@ -1,9 +1,9 @@
 //! One sentence for each way in which a run can fail. It is the `error` of a report and the message of each
 //! door's error, so all doors report the same text.
 
+use crate::limit::{Layer, Limit};
+use crate::outcome::{End, Outcome, Receipt, Usage};
 use crate::visible_text::escape_invisible;
-use a2g_types::limit::{Layer, Limit};
-use a2g_types::outcome::{End, Outcome, Receipt, Usage};
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 
@@ -11,12 +11,14 @@ use std::fmt::Display;
 const MAX_GUEST_TEXT_CHARS: usize = 400;
 
 /// The reason why a run failed, with a fallback for a door that treats a successful end as a failure.
-pub(super) fn describe_failure(outcome: &Outcome) -> String {
+#[must_use]
+pub fn describe_failure(outcome: &Outcome) -> String {
     describe(outcome).unwrap_or_else(|| "the tool did not succeed".to_owned())
 }
 
 /// The reason why a run failed; `None` for a successful run.
-pub(super) fn describe(outcome: &Outcome) -> Option<String> {
+#[must_use]
+pub fn describe(outcome: &Outcome) -> Option<String> {
     let Outcome { end, output: _, metrics: _, usage } = outcome;
     match end {
         End::Returned(_) => None,
@@ -47,7 +49,8 @@ pub(super) fn describe(outcome: &Outcome) -> Option<String> {
 }
 
 /// Machine-readable details of a failed run.
-pub(super) fn failure_details(receipt: &Receipt) -> Map<String, Value> {
+#[must_use]
+pub fn failure_details(receipt: &Receipt) -> Map<String, Value> {
     let status = receipt.outcome.end.status().as_str();
     let details = match &receipt.outcome.end {
         End::ToolError { code, message, detail } => {

@@ -1,10 +1,11 @@
 //! Texts of tools and agents, as they are shown to people.
 
-use a2g_types::ident::is_display_control;
+use crate::ident::is_display_control;
 
 /// The first characters of a text. Control characters, and characters that reorder or hide others, are escaped, so that
 /// a person sees what is there.
-pub(crate) fn escape_invisible(text: &str, max_chars: usize) -> String {
+#[must_use]
+pub fn escape_invisible(text: &str, max_chars: usize) -> String {
     let mut shown = String::new();
     for c in text.chars().take(max_chars) {
         if is_display_control(c) || is_blank(c) {

@@ -1,5 +1,5 @@
-//! The network of a run in a separate process: the guest's requests go over a socket pair to the server, which
-//! authorizes and performs them.
+//! The network and the nested calls of a run in a separate process: the guest's requests go over a socket pair to the
+//! server, which authorizes and performs them.
 //!
 //! ```text
 //! child                                            server
@@ -8,8 +8,9 @@
 //!   Credit            ◀─ each side ─▶                     bytes were consumed, so as many may be sent
 //!   StopSending       ◀──────────────                     the rest of the upload is not read
 //! ```
-//! A stream is a request with its response; a name look-up, which has heads only; or a connection, whose directions
-//! end independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
+//! A stream is a request with its response; a name look-up, which has heads only; a request about other tools, whose
+//! upload has the arguments and whose download has the answer as JSON; or a connection, whose directions end
+//! independently, and which lives until the child aborts it or the server refuses it. A frame is a kind, the number
 //! of a stream, a length and that many bytes. At most [`WINDOW_BYTES`] of a stream's direction are sent but not yet
 //! consumed. The server bounds everything that a child sends, and closes the connection with all its streams at the
 //! first invalid frame.
@@ -24,10 +25,12 @@ use a2g_sandbox::egress::{
     Body, ConnectFuture, EgressError, LookUpFuture, MAX_HEAD_BYTES, NetworkBackend, NetworkError,
     NetworkSession, SendFuture, Timeouts,
 };
+use a2g_sandbox::{CallAnswer, CallBackend, CallError, CallFuture, CallRequest};
+use a2g_types::limit::NetworkBudgets;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body as _, Frame as BodyFrame};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Empty, Full, LengthLimitError, Limited};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -42,7 +45,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// Maximum number of bytes of a stream that are in flight in one direction.
@@ -57,6 +60,13 @@ const MAX_HEAD_FRAME_BYTES: usize = 8 * MAX_HEAD_BYTES;
 /// Maximum number of streams that a child may open in addition to its run's requests and connections.
 // The server refuses all of these streams; the limit is for a guest that retries without end.
 const MAX_REJECTED_STREAMS: u32 = 1024;
+/// Maximum size of the arguments of a nested call, in bytes.
+const MAX_ARGUMENT_BYTES: usize = 8 << 20;
+/// Maximum size of the answer to a request about other tools, in bytes.
+const MAX_ANSWER_BYTES: usize = 32 << 20;
+/// Maximum number of requests about other tools that a child may make in addition to its run's calls: questions, and
+/// calls that the server refuses.
+const MAX_EXTRA_CALLS: u32 = 32 << 10;
 /// The consumed bytes after which credit is returned to the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
 /// The stack size of the child's reading thread, in bytes.
@@ -101,12 +111,39 @@ enum OpenFrame {
     Connect {
         address: SocketAddr,
     },
+    Call(CallHead),
+}
+
+/// A [`CallRequest`] without the arguments, which are the upload.
+#[derive(Debug, Serialize, Deserialize)]
+enum CallHead {
+    List,
+    Describe { tool: String },
+    Call { tool: String },
+}
+
+impl CallHead {
+    fn split(request: CallRequest) -> (Self, Option<String>) {
+        match request {
+            CallRequest::List => (Self::List, None),
+            CallRequest::Describe { tool } => (Self::Describe { tool }, None),
+            CallRequest::Call { tool, arguments } => (Self::Call { tool }, Some(arguments)),
+        }
+    }
+
+    fn join(self, arguments: String) -> CallRequest {
+        match self {
+            Self::List => CallRequest::List,
+            Self::Describe { tool } => CallRequest::Describe { tool },
+            Self::Call { tool } => CallRequest::Call { tool, arguments },
+        }
+    }
 }
 
 impl OpenFrame {
     fn kind(&self) -> StreamKind {
         match self {
-            Self::Request { .. } | Self::LookUp { .. } => StreamKind::Exchange,
+            Self::Request { .. } | Self::LookUp { .. } | Self::Call(_) => StreamKind::Exchange,
             Self::Connect { .. } => StreamKind::Connection,
         }
     }
@@ -143,6 +180,8 @@ enum ResponseHead {
     },
     Found(Vec<IpAddr>),
     Connected,
+    /// The answer to a request about other tools follows as a body.
+    Called,
 }
 
 type EgressResult<T> = std::result::Result<T, EgressError>;
@@ -383,6 +422,83 @@ async fn pump(
 /// The streams of one child, by number.
 type Streams = Arc<Mutex<HashMap<u32, ServerStream>>>;
 
+/// What the server does for one child.
+pub(super) struct Services {
+    /// Performs its network requests; `None` if the run has no network.
+    pub(super) network: Option<Arc<NetworkSession>>,
+    /// Makes its calls; `None` if the run may make none.
+    pub(super) calls: Option<CallService>,
+}
+
+/// The nested calls of one child.
+pub(super) struct CallService {
+    pub(super) backend: Arc<dyn CallBackend>,
+    /// Maximum number of calls.
+    pub(super) max_calls: u32,
+    /// Maximum number of calls at once.
+    pub(super) max_parallel: u32,
+}
+
+/// The bytes, frames and streams that a child may still send.
+struct ReceiveBudget {
+    bytes: u64,
+    frames: u64,
+    streams: u32,
+    open_calls: Arc<Semaphore>,
+}
+
+impl ReceiveBudget {
+    fn new(services: &Services) -> Self {
+        let network = services.network.as_ref().map(|session| session.budgets());
+        let network = network.unwrap_or(NetworkBudgets::ZERO);
+        // In the worst case each sent byte has its own frame. Credit is returned in quarters of a window, and each
+        // received byte may have cost the minimum.
+        let credits = network.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
+        let bytes = network.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
+        let calls = services.calls.as_ref();
+        let calls_streams = calls.map_or(0, |calls| calls.max_calls.saturating_add(MAX_EXTRA_CALLS));
+        Self {
+            bytes: bytes.saturating_add(1 << 20),
+            frames: network.sent_bytes.saturating_add(credits).saturating_add(1 << 10),
+            streams: network
+                .requests
+                .saturating_mul(2)
+                .saturating_add(MAX_REJECTED_STREAMS)
+                .saturating_add(calls_streams),
+            open_calls: Arc::new(Semaphore::new(calls.map_or(0, |calls| calls.max_parallel as usize))),
+        }
+    }
+
+    fn spend_frame(&mut self, length: usize) -> Result<()> {
+        let length = u64::try_from(length).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.checked_sub(length).ok_or_else(protocol_error)?;
+        self.frames = self.frames.checked_sub(1).ok_or_else(protocol_error)?;
+        Ok(())
+    }
+
+    /// Spends a stream, and makes room for the chunks that are in flight when it is refused. A call also has room for
+    /// its arguments and for the credit of its answer.
+    fn spend_stream(&mut self, opening: &OpenFrame) -> Result<Option<OwnedSemaphorePermit>> {
+        self.streams = self.streams.checked_sub(1).ok_or_else(protocol_error)?;
+        let (bytes, frames) = (MAX_HEAD_FRAME_BYTES + WINDOW_BYTES, 8 + WINDOW_BYTES / MIN_FRAME_COST);
+        let (is_call, bytes, frames) = match opening {
+            OpenFrame::Request { .. } | OpenFrame::LookUp { .. } | OpenFrame::Connect { .. } => {
+                (false, bytes, frames)
+            }
+            OpenFrame::Call(_) => {
+                let credits = MAX_ANSWER_BYTES / CREDIT_BYTES;
+                let chunks = MAX_ARGUMENT_BYTES / MIN_FRAME_COST;
+                (true, bytes + MAX_ARGUMENT_BYTES + 4 * credits, frames + chunks + credits)
+            }
+        };
+        self.bytes = self.bytes.saturating_add(bytes as u64);
+        self.frames = self.frames.saturating_add(frames as u64);
+        // The child has the same limit, so one that exceeds it is compromised.
+        let permit = || Arc::clone(&self.open_calls).try_acquire_owned().map_err(|_| protocol_error());
+        is_call.then(permit).transpose()
+    }
+}
+
 /// The server's state of a stream.
 struct ServerStream {
     upload: Option<RecvWindow>,
@@ -392,9 +508,9 @@ struct ServerStream {
     release: oneshot::Receiver<Infallible>,
 }
 
-/// Serves the network requests of one child with its run's session. Returns when the child has ended, or with an error
-/// at the first invalid frame. The future has to be dropped when the run ends.
-pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStream) -> Result<()> {
+/// Serves the requests of one child. Returns when the child has ended, or with an error at the first invalid frame. The
+/// future has to be dropped when the run ends.
+pub(super) async fn serve_child(services: Services, socket: UnixStream) -> Result<()> {
     let (mut from_child, mut to_child) = socket.into_split();
     // The queue is bounded by the windows of the streams, and by the number of streams that a child may open.
     let (frames, mut outgoing) = mpsc::unbounded_channel::<Vec<u8>>();
@@ -407,42 +523,26 @@ pub(super) async fn serve_network(session: Arc<NetworkSession>, socket: UnixStre
     let reader = async move {
         let streams = Streams::default();
         let mut tasks = JoinSet::new();
-        let (mut last_stream, mut stream_count) = (0, 0);
-        let budgets = session.budgets();
-        // In the worst case each sent byte has its own frame. Credit is returned in quarters of a window, and each
-        // received byte may have cost the minimum.
-        let credits = budgets.received_bytes / (CREDIT_BYTES / MIN_FRAME_COST) as u64;
-        let mut remaining_frames = budgets.sent_bytes.saturating_add(credits).saturating_add(1 << 10);
-        let mut remaining_bytes =
-            budgets.sent_bytes.saturating_mul(2).saturating_add(credits.saturating_mul(4));
-        remaining_bytes = remaining_bytes.saturating_add(1 << 20);
+        let mut last_stream = 0;
+        let mut budget = ReceiveBudget::new(&services);
         while let Some(Frame { kind, stream, content }) = read_frame(&mut from_child).await? {
-            let length = u64::try_from(content.len()).unwrap_or(u64::MAX);
-            remaining_bytes = remaining_bytes.checked_sub(length).ok_or_else(protocol_error)?;
-            remaining_frames = remaining_frames.checked_sub(1).ok_or_else(protocol_error)?;
+            budget.spend_frame(content.len())?;
             let aborted = {
                 let mut open_streams = streams.lock();
                 match kind {
                     FrameKind::Open => {
-                        stream_count += 1;
-                        let max = budgets.requests.saturating_mul(2).saturating_add(MAX_REJECTED_STREAMS);
-                        if stream <= last_stream || stream_count > max {
+                        let opening = serde_json::from_slice(&content).map_err(|_| protocol_error())?;
+                        if stream <= last_stream {
                             return Err(protocol_error());
                         }
                         last_stream = stream;
-                        // Leaves room for chunks that are in flight when the stream is refused.
-                        remaining_bytes =
-                            remaining_bytes.saturating_add((MAX_HEAD_FRAME_BYTES + WINDOW_BYTES) as u64);
-                        remaining_frames =
-                            remaining_frames.saturating_add((8 + WINDOW_BYTES / MIN_FRAME_COST) as u64);
+                        let permit = budget.spend_stream(&opening)?;
                         while tasks.try_join_next().is_some() {}
-                        let opening = serde_json::from_slice(&content).map_err(|_| protocol_error())?;
                         // The task removes its own stream at its end. The lock is held until the stream is in the
                         // map, so a task that ends at once cannot remove it too early.
-                        open_streams.insert(
-                            stream,
-                            serve_stream(&session, stream, opening, &frames, &streams, &mut tasks)?,
-                        );
+                        let request = OpenRequest { stream, opening, permit };
+                        open_streams
+                            .insert(stream, serve_stream(&services, request, &frames, &streams, &mut tasks)?);
                         None
                     }
                     FrameKind::Data => {
@@ -497,11 +597,18 @@ async fn read_frame(from: &mut (impl tokio::io::AsyncRead + Unpin)) -> Result<Op
     Ok(Some(Frame { kind, stream, content: content.into() }))
 }
 
-/// Starts to serve a stream.
-fn serve_stream(
-    session: &Arc<NetworkSession>,
+/// A stream that a child has opened.
+struct OpenRequest {
     stream: u32,
     opening: OpenFrame,
+    /// The place of a call among those at once.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Starts to serve a stream.
+fn serve_stream(
+    services: &Services,
+    OpenRequest { stream, opening, permit }: OpenRequest,
     frames: &mpsc::UnboundedSender<Vec<u8>>,
     streams: &Streams,
     tasks: &mut JoinSet<()>,
@@ -511,6 +618,7 @@ fn serve_stream(
     let (recv_window, mut chunks) = RecvWindow::new(kind.credit_threshold(), move |bytes| {
         drop(credits.send(encode_credit(stream, bytes)))
     });
+    let session = || services.network.clone().ok_or_else(protocol_error);
     let (request, uploads) = match opening {
         OpenFrame::Request { method, uri, fields, body, timeouts } => {
             let empty = || Empty::new().map_err(|never| match never {}).boxed_unsync();
@@ -518,65 +626,73 @@ fn serve_stream(
             *request.method_mut() = Method::from_bytes(method.as_bytes()).map_err(|_| protocol_error())?;
             *request.uri_mut() = uri.parse::<Uri>().map_err(|_| protocol_error())?;
             *request.headers_mut() = decode_headers(fields).ok_or_else(protocol_error)?;
-            (StreamRequest::Request(Box::new(request), timeouts), body)
+            (StreamRequest::Request(session()?, Box::new(request), timeouts), body)
         }
-        OpenFrame::LookUp { name } => (StreamRequest::LookUp(name), false),
+        OpenFrame::LookUp { name } => (StreamRequest::LookUp(session()?, name), false),
         OpenFrame::Connect { address } => {
             let notice =
                 SendOnDrop { frame: encode_frame(FrameKind::StopSending, stream, &[]), to: frames.clone() };
             chunks.drop_notice = Some(DropNotice::Server { _notice: notice });
-            (StreamRequest::Connect(address, chunks.boxed_unsync()), true)
+            (StreamRequest::Connect(session()?, address, chunks.boxed_unsync()), true)
+        }
+        OpenFrame::Call(head) => {
+            let calls = services.calls.as_ref().ok_or_else(protocol_error)?;
+            let has_arguments = matches!(head, CallHead::Call { .. });
+            (StreamRequest::Call(Arc::clone(&calls.backend), head, chunks.boxed_unsync()), has_arguments)
         }
     };
     let (download, window) = SendWindow::new();
-    let (session, frames, streams) = (Arc::clone(session), frames.clone(), Arc::clone(streams));
+    let (frames, streams) = (frames.clone(), Arc::clone(streams));
     let (release_tx, release) = oneshot::channel();
     let task = tasks.spawn(async move {
         // Values are dropped in reverse order, so this one signals that all others have been dropped.
         let _release_tx = release_tx;
         // Fails if the child has ended, which ends this task as well.
         let send = |frame| drop(frames.send(frame));
+        let permit = permit;
         let work = async {
-            let (head, mut body) = request.perform(session).await?;
+            let (head, mut body) = request.perform().await?;
             send(encode_json_frame(FrameKind::Head, stream, &head));
             if let Some(body) = &mut body {
                 pump(body, &window, false, |chunk| send(encode_frame(FrameKind::Data, stream, &chunk)))
                     .await?;
             }
-            match kind {
-                StreamKind::Exchange => {
-                    // The body holds the stream's slot, which the child may need as soon as it has received the `End`.
-                    drop(body);
-                    send(encode_frame(FrameKind::End, stream, &[]));
-                    EgressResult::Ok(())
-                }
-                StreamKind::Connection => {
-                    send(encode_frame(FrameKind::End, stream, &[]));
-                    // The upload may continue. The connection ends when its download is dropped.
-                    std::future::pending().await
-                }
-            }
+            EgressResult::Ok(body)
         };
-        if let Err(refusal) = work.await {
-            send(encode_json_frame(FrameKind::Refused, stream, &refusal));
+        let result = work.await;
+        // Before the last frame: the child may open its next call as soon as it has received that.
+        drop(permit);
+        match (result, kind) {
+            (Err(refusal), _) => send(encode_json_frame(FrameKind::Refused, stream, &refusal)),
+            (Ok(body), StreamKind::Exchange) => {
+                // The body holds the stream's slot, which the child may need as soon as it has received the `End`.
+                drop(body);
+                send(encode_frame(FrameKind::End, stream, &[]));
+            }
+            (Ok(_body), StreamKind::Connection) => {
+                send(encode_frame(FrameKind::End, stream, &[]));
+                // The upload may continue. The connection ends when its download is dropped.
+                std::future::pending().await
+            }
         }
         streams.lock().remove(&stream);
     });
     Ok(ServerStream { upload: uploads.then_some(recv_window), download, task, release })
 }
 
-/// A child's request in the form that the session accepts.
+/// A child's request, with the service that performs it.
 enum StreamRequest {
-    Request(Box<Request<Body>>, Timeouts),
-    LookUp(String),
-    Connect(SocketAddr, Body),
+    Request(Arc<NetworkSession>, Box<Request<Body>>, Timeouts),
+    LookUp(Arc<NetworkSession>, String),
+    Connect(Arc<NetworkSession>, SocketAddr, Body),
+    Call(Arc<dyn CallBackend>, CallHead, Body),
 }
 
 impl StreamRequest {
     /// Performs the request. Returns the head of the response, and its body if it has one.
-    async fn perform(self, session: Arc<NetworkSession>) -> EgressResult<(ResponseHead, Option<Body>)> {
+    async fn perform(self) -> EgressResult<(ResponseHead, Option<Body>)> {
         Ok(match self {
-            Self::Request(request, timeouts) => {
+            Self::Request(session, request, timeouts) => {
                 let (head, body) = session.send(*request, timeouts).await?.into_parts();
                 let head = ResponseHead::Answer {
                     status: head.status.as_u16(),
@@ -584,12 +700,52 @@ impl StreamRequest {
                 };
                 (head, Some(body))
             }
-            Self::LookUp(name) => (ResponseHead::Found(session.look_up(name).await?), None),
-            Self::Connect(address, upload) => {
+            Self::LookUp(session, name) => (ResponseHead::Found(session.look_up(name).await?), None),
+            Self::Connect(session, address, upload) => {
                 (ResponseHead::Connected, Some(session.connect(address, upload).await?))
+            }
+            Self::Call(backend, head, upload) => {
+                let answer = match head {
+                    CallHead::List | CallHead::Describe { .. } => {
+                        backend.perform(head.join(String::new())).await
+                    }
+                    CallHead::Call { .. } => match read_arguments(upload).await? {
+                        Ok(arguments) => backend.perform(head.join(arguments)).await,
+                        Err(error) => Err(error),
+                    },
+                };
+                (ResponseHead::Called, Some(encode_answer(&answer)))
             }
         })
     }
+}
+
+/// The arguments of a call, or the error for its guest.
+async fn read_arguments(upload: Body) -> EgressResult<std::result::Result<String, CallError>> {
+    let invalid = |message: String| Err(CallError::new("invalid_arguments", message));
+    let bytes = match Limited::new(upload, MAX_ARGUMENT_BYTES).collect().await {
+        Ok(collected) => collected.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            return Ok(invalid(format!(
+                "the arguments have more than {MAX_ARGUMENT_BYTES} bytes: send less"
+            )));
+        }
+        Err(_) => return Err(NetworkError::RunEnded.into()),
+    };
+    Ok(String::from_utf8(bytes.into()).or_else(|_| invalid("the arguments are not UTF-8".to_owned())))
+}
+
+fn encode_answer(answer: &std::result::Result<CallAnswer, CallError>) -> Body {
+    // Plain values without maps: serializing them cannot fail.
+    let text = serde_json::to_vec(answer).unwrap_or_default();
+    let text = if text.len() <= MAX_ANSWER_BYTES {
+        text
+    } else {
+        let message = format!("the result has more than {MAX_ANSWER_BYTES} bytes: ask the tool for less");
+        let error: std::result::Result<CallAnswer, _> = Err(CallError::new("limit_reached", message));
+        serde_json::to_vec(&error).unwrap_or_default()
+    };
+    Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
 }
 
 /// The child's state of a stream.
@@ -603,9 +759,11 @@ struct ChildStream {
     upload: Option<SendWindow>,
 }
 
-/// The network of a run, in the run's own process.
-pub(super) struct RemoteNetwork {
+/// The network and the calls of a run, in the run's own process.
+pub(super) struct Relay {
     socket: File,
+    /// One permit for each call that may be made at once.
+    calls: Arc<Semaphore>,
     writing: Mutex<()>,
     next: AtomicU32,
     streams: Mutex<Option<HashMap<u32, ChildStream>>>,
@@ -613,7 +771,7 @@ pub(super) struct RemoteNetwork {
 
 /// Removes a stream when it is dropped, and sends the server an `Abort` if the stream has not ended.
 struct StreamGuard {
-    remote: Arc<RemoteNetwork>,
+    remote: Arc<Relay>,
     stream: u32,
     /// The task that sends the upload.
     upload: Option<AbortHandle>,
@@ -631,24 +789,30 @@ impl Drop for StreamGuard {
     }
 }
 
-impl RemoteNetwork {
-    /// Starts the thread that reads from `socket`. Call this before the process is confined.
+impl Relay {
+    /// Starts the thread that reads from `socket`, for a run that makes at most `max_parallel` calls at once. Call this
+    /// before the process is confined.
     ///
     /// # Errors
     /// If no thread can be started, or the thread cannot be confined.
-    pub(super) fn start(socket: OwnedFd, confinement: &Arc<Confinement>) -> Result<Arc<Self>> {
+    pub(super) fn start(
+        socket: OwnedFd,
+        max_parallel: u32,
+        confinement: &Arc<Confinement>,
+    ) -> Result<Arc<Self>> {
         // The socket is a `File`, which is read by `read`. A `UnixStream` would use `recv`, which a guest's process may
         // not call.
         let mut input = File::from(socket.try_clone()?);
         let remote = Arc::new(Self {
             socket: File::from(socket),
+            calls: Arc::new(Semaphore::new(max_parallel as usize)),
             writing: Mutex::default(),
             next: AtomicU32::new(1),
             streams: Mutex::new(Some(HashMap::new())),
         });
         let (confinement, reader) = (Arc::clone(confinement), Arc::clone(&remote));
         let (result_tx, result_rx) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("network".into()).stack_size(READER_STACK_BYTES);
+        let thread = std::thread::Builder::new().name("relay".into()).stack_size(READER_STACK_BYTES);
         thread.spawn(move || {
             let result = confinement.confine_aux_thread().map_err(confine_io_error);
             let has_failed = result.is_err();
@@ -743,15 +907,35 @@ impl RemoteNetwork {
     async fn look_up_name(self: Arc<Self>, name: String) -> EgressResult<Vec<IpAddr>> {
         match self.open_stream(&OpenFrame::LookUp { name }, None).await? {
             (ResponseHead::Found(addresses), _) => Ok(addresses),
-            (ResponseHead::Answer { .. } | ResponseHead::Connected, _) => Err(NetworkError::Response.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Connected | ResponseHead::Called, _) => {
+                Err(NetworkError::Response.into())
+            }
         }
     }
 
     async fn open_connection(self: Arc<Self>, address: SocketAddr, upload: Body) -> EgressResult<Body> {
         match self.open_stream(&OpenFrame::Connect { address }, Some(upload)).await? {
             (ResponseHead::Connected, chunks) => Ok(chunks.boxed_unsync()),
-            (ResponseHead::Answer { .. } | ResponseHead::Found(_), _) => Err(NetworkError::Response.into()),
+            (ResponseHead::Answer { .. } | ResponseHead::Found(_) | ResponseHead::Called, _) => {
+                Err(NetworkError::Response.into())
+            }
         }
+    }
+
+    /// Sends a request about other tools, and waits for its answer.
+    async fn send_call(self: Arc<Self>, request: CallRequest) -> std::result::Result<CallAnswer, CallError> {
+        // Fails only after the end of this process has begun.
+        let _permit = Arc::clone(&self.calls).acquire_owned().await.map_err(|_| CallError::run_ended())?;
+        let (head, arguments) = CallHead::split(request);
+        let upload =
+            arguments.map(|text| Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync());
+        let answer = async {
+            let (head, chunks) = self.open_stream(&OpenFrame::Call(head), upload).await?;
+            let ResponseHead::Called = head else { return Err(NetworkError::Response.into()) };
+            EgressResult::Ok(chunks.collect().await?.to_bytes())
+        };
+        let answer = answer.await.map_err(|_| CallError::run_ended())?;
+        serde_json::from_slice(&answer).unwrap_or_else(|_| Err(CallError::run_ended()))
     }
 
     /// Opens a stream, starts its upload and waits for the head of the response.
@@ -818,7 +1002,7 @@ impl ChildStream {
     }
 }
 
-impl NetworkBackend for RemoteNetwork {
+impl NetworkBackend for Relay {
     fn send(self: Arc<Self>, request: Request<Body>, timeouts: Timeouts) -> SendFuture {
         Box::pin(self.send_request(request, timeouts))
     }
@@ -832,6 +1016,12 @@ impl NetworkBackend for RemoteNetwork {
     }
 }
 
+impl CallBackend for Relay {
+    fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture {
+        Box::pin(self.send_call(request))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -840,7 +1030,6 @@ mod tests {
     use a2g_sandbox::egress::{Egress, EgressSettings};
     use a2g_types::clock::SystemClock;
     use a2g_types::ident::AgentDid;
-    use a2g_types::limit::NetworkBudgets;
     use std::collections::BTreeMap;
     use std::time::Duration;
 
@@ -888,7 +1077,11 @@ mod tests {
             let _may_be_closed = theirs.shutdown(std::net::Shutdown::Write);
             let _may_be_reset = (&theirs).read_to_end(&mut Vec::new());
         });
-        let result = tokio::time::timeout(Duration::from_secs(20), serve_network(session, ours)).await;
+        let result = tokio::time::timeout(
+            Duration::from_secs(20),
+            serve_child(Services { network: Some(session), calls: None }, ours),
+        )
+        .await;
         client.await.unwrap();
         result.expect("serving ends in time")
     }

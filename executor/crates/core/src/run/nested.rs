@@ -1,0 +1,502 @@
+//! The calls that a run makes: each is an intent of its own, under its own verdict, grant and receipt.
+//!
+//! ```text
+//! guest ─ CallRequest ─▶ NestedCalls::perform ─ limits ─▶ handle_intent ─ a person, if the verdict says so ─▶ receipt
+//!                          └─ recorded: ordinal, tool, intent, decision, end
+//! the run ends ─▶ close: a call that has not begun never begins, and one that runs is stopped
+//! ```
+//! The limits on the calls of a run are part of its grant. A call runs on its parent's slot, if no other call uses it:
+//! a parent that waits never holds what its calls need.
+
+use super::events::{RunEvent, RunEventSink};
+use super::{Executor, all_agents};
+use crate::catalog::Tool;
+use a2g_capability::{CallGrant, Grant};
+use a2g_runtime::spawn;
+use a2g_sandbox::{
+    CallAnswer, CallBackend, CallError, CallFuture, CallRequest, CallableTool, ToolDefinition,
+};
+use a2g_types::call::{Call, Door, ParentRun, Priority};
+use a2g_types::failure_message::{describe_failure, failure_details};
+use a2g_types::fault::{Fault, RECEIPT_PENDING};
+use a2g_types::ident::{AgentDid, IntentId, ToolName, did_you_mean};
+use a2g_types::memory::Charge;
+use a2g_types::outcome::{CallUsage, End, NestedCall, NestedEnd, Receipt};
+use a2g_types::strict_json::{self, JsonBounds};
+use a2g_types::verdict::Decision;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, watch};
+
+/// Maximum number of questions about other tools that a run may ask.
+const MAX_QUESTIONS: u32 = 10_000;
+/// Maximum time for the calls of a run to end after it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The bounds of a call's arguments.
+const ARGUMENT_BOUNDS: JsonBounds =
+    JsonBounds { max_bytes: 8 << 20, max_depth: 64, max_tree_bytes: 64 << 20 };
+
+/// The calls of one run.
+pub(super) struct NestedCalls {
+    executor: Arc<Executor>,
+    parent: Parent,
+    grant: CallGrant,
+    sink: RunEventSink,
+    state: Mutex<CallLog>,
+    /// One permit for each call that may be made at once.
+    at_once: Semaphore,
+    /// The parent's slot, for one of its calls.
+    slot: Arc<Semaphore>,
+    has_ended: watch::Sender<bool>,
+    /// The number of calls that have not ended.
+    open: watch::Sender<usize>,
+}
+
+/// The values that a call takes from its parent.
+struct Parent {
+    door: Door,
+    agent: AgentDid,
+    intent: IntentId,
+    tool: ToolName,
+    priority: Priority,
+    /// The number of runs above the calls.
+    depth: u32,
+}
+
+/// The calls in order, and the number of questions.
+#[derive(Default)]
+struct CallLog {
+    calls: Vec<NestedCall>,
+    count: u32,
+    questions: u32,
+}
+
+/// A call that was counted.
+struct CountedCall {
+    ordinal: u32,
+    intent: IntentId,
+    started_at: Instant,
+}
+
+/// The end of a call, for its parent's report and for the guest.
+struct CallOutcome {
+    decision: Option<Decision>,
+    end: NestedEnd,
+    answer: Result<CallAnswer, CallError>,
+}
+
+impl CallOutcome {
+    fn refused(error: CallError) -> Self {
+        Self { decision: None, end: NestedEnd::Refused, answer: Err(error) }
+    }
+
+    fn of_receipt(decision: Option<Decision>, receipt: &Receipt) -> Self {
+        Self { decision, end: receipt.outcome.end.status().into(), answer: answer(receipt) }
+    }
+}
+
+impl NestedCalls {
+    /// The calls of a run; `None` if its grant allows none.
+    pub(super) fn open(
+        executor: &Arc<Executor>,
+        call: &Call,
+        grant: &Grant,
+        sink: &RunEventSink,
+    ) -> Option<Arc<Self>> {
+        let grant = grant.calls();
+        grant.is_allowed().then(|| {
+            Arc::new(Self {
+                executor: Arc::clone(executor),
+                parent: Parent {
+                    door: call.door,
+                    agent: call.agent.clone(),
+                    intent: call.intent,
+                    tool: call.tool.clone(),
+                    priority: call.priority,
+                    depth: call.parent.as_ref().map_or(0, |parent| parent.depth) + 1,
+                },
+                at_once: Semaphore::new(grant.max_parallel().value as usize),
+                grant: grant.clone(),
+                sink: sink.clone(),
+                state: Mutex::default(),
+                slot: Arc::new(Semaphore::new(1)),
+                has_ended: watch::Sender::new(false),
+                open: watch::Sender::new(0),
+            })
+        })
+    }
+
+    /// The parent's slot, which one of its calls may use.
+    pub(super) fn slot(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.slot)
+    }
+
+    /// The calls so far.
+    pub(super) fn list(&self) -> Vec<NestedCall> {
+        self.state.lock().calls.clone()
+    }
+
+    /// Stops all calls, and returns the record of them. The parent is no longer an active run.
+    pub(super) async fn close(&self) -> CallUsage {
+        self.has_ended.send_replace(true);
+        self.executor.active_runs.abort_children(self.parent.intent);
+        let mut open = self.open.subscribe();
+        if tokio::time::timeout(CLOSE_TIMEOUT, open.wait_for(|open| *open == 0)).await.is_err() {
+            tracing::warn!("calls of a run have not ended with it");
+        }
+        let state = self.state.lock();
+        CallUsage {
+            max_calls: self.grant.max_calls(),
+            max_parallel: self.grant.max_parallel(),
+            count: state.count,
+            calls: state.calls.clone(),
+        }
+    }
+
+    /// Counts a call of `tool`.
+    fn count(&self, tool: &str) -> Result<CountedCall, CallError> {
+        let mut state = self.state.lock();
+        // Checked under the lock of the log: `close` lists every call that was counted.
+        if *self.has_ended.borrow() {
+            return Err(CallError::run_ended());
+        }
+        let max = self.grant.max_calls();
+        if state.count >= max.value {
+            return Err(CallError::new(
+                "calls_exhausted",
+                format!("this run has made all its {} calls (`max_calls`, set by {})", max.value, max.layer),
+            ));
+        }
+        state.count += 1;
+        let (ordinal, intent) = (state.count, self.parent.intent.nested(state.count));
+        if state.calls.len() < CallUsage::MAX_LISTED {
+            state.calls.push(NestedCall {
+                ordinal,
+                tool: a2g_types::ident::excerpt(tool),
+                intent,
+                decision: None,
+                end: NestedEnd::Pending,
+                duration: Duration::ZERO,
+            });
+        }
+        self.open.send_modify(|open| *open += 1);
+        Ok(CountedCall { ordinal, intent, started_at: self.executor.clock.monotonic() })
+    }
+
+    fn record(&self, counted: &CountedCall, decision: Option<Decision>, end: NestedEnd) {
+        let duration = self.executor.clock.monotonic().saturating_duration_since(counted.started_at);
+        let index = usize::try_from(counted.ordinal).unwrap_or(usize::MAX).wrapping_sub(1);
+        let recorded = self.state.lock().calls.get_mut(index).map(|call| {
+            (call.decision, call.end, call.duration) = (decision, end, duration);
+            call.clone()
+        });
+        if let Some(call) = recorded {
+            // Every door shows progress.
+            self.sink.send(RunEvent::Progress(call.to_progress()));
+        }
+    }
+
+    async fn call(self: Arc<Self>, tool: String, arguments: String) -> Result<CallAnswer, CallError> {
+        let counted = self.count(&tool)?;
+        let CallOutcome { decision, end, answer } = self.make(&counted, &tool, &arguments).await;
+        self.record(&counted, decision, end);
+        self.open.send_modify(|open| *open -= 1);
+        answer
+    }
+
+    async fn make(&self, counted: &CountedCall, tool: &str, arguments: &str) -> CallOutcome {
+        let checked = self.check(tool).and_then(|tool| Ok((tool, parse_arguments(arguments)?)));
+        let (tool, arguments) = match checked {
+            Ok(checked) => checked,
+            Err(error) => return CallOutcome::refused(error),
+        };
+        let mut has_ended = self.has_ended.subscribe();
+        let decided = tokio::select! {
+            biased;
+            _ended = has_ended.wait_for(|ended| *ended) => None,
+            outcome = async {
+                let _permit = self.at_once.acquire().await;
+                self.decide_and_run(self.intent(counted, tool, arguments)).await
+            } => Some(outcome),
+        };
+        match decided {
+            Some(outcome) => outcome,
+            None => self.stop(counted.intent).await,
+        }
+    }
+
+    /// Checks that the run may call `tool`.
+    fn check(&self, tool: &str) -> Result<ToolName, CallError> {
+        let max_depth = self.grant.max_depth();
+        if self.parent.depth > max_depth {
+            return Err(CallError::new(
+                "calls_exhausted",
+                format!(
+                    "there are {} runs above this call, and `ceilings.max_call_depth` is {max_depth}: call the tool \
+                     from a run further up",
+                    self.parent.depth
+                ),
+            ));
+        }
+        let name = ToolName::parse(tool).map_err(|_| self.unknown_tool(tool))?;
+        let entry = self.executor.current_catalog().catalog.get(&name).is_some();
+        if !entry || !self.executor.may_reach(&self.parent.agent, &name) {
+            return Err(self.unknown_tool(tool));
+        }
+        self.grant.check(&name).map_err(|layer| {
+            let message = format!(
+                "`{}` may not call `{name}`: its `calls`, set by {layer}, do not include that tool",
+                self.parent.tool
+            );
+            CallError {
+                detail: detail(&json!({ "set_by": layer.as_str() })),
+                ..CallError::new("not_allowed", message)
+            }
+        })?;
+        Ok(name)
+    }
+
+    fn unknown_tool(&self, tool: &str) -> CallError {
+        let callable = self.callable(|name, _| name.to_string());
+        let nearest = did_you_mean(tool, callable.iter().map(String::as_str));
+        let tool = a2g_types::ident::excerpt(tool);
+        CallError::new(
+            "unknown_tool",
+            format!("there is no tool `{tool}`{nearest}: list the tools for their names"),
+        )
+    }
+
+    /// Maps the tools that the run may call.
+    fn callable<T>(&self, map: impl Fn(&ToolName, &Tool) -> T) -> Vec<T> {
+        let loaded = self.executor.current_catalog();
+        let is_callable = |name: &ToolName| {
+            self.grant.check(name).is_ok()
+                && loaded.isolate.check_usable(name).is_ok()
+                && self.executor.may_reach(&self.parent.agent, name)
+        };
+        let tools = loaded.catalog.ready_tools().filter(|(name, _)| is_callable(name));
+        tools.map(|(name, tool)| map(name, tool)).collect()
+    }
+
+    fn intent(&self, counted: &CountedCall, tool: ToolName, arguments: Map<String, Value>) -> Call {
+        let Parent { door, agent, intent, tool: parent_tool, priority, depth } = &self.parent;
+        let parent =
+            ParentRun { intent: *intent, tool: parent_tool.clone(), ordinal: counted.ordinal, depth: *depth };
+        let context = json!({ "parent": {
+            "intent_id": intent.to_string(), "tool": parent_tool.as_str(), "ordinal": parent.ordinal, "depth": depth,
+        }});
+        Call {
+            door: *door,
+            agent: agent.clone(),
+            intent: counted.intent,
+            // The journal refuses the start of an intent that has run, as it would for any other new one.
+            is_new: true,
+            tool,
+            arguments,
+            context: context.as_object().cloned(),
+            caller_timeout: None,
+            priority: *priority,
+            charge: Charge::default(),
+            parent: Some(parent),
+        }
+    }
+
+    async fn decide_and_run(&self, call: Call) -> CallOutcome {
+        let (intent, tool) = (call.intent, call.tool.clone());
+        match self.executor.handle_intent(call, RunEventSink::none()).await {
+            Ok(answer) => {
+                let decision = Some(answer.verdict.decision);
+                match answer.receipt {
+                    Some(receipt) => CallOutcome::of_receipt(decision, &receipt),
+                    None => self.await_decision(intent, decision).await,
+                }
+            }
+            Err(fault) => {
+                let is_verdict = matches!(
+                    &fault,
+                    Fault::Refused { blocked_by: a2g_types::fault::BlockedBy::VerdictDenied, .. }
+                );
+                let refused = CallOutcome::refused(refusal(&fault, intent, &tool));
+                CallOutcome { decision: is_verdict.then_some(Decision::Denied), ..refused }
+            }
+        }
+    }
+
+    /// Waits until a person has decided, and the call has run.
+    async fn await_decision(&self, intent: IntentId, decision: Option<Decision>) -> CallOutcome {
+        let refused = |error| CallOutcome { decision, ..CallOutcome::refused(error) };
+        match self.executor.await_outcome(intent).await {
+            Ok(Some(receipt)) => CallOutcome::of_receipt(decision, &receipt),
+            Ok(None) => refused(match self.executor.denial(intent) {
+                Ok(Some(fault)) => refusal(&fault, intent, &self.parent.tool),
+                Ok(None) | Err(_) => CallError {
+                    detail: detail(
+                        &json!({ "intent_id": intent.to_string(), "blocked_by": "escalation_pending" }),
+                    ),
+                    ..CallError::new(
+                        "denied",
+                        "the call had to wait for a person, and nobody approved it before its verdict expired: make \
+                         it again if it is still needed",
+                    )
+                },
+            }),
+            Err(fault) => refused(refusal(&fault, intent, &self.parent.tool)),
+        }
+    }
+
+    /// Ends a call with its parent: it never begins, or is stopped.
+    async fn stop(&self, intent: IntentId) -> CallOutcome {
+        let executor = &self.executor;
+        executor.withdraw_nested(intent).await;
+        // Stopped by now, or by `close`; a call that never began has no outcome.
+        executor.active_runs.abort_one(intent, &all_agents, a2g_types::outcome::AbortReason::ParentEnded);
+        let outcome = tokio::time::timeout(CLOSE_TIMEOUT, executor.await_outcome(intent)).await;
+        match outcome {
+            Ok(Ok(Some(receipt))) => CallOutcome::of_receipt(None, &receipt),
+            Ok(Ok(None) | Err(_)) | Err(_) => {
+                CallOutcome { end: NestedEnd::Aborted, ..CallOutcome::refused(CallError::run_ended()) }
+            }
+        }
+    }
+
+    fn question(&self) -> Result<(), CallError> {
+        let mut state = self.state.lock();
+        state.questions += 1;
+        if state.questions > MAX_QUESTIONS {
+            let message = format!("this run has asked about tools {MAX_QUESTIONS} times: keep the answers");
+            return Err(CallError::new("calls_exhausted", message));
+        }
+        Ok(())
+    }
+
+    fn tools(&self) -> Result<CallAnswer, CallError> {
+        self.question()?;
+        Ok(CallAnswer::Tools(self.callable(|name, tool| CallableTool {
+            name: name.to_string(),
+            description: tool.descriptor.description.clone(),
+        })))
+    }
+
+    fn definition(&self, tool: &str) -> Result<CallAnswer, CallError> {
+        self.question()?;
+        let name = self.check(tool)?;
+        let loaded = self.executor.current_catalog();
+        let tool = loaded.usable_tool(&name).ok_or_else(|| self.unknown_tool(tool))?;
+        Ok(CallAnswer::Definition(ToolDefinition {
+            name: name.to_string(),
+            description: tool.descriptor.description.clone(),
+            arguments_schema: tool.descriptor.arguments_schema.to_string(),
+            result_schema: tool.descriptor.result_schema.as_ref().map(Value::to_string),
+        }))
+    }
+}
+
+impl CallBackend for NestedCalls {
+    fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture {
+        match request {
+            CallRequest::List => Box::pin(std::future::ready(self.tools())),
+            CallRequest::Describe { tool } => Box::pin(std::future::ready(self.definition(&tool))),
+            CallRequest::Call { tool, arguments } => {
+                let task = spawn::spawn_run_task(self.call(tool, arguments));
+                Box::pin(async move { task.await.unwrap_or_else(|_| Err(CallError::run_ended())) })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for NestedCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NestedCalls({})", self.parent.intent)
+    }
+}
+
+fn detail(facts: &Value) -> Option<String> {
+    Some(facts.to_string())
+}
+
+fn parse_arguments(text: &str) -> Result<Map<String, Value>, CallError> {
+    let invalid = |message: String| CallError::new("invalid_arguments", message);
+    strict_json::check_finite(text.as_bytes(), &ARGUMENT_BOUNDS).map_err(|fault| match fault {
+        Fault::Parse(message) => invalid(format!("the arguments are not JSON: {message}")),
+        _other => invalid("the arguments are not JSON".to_owned()),
+    })?;
+    match serde_json::from_str(text) {
+        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(_) | Err(_) => Err(invalid("the arguments have to be one JSON object".to_owned())),
+    }
+}
+
+/// The answer to a call that ran.
+fn answer(receipt: &Receipt) -> Result<CallAnswer, CallError> {
+    let code = match &receipt.outcome.end {
+        End::Returned(result) => return Ok(CallAnswer::Result(result.as_str().to_owned())),
+        End::ToolError { code, message, .. } => {
+            let facts = facts_of(receipt);
+            return Err(CallError { detail: detail(&facts), ..CallError::new(code, message.clone()) });
+        }
+        End::LimitReached(_) => "limit_reached",
+        End::Aborted(_) => "aborted",
+        End::Exited { .. }
+        | End::ResultNotJson
+        | End::ResultInvalid { .. }
+        | End::Trapped(_)
+        | End::NotStarted(_)
+        | End::Crashed(_) => "failed",
+    };
+    let error = CallError::new(code, describe_failure(&receipt.outcome));
+    Err(CallError { detail: detail(&facts_of(receipt)), ..error })
+}
+
+fn facts_of(receipt: &Receipt) -> Value {
+    let mut facts = failure_details(receipt);
+    facts.insert("intent_id".to_owned(), receipt.intent.to_string().into());
+    facts.into()
+}
+
+/// The error for a call that did not run.
+fn refusal(fault: &Fault, intent: IntentId, tool: &ToolName) -> CallError {
+    let intent_id = intent.to_string();
+    let error = |code, message: &str, mut facts: Value| {
+        if let Some(facts) = facts.as_object_mut() {
+            facts.insert("intent_id".to_owned(), intent_id.clone().into());
+            facts.insert("ran".to_owned(), false.into());
+        }
+        CallError { detail: detail(&facts), ..CallError::new(code, message) }
+    };
+    match fault {
+        Fault::InvalidParams { message, pointer } if pointer.starts_with("/arguments") => {
+            error("invalid_arguments", message, json!({ "pointer": pointer }))
+        }
+        Fault::InvalidParams { message, pointer } => {
+            error("unknown_tool", message, json!({ "pointer": pointer }))
+        }
+        Fault::ToolUnavailable { message, .. } => {
+            error("failed", &format!("the tool `{tool}` cannot be run: {message}"), json!({}))
+        }
+        Fault::Refused { blocked_by, message, risk_score, .. } => {
+            error("denied", message, json!({ "blocked_by": blocked_by.as_str(), "risk_score": risk_score }))
+        }
+        Fault::Busy { message, retry_after_ms } => {
+            error("busy", message, json!({ "retry_after_ms": retry_after_ms }))
+        }
+        Fault::ReceiptPending { retry_after_ms, .. } => CallError {
+            detail: detail(&json!({ "intent_id": intent_id, "ran": true, "retry_after_ms": retry_after_ms })),
+            ..CallError::new("failed", RECEIPT_PENDING)
+        },
+        Fault::Failed(receipt) | Fault::LimitReached(receipt, _) => {
+            answer(receipt).err().unwrap_or_else(CallError::run_ended)
+        }
+        Fault::Parse(message)
+        | Fault::InvalidRequest(message)
+        | Fault::MethodNotFound(message)
+        | Fault::RegistrationFailed(message)
+        | Fault::SessionExpired(message) => error("failed", message, json!({})),
+        Fault::Internal(_) => {
+            tracing::error!(?fault, "a nested call has failed");
+            error("failed", "the executor failed to make the call; its log has the reason", json!({}))
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The guest's calls of other tools: the interface `a2g:tool/calls`.
+//!
+//! ```text
+//! guest ─ start, call ─▶ PendingCalls ─▶ CallBackend ─┬─ inline: the run's calls, in the server
+//!                                                     └─ process isolation: the run's socket pair ─▶ the same
+//! ```
+//! The backend alone decides about a call. This module numbers the calls and holds their outcomes until the guest takes
+//! them.
+
+use super::state::StoreState;
+use super::typed::a2g::tool::calls::{Definition, Finished, Host, Summary};
+use super::typed::a2g::tool::types::ToolError;
+use a2g_runtime::spawn;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use tokio::task::JoinHandle;
+
+/// Maximum size of the results that a run has not taken, in bytes.
+// They are memory of the host, which the guest's memory limit does not cover.
+const MAX_HELD_BYTES: usize = 16 << 20;
+/// Maximum number of calls whose outcomes a run has not taken.
+const MAX_PENDING: usize = 10_000;
+
+/// A request of a guest about other tools.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum CallRequest {
+    /// The tools that the run may call.
+    List,
+    /// The interface of one of them.
+    Describe {
+        /// The tool's name, as the guest wrote it.
+        tool: String,
+    },
+    /// One call.
+    Call {
+        /// The tool's name, as the guest wrote it.
+        tool: String,
+        /// The arguments, as the guest wrote them.
+        arguments: String,
+    },
+}
+
+/// The answer to a [`CallRequest`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum CallAnswer {
+    /// The tools that the run may call, sorted by name.
+    Tools(Vec<CallableTool>),
+    /// The interface of a tool.
+    Definition(ToolDefinition),
+    /// The result of a call, as JSON text.
+    Result(String),
+}
+
+/// A tool that a run may call.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct CallableTool {
+    /// Its name.
+    pub name: String,
+    /// Its description.
+    pub description: String,
+}
+
+/// The interface of a tool.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ToolDefinition {
+    /// Its name.
+    pub name: String,
+    /// Its description.
+    pub description: String,
+    /// The JSON Schema of its arguments, as JSON text.
+    pub arguments_schema: String,
+    /// The JSON Schema of its result, as JSON text.
+    pub result_schema: Option<String>,
+}
+
+/// The reason why a call did not succeed, for the guest. The contract has the list of codes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CallError {
+    /// The code of the tool itself, or of the contract's list.
+    pub code: String,
+    /// What was refused or reached, and what to change.
+    pub message: String,
+    /// The facts, as a JSON object.
+    pub detail: Option<String>,
+}
+
+impl CallError {
+    /// An error without facts.
+    #[must_use]
+    pub fn new(code: &str, message: impl Into<String>) -> Self {
+        Self { code: code.to_owned(), message: message.into(), detail: None }
+    }
+
+    /// The error of a run that may make no calls.
+    #[must_use]
+    pub fn not_allowed() -> Self {
+        Self::new(
+            "not_allowed",
+            "this run may call no tools: declare them in `tool.toml` (`[capabilities] calls`), and let verdict and \
+             policy allow them",
+        )
+    }
+
+    /// The error of a run that has ended.
+    #[must_use]
+    pub fn run_ended() -> Self {
+        Self::new("aborted", "the run that made this call has ended")
+    }
+}
+
+/// The future answer to a [`CallRequest`].
+pub type CallFuture = Pin<Box<dyn Future<Output = Result<CallAnswer, CallError>> + Send>>;
+
+/// Decides about the calls of one run, and makes them, here or in another process.
+pub trait CallBackend: Send + Sync {
+    /// Performs one request. A call has begun when this returns; it goes on if the future is dropped.
+    fn perform(self: Arc<Self>, request: CallRequest) -> CallFuture;
+}
+
+/// The calls of one run; by default, it may make none.
+#[derive(Clone, Default)]
+pub struct Calls(Option<Arc<dyn CallBackend>>);
+
+impl Calls {
+    /// Calls over `backend`.
+    #[must_use]
+    pub fn new(backend: Arc<dyn CallBackend>) -> Self {
+        Self(Some(backend))
+    }
+
+    /// The receiver of the run's calls; `None` for a run that may make none.
+    #[must_use]
+    pub fn backend(&self) -> Option<&Arc<dyn CallBackend>> {
+        self.0.as_ref()
+    }
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Calls(on)" } else { "Calls(off)" })
+    }
+}
+
+/// A call whose outcome was not taken. Dropping it drops the outcome.
+struct PendingCall(JoinHandle<Outcome>);
+
+type Outcome = Result<String, CallError>;
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The calls of one store.
+pub(super) struct PendingCalls {
+    calls: Calls,
+    last: u32,
+    pending: HashMap<u32, PendingCall>,
+    held_bytes: Arc<AtomicUsize>,
+}
+
+impl PendingCalls {
+    pub(super) fn new(calls: Calls) -> Self {
+        Self { calls, last: 0, pending: HashMap::new(), held_bytes: Arc::default() }
+    }
+
+    pub(super) fn is_on(&self) -> bool {
+        self.calls.0.is_some()
+    }
+
+    fn request(&self, request: CallRequest) -> CallFuture {
+        match self.calls.backend() {
+            Some(backend) => Arc::clone(backend).perform(request),
+            None => Box::pin(std::future::ready(Err(CallError::not_allowed()))),
+        }
+    }
+
+    fn start(&mut self, tool: String, arguments: String) -> u32 {
+        self.last = self.last.saturating_add(1);
+        let answer: CallFuture = if self.pending.len() >= MAX_PENDING {
+            let message = format!("{MAX_PENDING} calls were started and not waited for: wait for them first");
+            Box::pin(std::future::ready(Err(CallError::new("calls_exhausted", message))))
+        } else {
+            self.request(CallRequest::Call { tool, arguments })
+        };
+        let held_bytes = Arc::clone(&self.held_bytes);
+        let task = spawn::spawn_run_task(async move { hold(expect_result(answer.await), &held_bytes) });
+        self.pending.insert(self.last, PendingCall(task));
+        self.last
+    }
+
+    /// Waits for the first of these calls that ends, and takes its outcome.
+    async fn wait(&mut self, calls: &[u32]) -> Result<(u32, Outcome), CallError> {
+        if let Some(unknown) = calls.iter().find(|call| !self.pending.contains_key(call)) {
+            let message =
+                format!("no call {unknown} is pending: its outcome was taken, or it was not started");
+            return Err(CallError::new("unknown_call", message));
+        }
+        if calls.is_empty() {
+            return Err(CallError::new("unknown_call", "name at least one call to wait for"));
+        }
+        let (call, outcome) = std::future::poll_fn(|context| {
+            for call in calls {
+                let Some(PendingCall(task)) = self.pending.get_mut(call) else { continue };
+                if let Poll::Ready(outcome) = Pin::new(task).poll(context) {
+                    return Poll::Ready((*call, outcome.unwrap_or_else(|_| Err(CallError::run_ended()))));
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+        self.pending.remove(&call);
+        self.held_bytes.fetch_sub(size(&outcome), Ordering::SeqCst);
+        Ok((call, outcome))
+    }
+}
+
+fn size(outcome: &Outcome) -> usize {
+    outcome.as_ref().map_or(0, String::len)
+}
+
+/// Counts a result until it is taken. Too many untaken results become errors.
+fn hold(outcome: Outcome, held_bytes: &AtomicUsize) -> Outcome {
+    let bytes = size(&outcome);
+    if held_bytes.fetch_add(bytes, Ordering::SeqCst) + bytes <= MAX_HELD_BYTES {
+        return outcome;
+    }
+    held_bytes.fetch_sub(bytes, Ordering::SeqCst);
+    let message = format!(
+        "the call succeeded, but its result and those that were not waited for are over {MAX_HELD_BYTES} bytes: wait \
+         for earlier calls first, or ask the tool for less"
+    );
+    Err(CallError::new("limit_reached", message))
+}
+
+fn expect_result(answer: Result<CallAnswer, CallError>) -> Outcome {
+    match answer? {
+        CallAnswer::Result(text) => Ok(text),
+        CallAnswer::Tools(_) | CallAnswer::Definition(_) => Err(unexpected_answer()),
+    }
+}
+
+fn unexpected_answer() -> CallError {
+    CallError::new("failed", "the executor sent another kind of answer")
+}
+
+impl From<CallError> for ToolError {
+    fn from(CallError { code, message, detail }: CallError) -> Self {
+        Self { code, message, detail }
+    }
+}
+
+impl Host for StoreState {
+    async fn list(&mut self) -> wasmtime::Result<Vec<Summary>> {
+        // A run that may call nothing, and one whose server has ended, have an empty list.
+        let tools = match self.calls.request(CallRequest::List).await {
+            Ok(CallAnswer::Tools(tools)) => tools,
+            Ok(CallAnswer::Definition(_) | CallAnswer::Result(_)) | Err(_) => Vec::new(),
+        };
+        Ok(tools
+            .into_iter()
+            .map(|CallableTool { name, description }| Summary { name, description })
+            .collect())
+    }
+
+    async fn describe(&mut self, tool: String) -> wasmtime::Result<Result<Definition, ToolError>> {
+        Ok(match self.calls.request(CallRequest::Describe { tool }).await {
+            Ok(CallAnswer::Definition(definition)) => {
+                let ToolDefinition { name, description, arguments_schema, result_schema } = definition;
+                Ok(Definition { name, description, arguments_schema, result_schema })
+            }
+            Ok(CallAnswer::Tools(_) | CallAnswer::Result(_)) => Err(unexpected_answer().into()),
+            Err(error) => Err(error.into()),
+        })
+    }
+
+    async fn call(&mut self, tool: String, arguments: String) -> wasmtime::Result<Result<String, ToolError>> {
+        let call = self.calls.start(tool, arguments);
+        let outcome = self.calls.wait(&[call]).await.and_then(|(_, outcome)| outcome);
+        Ok(outcome.map_err(ToolError::from))
+    }
+
+    fn start(&mut self, tool: String, arguments: String) -> wasmtime::Result<u32> {
+        Ok(self.calls.start(tool, arguments))
+    }
+
+    async fn wait(&mut self, calls: Vec<u32>) -> wasmtime::Result<Result<Finished, ToolError>> {
+        let finished = self.calls.wait(&calls).await;
+        Ok(finished
+            .map(|(call, outcome)| Finished { call, outcome: outcome.map_err(ToolError::from) })
+            .map_err(ToolError::from))
+    }
+}
